@@ -1,0 +1,29 @@
+# LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA); without it
+# CMAKE_PREFIX_PATH is searched, then the project's own .venv.
+set(TESSERA_TORCH "" CACHE PATH "The folder of an installed torch package, e.g. …/site-packages/torch")
+
+if(NOT TESSERA_TORCH)
+  file(GLOB candidates ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
+  if(candidates)
+    list(GET candidates 0 TESSERA_TORCH_FOUND)
+  endif()
+else()
+  set(TESSERA_TORCH_FOUND ${TESSERA_TORCH})
+endif()
+if(TESSERA_TORCH_FOUND)
+  list(APPEND CMAKE_PREFIX_PATH ${TESSERA_TORCH_FOUND}/share/cmake)
+endif()
+
+find_package(Torch QUIET)
+if(NOT Torch_FOUND)
+  message(FATAL_ERROR "LibTorch was not found. Run scripts/setup, or point TESSERA_TORCH at an installed torch package.")
+endif()
+if(Torch_VERSION VERSION_LESS 2.11 OR Torch_VERSION VERSION_GREATER_EQUAL 2.14)
+  message(FATAL_ERROR "LibTorch ${Torch_VERSION} is not supported: Tessera builds against 2.11 to 2.13.")
+endif()
+
+# One name for rooms to link. `torch` itself drags in warnings-as-is headers, so it is a system include.
+add_library(tessera_libtorch INTERFACE)
+target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES})
+target_include_directories(tessera_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)

@@ -1,0 +1,30 @@
+#include "tessera/base/env.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "tessera/base/error.h"
+
+namespace tessera {
+
+std::optional<std::string> env_text(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return std::string(value);
+}
+
+std::optional<int64_t> env_int(const std::string& name) {
+  const auto text = env_text(name);
+  if (!text) return std::nullopt;
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size()) {
+    throw Error(ErrorKind::kUsage, {fmt::format("{} is '{}', not a whole number", name, *text),
+                                    "the environment", fmt::format("set {} to a whole number or unset it", name)});
+  }
+  return value;
+}
+
+}  // namespace tessera
