@@ -38,17 +38,22 @@ function(tessera_room_closure result)
   set(${result} ${closed} PARENT_SCOPE)
 endfunction()
 
+# Links `target` with the objects of the named rooms and of all that they use.
+function(tessera_link_rooms target)
+  tessera_room_closure(rooms ${ARGN})
+  foreach(room IN LISTS rooms)
+    target_link_libraries(${target} PRIVATE tessera_${room})
+  endforeach()
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+endfunction()
+
 # The executable <room>_test from tests/<room>/*_test.cpp (listed by the caller), one ctest entry for each GoogleTest case.
 # It links only the objects of the room and of what the room uses.
 function(tessera_room_test room)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "SOURCES;USES;LIBRARIES")
   add_executable(${room}_test ${TEST_SOURCES})
   target_compile_options(${room}_test PRIVATE ${TESSERA_WARNINGS})
-  target_include_directories(${room}_test PRIVATE ${PROJECT_SOURCE_DIR})
-  tessera_room_closure(rooms ${room} ${TEST_USES})
-  foreach(used IN LISTS rooms)
-    target_link_libraries(${room}_test PRIVATE tessera_${used})
-  endforeach()
+  tessera_link_rooms(${room}_test ${room} ${TEST_USES})
   target_link_libraries(${room}_test PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock)
   set_target_properties(${room}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   gtest_discover_tests(${room}_test TEST_PREFIX "${room}." DISCOVERY_TIMEOUT 60 DISCOVERY_MODE PRE_TEST

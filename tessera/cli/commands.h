@@ -1,0 +1,12 @@
+// The subcommands of `tessera`, one file each. Each function registers its options with CLI11; its callback runs the
+// command, which throws Error or sets `exit_code`. main.cpp alone turns errors into exit codes.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace tessera::cli {
+
+void add_config_command(CLI::App& app, int& exit_code);
+void add_launch_command(CLI::App& app, int& exit_code);
+
+}  // namespace tessera::cli
