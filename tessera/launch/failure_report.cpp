@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "tessera/base/format.h"
 
 namespace tessera::launch {
@@ -18,7 +20,20 @@ std::string memory_words(const RankFailure& failure) {
   return words;
 }
 
+// On one line, of bounded length: a script given with -c would fill the report.
+std::string command_words(const std::vector<std::string>& command) {
+  constexpr size_t kMost = 200;
+  std::string words = fmt::format("{}", fmt::join(command, " "));
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  return words.size() <= kMost ? words : words.substr(0, kMost) + "...";
+}
+
 }  // namespace
+
+std::string failure_name(const RankFailure& failure) {
+  return failure.exit.signal != 0 ? fmt::format("rank {} ({})", failure.rank, signal_name(failure.exit.signal))
+                                  : fmt::format("rank {} (code {})", failure.rank, failure.exit.code);
+}
 
 std::string failure_sentence(const RankFailure& failure) {
   std::string sentence = fmt::format("rank {} {}", failure.rank, exit_words(failure.exit));
@@ -31,7 +46,7 @@ std::string failure_sentence(const RankFailure& failure) {
 
 std::string failure_report(const RankFailure& failure, const std::string& others) {
   std::string report = fmt::format("error: {}\n", failure_sentence(failure));
-  report += fmt::format("  where: process {}: {}\n", failure.pid, fmt::join(failure.command, " "));
+  report += fmt::format("  where: process {}: {}\n", failure.pid, command_words(failure.command));
   if (failure.output_not_seen && failure.last_lines.empty()) {
     report += "  its last lines are above\n";
   } else if (failure.last_lines.empty()) {

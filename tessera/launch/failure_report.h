@@ -31,6 +31,9 @@ struct RankFailure {
 // start".
 std::string failure_sentence(const RankFailure& failure);
 
+// "rank 1 (SIGKILL)", "rank 0 (code 3)": for the line that comes at once.
+std::string failure_name(const RankFailure& failure);
+
 // The whole report, several lines: the sentence, the process, its last lines, `others` (what became of the other ranks;
 // may be empty) and what to do about it.
 std::string failure_report(const RankFailure& failure, const std::string& others);

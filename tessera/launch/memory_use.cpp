@@ -35,9 +35,15 @@ std::filesystem::path control_group() {
 }  // namespace
 
 MemoryUse memory_use(pid_t pid) {
-  const std::string path = "/proc/" + std::to_string(pid) + "/status";
-  return {.resident_bytes = 1024 * number_after(path, "VmRSS:"),
-          .peak_resident_bytes = 1024 * number_after(path, "VmHWM:")};
+  const std::string folder = "/proc/" + std::to_string(pid);
+  MemoryUse most{.resident_bytes = 1024 * number_after(folder + "/status", "VmRSS:"),
+                 .peak_resident_bytes = 1024 * number_after(folder + "/status", "VmHWM:")};
+  std::ifstream children(folder + "/task/" + std::to_string(pid) + "/children");
+  for (pid_t child = 0; children >> child;) {
+    const MemoryUse below = memory_use(child);
+    if (below.resident_bytes > most.resident_bytes) most = below;
+  }
+  return most;
 }
 
 uint64_t memory_limit_bytes() {

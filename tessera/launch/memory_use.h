@@ -13,7 +13,8 @@ struct MemoryUse {
   uint64_t peak_resident_bytes = 0;
 };
 
-// Zeros once the process has ended: ask before.
+// Of the process or of that of its descendants which holds most: a rank may be a shell, and what runs out of memory is
+// below it. Only children of a process's first thread are looked at. Zeros once the process has ended: ask before.
 MemoryUse memory_use(pid_t pid);
 
 // The smaller of the machine's memory and the limit of our control group or one above it.

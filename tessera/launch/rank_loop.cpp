@@ -187,7 +187,7 @@ void RankLoop::blame(const Rank& rank) {
                                .last_lines = rank.last_lines.lines(),
                                .output_not_seen = rank.plan.plain_output};
   if (running() > 0) {
-    say(fmt::format("error: {}; stopping the others\n", failure_sentence(*first_failure_)));
+    say(fmt::format("info: {} has failed; stopping the others\n", failure_name(*first_failure_)));
   }
 }
 
@@ -206,6 +206,7 @@ void RankLoop::keep_time() {
   if (phase_ == Phase::kKilled) {
     abandon_all();
   } else {
+    for (Rank& rank : ranks_) rank.killed_late = rank.process.running();
     kill_all();
   }
 }
@@ -229,7 +230,6 @@ void RankLoop::stop_all() {
 void RankLoop::kill_all() {
   phase_ = Phase::kKilled;
   phase_end_ = Clock::now() + kKillTime;
-  for (Rank& rank : ranks_) rank.killed_late = rank.process.running();
   signal_all(SIGKILL);
 }
 
@@ -259,7 +259,7 @@ std::string RankLoop::others_words() const {
     if (rank.killed_late) late.push_back(std::to_string(rank.plan.rank));
   }
   if (late.empty()) return "";
-  return fmt::format("{} {} not end when asked to and had to be killed", late.size() == 1 ? "rank" : "ranks",
+  return fmt::format("{} {} did not end when asked to and had to be killed", late.size() == 1 ? "rank" : "ranks",
                      fmt::join(late, ", "));
 }
 
