@@ -137,7 +137,6 @@ void RankLoop::on_signal(int signal) {
 
 void RankLoop::reap() {
   std::vector<Rank*> ended;
-  std::vector<RankExit> exits;
   for (Rank& rank : ranks_) {
     const auto exit = rank.process.poll_exit();
     if (!exit) continue;
@@ -159,20 +158,32 @@ void RankLoop::reap() {
       error_stream().append_lines(error_rest);
     }
     ended.push_back(&rank);
-    exits.push_back(*exit);
   }
   strays_.reap();
+  judge(ended);
+}
+
+// Whether one of the ranks that have just been found ended is the first to fail.
+void RankLoop::judge(const std::vector<Rank*>& ended) {
+  std::vector<RankExit> exits;
+  for (const Rank* rank : ended) exits.push_back(*rank->exit);
   if (phase_ == Phase::kEnding) {
     // Ranks that were told to end do so in their own way; only one that crashes meanwhile lets the others wait in vain.
     for (RankExit& exit : exits) {
       if (exit.signal == 0 || exit.signal == forwarded_signal_) exit = {};
     }
+  } else if (phase_ != Phase::kRunning) {
+    for (size_t i = 0; i < ended.size(); ++i) {
+      if (!ended[i]->suspect || exits[i].signal == SIGTERM) exits[i] = {};
+    }
   }
-  if (phase_ != Phase::kRunning && phase_ != Phase::kEnding) return;
   const int worst = index_to_blame(exits);
   if (worst < 0) return;
   blame(*ended[static_cast<size_t>(worst)]);
-  stop_all();
+  const bool first = phase_ == Phase::kRunning || phase_ == Phase::kEnding;
+  // Once a suspect has proved to be the first, no other takes its place.
+  for (Rank& rank : ranks_) rank.suspect = first && rank.process.ending();
+  if (first) stop_all();
 }
 
 void RankLoop::blame(const Rank& rank) {
@@ -186,7 +197,7 @@ void RankLoop::blame(const Rank& rank) {
                                .command = rank.plan.command,
                                .last_lines = rank.last_lines.lines(),
                                .output_not_seen = rank.plan.plain_output};
-  if (running() > 0) {
+  if (running() > 0 && phase_ != Phase::kStopping) {
     say(fmt::format("info: {} has failed; stopping the others\n", failure_name(*first_failure_)));
   }
 }

@@ -49,6 +49,7 @@ class RankLoop {
     OutputLines error;
     MemoryUse memory;
     std::optional<RankExit> exit = {};
+    bool suspect = false;      // was ending already when another rank's failure was seen
     bool killed_late = false;  // was still there when SIGKILL had to be sent
   };
 
@@ -64,6 +65,7 @@ class RankLoop {
   void write_output();
   void finish();
 
+  void judge(const std::vector<Rank*>& ended);
   void blame(const Rank& rank);
   void stop_all();
   void kill_all();

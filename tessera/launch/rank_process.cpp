@@ -5,8 +5,11 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -148,6 +151,19 @@ void RankProcess::signal(int signal) {
   if (!running_) return;
   kill(-pid_, signal);
   if (signal == SIGTERM) kill(-pid_, SIGCONT);  // a stopped process would not see it
+}
+
+bool RankProcess::ending() const {
+  constexpr unsigned kExiting = 0x4;  // PF_EXITING of the kernel's task flags, as proc(5) shows them
+  if (!running_) return false;
+  std::ifstream file(fmt::format("/proc/{}/stat", pid_));
+  std::string line;
+  std::getline(file, line);
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));  // the name may hold anything
+  char state = 0;
+  int parent = 0, group = 0, session = 0, terminal = 0, foreground = 0;
+  unsigned flags = 0;
+  return fields >> state >> parent >> group >> session >> terminal >> foreground >> flags && (flags & kExiting) != 0;
 }
 
 std::optional<RankExit> RankProcess::poll_exit() {

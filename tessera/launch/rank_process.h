@@ -43,6 +43,11 @@ class RankProcess {
   // How it ended, once: when it is found to have ended since the last call. Never waits.
   std::optional<RankExit> poll_exit();
 
+  // Whether it is on its way out: the kernel has begun to take it down but cannot yet tell how it ended. Its
+  // connections may be closed already, so that its peers fail before its own end is seen; with a device to release,
+  // long before.
+  bool ending() const;
+
   // Leaves a process behind that even SIGKILL does not end (it hangs in the kernel).
   void abandon() { running_ = false; }
 

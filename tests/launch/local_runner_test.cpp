@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "tessera/base/deadline.h"
@@ -197,6 +198,22 @@ TEST(LocalRunner, NoRankAndNoChildOfItOutlivesAKilledLauncher) {
   ASSERT_TRUE(tool.printed("pid=", 6));
   kill(tool.pid(), SIGKILL);
   EXPECT_TRUE(all_gone(tool.pids_after("pid="), seconds(2)));
+}
+
+TEST(LocalRunner, RanksEndWithAKilledLauncherAlsoWhenItsGuardIsGone) {
+  StartedTool tool(launch_sh(2, "echo pid=$$; exec sleep 60"));
+  ASSERT_TRUE(tool.printed("pid=", 2));
+  const auto ranks = tool.pids_after("pid=");
+  pid_t guard = 0;
+  const std::string of_tool = std::to_string(tool.pid());
+  std::ifstream children("/proc/" + of_tool + "/task/" + of_tool + "/children");
+  for (pid_t child = 0; children >> child;) {
+    if (child != ranks[0] && child != ranks[1]) guard = child;
+  }
+  ASSERT_GT(guard, 0);
+  kill(guard, SIGKILL);
+  kill(tool.pid(), SIGKILL);
+  EXPECT_TRUE(all_gone(ranks, seconds(2)));
 }
 
 TEST(LocalRunner, CtrlCIsForwardedOnceAndTheRanksMaySave) {
