@@ -30,18 +30,18 @@
 namespace tessera::config {
 
 struct AutoValues {
-  std::optional<double> learning_rate;
-  std::optional<std::array<double, 2>> betas;
-  std::optional<double> eps;
-  std::optional<double> weight_decay;
-  std::optional<double> gradient_clipping;
-  std::optional<int64_t> micro_batch;   // samples in one forward pass of one rank
-  std::optional<int64_t> accumulation;  // micro batches in an optimizer step
-  std::optional<bool> fp16_enabled;
-  std::optional<bool> bf16_enabled;
-  std::optional<int64_t> hidden_size;  // of the model
-  std::optional<int64_t> warmup_num_steps;
-  std::optional<int64_t> total_num_steps;  // optimizer steps of the whole run
+  std::optional<double> learning_rate = {};
+  std::optional<std::array<double, 2>> betas = {};
+  std::optional<double> eps = {};
+  std::optional<double> weight_decay = {};
+  std::optional<double> gradient_clipping = {};
+  std::optional<int64_t> micro_batch = {};   // samples in one forward pass of one rank
+  std::optional<int64_t> accumulation = {};  // micro batches in an optimizer step
+  std::optional<bool> fp16_enabled = {};
+  std::optional<bool> bf16_enabled = {};
+  std::optional<int64_t> hidden_size = {};  // of the model
+  std::optional<int64_t> warmup_num_steps = {};
+  std::optional<int64_t> total_num_steps = {};  // optimizer steps of the whole run
 
   // True: a key whose "auto" cannot be known yet stays unresolved instead of failing: total_num_steps is then 0. For
   // `tessera config check`, and for a trainer that needs the batch sizes in order to count the steps.

@@ -9,9 +9,16 @@
 namespace tessera::config {
 namespace {
 
+// No batch comes near 2^63: a product that would pass it stops there, and then fits nothing.
+int64_t product(int64_t a, int64_t b, int64_t c) {
+  int64_t ab = 0, abc = 0;
+  if (__builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc)) return INT64_MAX;
+  return abc;
+}
+
 // The values that would mend a product that does not fit, each with the other two kept.
 std::string ways_to_mend(const BatchSizes& given, int64_t ranks) {
-  std::string ways = fmt::format("set train_batch_size to {}", given.micro * given.accumulation * ranks);
+  std::string ways = fmt::format("set train_batch_size to {}", product(given.micro, given.accumulation, ranks));
   const int64_t for_micro = given.accumulation * ranks;
   if (given.global % for_micro == 0) {
     ways += fmt::format(", or train_micro_batch_size_per_gpu to {}", given.global / for_micro);
@@ -38,9 +45,9 @@ BatchSizes fill_in(std::optional<int64_t> global, std::optional<int64_t> micro, 
   if (global && micro && accumulation) return {*global, *micro, *accumulation};
   if (global && micro) return {*global, *micro, *global / *micro / ranks};
   if (global && accumulation) return {*global, *global / ranks / *accumulation, *accumulation};
-  if (micro && accumulation) return {*micro * *accumulation * ranks, *micro, *accumulation};
+  if (micro && accumulation) return {product(*micro, *accumulation, ranks), *micro, *accumulation};
   if (global) return {*global, *global / ranks, 1};
-  return {*micro * ranks, *micro, 1};
+  return {product(*micro, 1, ranks), *micro, 1};
 }
 
 }  // namespace
@@ -61,7 +68,7 @@ BatchSizes resolve_batch_sizes(std::optional<int64_t> global, std::optional<int6
 
   const BatchSizes sizes = fill_in(global, micro, accumulation, data_parallel_size);
   if (sizes.micro > 0 && sizes.accumulation > 0 &&
-      sizes.global == sizes.micro * sizes.accumulation * data_parallel_size) {
+      sizes.global == product(sizes.micro, sizes.accumulation, data_parallel_size)) {
     return sizes;
   }
   // A floor that reached 0 stands for 1 in the advice.

@@ -63,6 +63,7 @@ struct ResolvedKey {
   Json value;          // after "auto", defaults and the batch arithmetic
   std::string origin;  // "ds.json:3:5", "default", "auto at ds.json:4:5 -> micro x accumulation x ranks"
   bool given = false;  // written by the user, "auto" included
+  std::string where;   // its place when it is given, else empty
 };
 
 struct DsConfig {
@@ -86,7 +87,7 @@ struct DsConfig {
 
 struct DsConfigInput {
   int64_t data_parallel_size = 1;
-  AutoValues auto_values;
+  AutoValues auto_values = {};
   // False for callers whose users pass unknown keys on purpose: those become warnings, and text that spells a number or
   // a bool ("true", "16") is taken as such, as DeepSpeed does.
   bool unknown_keys_are_errors = true;

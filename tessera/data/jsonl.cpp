@@ -1,0 +1,54 @@
+// JSON Lines: each line is an object with a string under the column's name. Blank lines are skipped.
+#include <fmt/format.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/data/readers.h"
+
+namespace tessera::data {
+
+namespace {
+
+using nlohmann::json;
+
+json parse_line(const std::string& line, const std::string& where) {
+  try {
+    json object = json::parse(line);
+    if (object.is_object()) return object;
+    throw Error(ErrorKind::kData, {"the line is JSON, but not an object", where, "write one {…} a line"});
+  } catch (const json::parse_error& error) {
+    throw Error(ErrorKind::kData, {fmt::format("the line is not a JSON object: it goes wrong at column {}", error.byte),
+                                   where, "write one {…} a line; a cut last line means that the file is incomplete"});
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> read_jsonl(const std::string& path, const std::string& text_column) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
+  std::vector<std::string> rows;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    if (number == 1 && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::string where = fmt::format("{}:{}", path, number);
+    json object = parse_line(line, where);
+    const auto text = object.find(text_column);
+    if (text == object.end()) {
+      std::vector<std::string> columns;
+      for (const auto& [key, value] : object.items()) columns.push_back(key);
+      throw missing_column(text_column, columns, where);
+    }
+    if (!text->is_string()) {
+      throw Error(ErrorKind::kData,
+                  {fmt::format("'{}' is {}, not a string", text_column, text->type_name()), where, ""});
+    }
+    rows.push_back(std::move(text->get_ref<std::string&>()));
+  }
+  if (file.bad()) throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, ""});
+  return rows;
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,196 @@
+#include "tessera/data/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/data/sampler.h"
+
+namespace tessera::data {
+
+namespace {
+
+struct Place {
+  int64_t epoch = 0;
+  int64_t step = 0;
+};
+
+void check_options(const LoaderOptions& options) {
+  const auto at_least_one = [](const char* name, int64_t value) {
+    if (value < 1) throw Error(ErrorKind::kConfig, {fmt::format("{} is {}", name, value), "", "1 or more"});
+  };
+  at_least_one("the micro batch", options.micro_batch);
+  at_least_one("the number of gradient accumulation steps", options.accumulation);
+  at_least_one("the world size", options.world_size);
+  at_least_one("the number of steps to keep ready", options.steps_ahead);
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    throw Error(ErrorKind::kConfig, {fmt::format("the rank is {} in a world of {}", options.rank, options.world_size),
+                                     "", fmt::format("0 to {}", options.world_size - 1)});
+  }
+}
+
+}  // namespace
+
+// The thread fills ready_ up to steps_ahead and sleeps. A seek empties ready_ and moves place_; what the thread was
+// then building belongs to the old course_ and is thrown away.
+class Loader::Worker {
+ public:
+  Worker(const TokenizedDataset& dataset, const MlmCollator& collator, const LoaderOptions& options)
+      : collator_(collator),
+        options_(options),
+        sampler_{.dataset_size = dataset.size(),
+                 .world_size = options.world_size,
+                 .rank = options.rank,
+                 .seed = options.seed,
+                 .shuffle = options.shuffle,
+                 .drop_last = options.drop_last} {
+    check_options(options);
+    const auto samples = static_cast<int64_t>(epoch_length(sampler_));
+    steps_per_epoch_ = options.drop_last ? samples / step_samples() : (samples + step_samples() - 1) / step_samples();
+    if (steps_per_epoch_ == 0) {
+      throw Error(
+          ErrorKind::kData,
+          {fmt::format("an epoch has no step: {} samples do not fill one global batch of {} and drop_last is set",
+                       dataset.size(), step_samples()),
+           "", "lower the batch size, or do not drop the last batch"});
+    }
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_worker_.notify_all();
+    thread_.join();
+  }
+
+  int64_t steps_per_epoch() const { return steps_per_epoch_; }
+
+  void seek(Place place) {
+    TESSERA_INVARIANT(place.epoch >= 0 && place.step >= 0 && place.step <= steps_per_epoch_);
+    {
+      const std::lock_guard lock(mutex_);
+      ++course_;
+      place_ = place.step == steps_per_epoch_ ? Place{place.epoch + 1, 0} : place;
+      ready_.clear();
+      failure_ = nullptr;
+    }
+    wake_worker_.notify_all();
+  }
+
+  StepBatches next() {
+    std::unique_lock lock(mutex_);
+    wake_caller_.wait(lock, [this] { return !ready_.empty() || failure_; });
+    if (ready_.empty()) std::rethrow_exception(failure_);
+    StepBatches step = std::move(ready_.front());
+    ready_.pop_front();
+    lock.unlock();
+    wake_worker_.notify_all();
+    return step;
+  }
+
+ private:
+  int64_t step_samples() const { return options_.micro_batch * options_.accumulation * options_.world_size; }
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_worker_.wait(lock, [this] {
+        return stopping_ || (!failure_ && static_cast<int64_t>(ready_.size()) < options_.steps_ahead);
+      });
+      if (stopping_) return;
+      const Place place = place_;
+      const int64_t course = course_;
+      lock.unlock();
+      StepBatches step;
+      std::exception_ptr failure;
+      try {
+        step = build(place);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (course != course_) continue;
+      failure_ = failure;
+      if (!failure) {
+        ready_.push_back(std::move(step));
+        place_ = place.step + 1 == steps_per_epoch_ ? Place{place.epoch + 1, 0} : Place{place.epoch, place.step + 1};
+      }
+      wake_caller_.notify_all();
+    }
+  }
+
+  StepBatches build(Place place) {
+    if (order_epoch_ != place.epoch) {
+      order_ = epoch_order(sampler_, place.epoch);
+      order_epoch_ = place.epoch;
+    }
+    const auto first = static_cast<size_t>(place.step * step_samples());
+    const auto count = std::min(static_cast<size_t>(step_samples()), order_.size() - first);
+    const auto global = std::span<const size_t>(order_).subspan(first, count);
+    std::vector<size_t> own;
+    for (auto i = static_cast<size_t>(options_.rank); i < count; i += static_cast<size_t>(options_.world_size)) {
+      own.push_back(global[i]);
+    }
+    StepBatches step{.epoch = place.epoch,
+                     .step_in_epoch = place.step,
+                     .micro_batches = {},
+                     .samples = static_cast<int64_t>(count),
+                     .target_tokens = collator_.count_targets(global, place.epoch)};
+    const auto rows = static_cast<size_t>(options_.micro_batch);
+    for (size_t i = 0; i < own.size() && !stopping(); i += rows) {
+      step.micro_batches.push_back(
+          collator_.collate(std::span<const size_t>(own).subspan(i, std::min(rows, own.size() - i)), place.epoch));
+    }
+    return step;
+  }
+
+  // Lets a destruction interrupt a step of many micro batches; what is then built is thrown away.
+  bool stopping() {
+    const std::lock_guard lock(mutex_);
+    return stopping_;
+  }
+
+  const MlmCollator& collator_;
+  const LoaderOptions options_;
+  const SamplerOptions sampler_;
+  int64_t steps_per_epoch_ = 0;
+
+  // The thread's own.
+  std::vector<size_t> order_;
+  int64_t order_epoch_ = -1;
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable wake_worker_;
+  std::condition_variable wake_caller_;
+  std::deque<StepBatches> ready_;
+  Place place_;         // of the step that the thread builds next
+  int64_t course_ = 0;  // counts the seeks
+  std::exception_ptr failure_;
+  bool stopping_ = false;
+
+  std::thread thread_;  // last: it starts when all else is there
+};
+
+Loader::Loader(const TokenizedDataset& dataset, const MlmCollator& collator, const LoaderOptions& options)
+    : worker_(std::make_unique<Worker>(dataset, collator, options)) {}
+
+Loader::~Loader() = default;
+
+int64_t Loader::steps_per_epoch() const { return worker_->steps_per_epoch(); }
+
+void Loader::seek(int64_t epoch, int64_t step_in_epoch) { worker_->seek({epoch, step_in_epoch}); }
+
+StepBatches Loader::next() { return worker_->next(); }
+
+}  // namespace tessera::data

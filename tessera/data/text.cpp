@@ -1,0 +1,24 @@
+// Plain text: a row for each line that holds more than whitespace. A byte order mark and the carriage returns of
+// Windows are no part of a row.
+#include <algorithm>
+#include <fstream>
+
+#include "tessera/data/readers.h"
+
+namespace tessera::data {
+
+std::vector<std::string> read_text(const std::string& path, const std::string& /*text_column*/) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
+  std::vector<std::string> rows;
+  std::string line;
+  for (bool first = true; std::getline(file, line); first = false) {
+    if (first && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t\v\f\r") != std::string::npos) rows.push_back(std::move(line));
+  }
+  if (file.bad()) throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, ""});
+  return rows;
+}
+
+}  // namespace tessera::data

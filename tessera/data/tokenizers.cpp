@@ -1,0 +1,77 @@
+#include "tessera/data/tokenizers.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+
+namespace {
+
+using nlohmann::json;
+
+json read_json(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
+  try {
+    json content = json::parse(file);
+    if (!content.is_object()) throw Error(ErrorKind::kData, {"this is not a JSON object", path, ""});
+    return content;
+  } catch (const json::parse_error& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the number says nothing to a user.
+    std::string message = error.what();
+    message.erase(0, message.find("] ") + 2);
+    throw Error(ErrorKind::kData, {"this is not JSON: " + message, path, "fetch the file again"});
+  }
+}
+
+TokenizerFolder open_folder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    throw Error(ErrorKind::kData, {"there is no such folder", path, "give the folder that holds the tokenizer"});
+  }
+  TokenizerFolder folder{.path = path, .tokenizer = nullptr, .config = nullptr, .vocab_path = "", .files = {}};
+  const auto present = [&](const std::string& file) {
+    if (!fs::is_regular_file(file, ignored)) return false;
+    folder.files.push_back(file);
+    return true;
+  };
+  if (present(folder.tokenizer_path())) folder.tokenizer = read_json(folder.tokenizer_path());
+  if (present(path + "/vocab.txt")) folder.vocab_path = path + "/vocab.txt";
+  if (folder.tokenizer.is_null() && folder.vocab_path.empty()) {
+    throw Error(ErrorKind::kData, {"the folder holds no tokenizer", path, "put a tokenizer.json or a vocab.txt there"});
+  }
+  if (present(folder.config_path())) folder.config = read_json(folder.config_path());
+  present(path + "/special_tokens_map.json");
+  return folder;
+}
+
+}  // namespace
+
+Registry<MakeTokenizer> tokenizers() {
+  static constexpr Registry<MakeTokenizer>::Entry kEntries[] = {
+      {"WordPiece", "BERT's word pieces (Wu et al. 2016)", make_wordpiece},
+  };
+  return {"tokenizer model", kEntries};
+}
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
+  const TokenizerFolder folder = open_folder(path);
+  if (folder.tokenizer.is_null()) return make_wordpiece(folder);
+  const json model = folder.tokenizer.value("model", json());
+  const json type = model.is_object() ? model.value("type", json()) : json();
+  if (!type.is_string()) {
+    throw Error(ErrorKind::kData, {"there is no model with a type in it", folder.tokenizer_path(), ""});
+  }
+  MakeTokenizer make = nullptr;
+  try {
+    make = tokenizers().find(type.get<std::string>(), folder.tokenizer_path()).make;
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kData, error.report());  // the name stands in a file, not on the command line
+  }
+  return make(folder);
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,26 @@
+// Characters as the `tokenizers` package sees them. Its tables are Unicode 8.0's while ICU's are newer, so a category
+// is asked for "as of 8.0": a character assigned later has none. Pure functions.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tessera::data {
+
+// One character a UTF-8 sequence; an ill-formed one gives U+FFFD.
+std::u32string decode_utf8(std::string_view text);
+void append_utf8(std::u32string_view text, std::string& bytes);
+
+// The offset in bytes of the first ill-formed sequence.
+std::optional<size_t> find_ill_formed_utf8(std::string_view text);
+
+bool is_whitespace(char32_t c);       // property White_Space
+bool is_control(char32_t c);          // Cc, Cf or Co, but not tab, newline or carriage return
+bool is_chinese(char32_t c);          // the CJK ideograph blocks that BERT isolates; not kana, not hangul
+bool is_punctuation(char32_t c);      // a P category, or ASCII that is neither letter, digit, space nor control
+bool is_nonspacing_mark(char32_t c);  // Mn
+bool is_word_character(char32_t c);   // \w of a regular expression
+
+}  // namespace tessera::data

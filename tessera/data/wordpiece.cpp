@@ -1,0 +1,107 @@
+#include "tessera/data/wordpiece.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/data/unicode.h"
+
+namespace tessera::data {
+
+WordPiece::WordPiece(WordPieceOptions options) : options_(std::move(options)), normalizer_(options_.normalizer) {
+  int32_t largest = -1;
+  for (const auto& [piece, id] : options_.vocabulary) {
+    largest = std::max(largest, id);
+    longest_piece_bytes_ = std::max(longest_piece_bytes_, piece.size());
+  }
+  std::vector<AddedToken> raw, normalized;
+  for (AddedToken token : options_.added_tokens) {
+    largest = std::max(largest, token.id);
+    if (token.normalized) token.content = normalizer_.normalize(token.content);
+    (token.normalized ? normalized : raw).push_back(std::move(token));
+  }
+  raw_tokens_ = AddedTokens(std::move(raw));
+  normalized_tokens_ = AddedTokens(std::move(normalized));
+
+  special_.resize(static_cast<size_t>(largest + 1));
+  for (const AddedToken& token : options_.added_tokens) {
+    if (token.special) special_[static_cast<size_t>(token.id)] = true;
+  }
+  const SpecialIds& ids = options_.special_ids;
+  for (const int64_t id : {ids.cls, ids.sep, ids.pad, ids.mask, ids.unk}) {
+    TESSERA_INVARIANT(id >= 0 && id <= largest);
+    special_[static_cast<size_t>(id)] = true;
+  }
+}
+
+bool WordPiece::is_special(int32_t id) const {
+  return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
+}
+
+std::vector<int32_t> WordPiece::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  raw_tokens_.split(decode_utf8(text), [&](std::u32string_view piece, std::optional<int32_t> added) {
+    if (added) {
+      ids.push_back(*added);
+      return;
+    }
+    normalized_tokens_.split(normalizer_.normalize(piece),
+                             [&](std::u32string_view words, std::optional<int32_t> token) {
+                               if (token) {
+                                 ids.push_back(*token);
+                               } else {
+                                 encode_words(words, ids);
+                               }
+                             });
+  });
+  return ids;
+}
+
+void WordPiece::encode_words(std::u32string_view normalized, std::vector<int32_t>& ids) const {
+  size_t start = 0;
+  for (size_t i = 0; i < normalized.size(); ++i) {
+    const bool punctuation = is_punctuation(normalized[i]);
+    if (!punctuation && !is_whitespace(normalized[i])) continue;
+    if (start < i) encode_word(normalized.substr(start, i - start), ids);
+    if (punctuation) encode_word(normalized.substr(i, 1), ids);
+    start = i + 1;
+  }
+  if (start < normalized.size()) encode_word(normalized.substr(start), ids);
+}
+
+void WordPiece::encode_word(std::u32string_view word, std::vector<int32_t>& ids) const {
+  const auto unknown = static_cast<int32_t>(options_.special_ids.unk);
+  if (static_cast<int64_t>(word.size()) > options_.max_input_chars_per_word) {
+    ids.push_back(unknown);
+    return;
+  }
+  std::string bytes;  // the prefix, then what is left of the word; the first piece does without the prefix
+  const size_t before = ids.size();
+  for (size_t start = 0; start < word.size();) {
+    bytes.clear();
+    if (start > 0) bytes = options_.continuing_subword_prefix;
+    const size_t prefix_bytes = bytes.size();
+    append_utf8(word.substr(start), bytes);
+
+    const std::string_view rest(bytes);
+    size_t piece_bytes = rest.size();
+    auto found = options_.vocabulary.end();
+    while (piece_bytes > prefix_bytes) {
+      if (piece_bytes <= longest_piece_bytes_) {
+        found = options_.vocabulary.find(rest.substr(0, piece_bytes));
+        if (found != options_.vocabulary.end()) break;
+      }
+      do --piece_bytes;  // to the start of the last character
+      while (piece_bytes > prefix_bytes && (rest[piece_bytes] & 0xC0) == 0x80);
+    }
+    if (found == options_.vocabulary.end()) {
+      ids.resize(before);
+      ids.push_back(unknown);
+      return;
+    }
+    ids.push_back(found->second);
+    start += decode_utf8(rest.substr(prefix_bytes, piece_bytes - prefix_bytes)).size();
+  }
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,190 @@
+// WordPiece from the files of a folder: tokenizer.json, else vocab.txt with tokenizer_config.json.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/data/tokenizers.h"
+#include "tessera/data/unicode.h"
+#include "tessera/data/wordpiece.h"
+
+namespace tessera::data {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int32_t kLargestId = 10'000'000;  // far above any vocabulary; a larger id is damage and would only eat memory
+
+// A member of an object in a file, for messages that name both.
+struct Place {
+  const json& object;
+  std::string path;  // the file
+};
+
+template <class Value>
+Value read(const Place& place, const char* key, Value otherwise) {
+  if (!place.object.is_object()) return otherwise;
+  const auto found = place.object.find(key);
+  if (found == place.object.end() || found->is_null()) return otherwise;
+  try {
+    return found->get<Value>();
+  } catch (const json::exception&) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("'{}' is {}, which is of the wrong type", key, found->dump()), place.path, ""});
+  }
+}
+
+int32_t read_id(const json& id, const std::string& token, const std::string& path) {
+  if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kLargestId) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("the id of the token '{}' is {}, not a number from 0", token, id.dump()), path, ""});
+  }
+  return id.get<int32_t>();
+}
+
+void check_part(const json& part, const char* role, const char* supported, const std::string& path) {
+  const std::string type = part.is_object() ? part.value("type", json("nothing")).dump() : std::string("nothing");
+  if (type == fmt::format("\"{}\"", supported)) return;
+  throw Error(ErrorKind::kData,
+              {fmt::format("the {} is {}", role, type), path, fmt::format("only {} is supported", supported)});
+}
+
+BertNormalizerOptions read_normalizer(const json& part, const std::string& path) {
+  if (part.is_null())
+    return {.clean_text = false, .handle_chinese_chars = false, .strip_accents = false, .lowercase = false};
+  check_part(part, "normalizer", "BertNormalizer", path);
+  const Place place{part, path};
+  BertNormalizerOptions options;
+  options.clean_text = read(place, "clean_text", true);
+  options.handle_chinese_chars = read(place, "handle_chinese_chars", true);
+  options.lowercase = read(place, "lowercase", true);
+  options.strip_accents = read(place, "strip_accents", options.lowercase);
+  return options;
+}
+
+std::vector<AddedToken> read_added_tokens(const json& list, const std::string& path) {
+  std::vector<AddedToken> tokens;
+  for (const json& entry : list) {
+    const Place place{entry, path};
+    const auto content = read(place, "content", std::string());
+    tokens.push_back({.content = decode_utf8(content),
+                      .id = read_id(entry.is_object() ? entry.value("id", json()) : json(), content, path),
+                      .special = read(place, "special", false),
+                      .normalized = read(place, "normalized", true),
+                      .single_word = read(place, "single_word", false),
+                      .lstrip = read(place, "lstrip", false),
+                      .rstrip = read(place, "rstrip", false)});
+  }
+  return tokens;
+}
+
+WordPieceOptions read_tokenizer_json(const TokenizerFolder& folder) {
+  const std::string path = folder.tokenizer_path();
+  const json& root = folder.tokenizer;
+  check_part(root.value("pre_tokenizer", json()), "pre_tokenizer", "BertPreTokenizer", path);
+
+  WordPieceOptions options;
+  options.normalizer = read_normalizer(root.value("normalizer", json()), path);
+  options.added_tokens = read_added_tokens(root.value("added_tokens", json::array()), path);
+  const Place model{root.at("model"), path};
+  options.continuing_subword_prefix = read(model, "continuing_subword_prefix", options.continuing_subword_prefix);
+  options.max_input_chars_per_word = read(model, "max_input_chars_per_word", options.max_input_chars_per_word);
+  const json vocabulary = model.object.value("vocab", json());
+  if (!vocabulary.is_object() || vocabulary.empty())
+    throw Error(ErrorKind::kData, {"the model has no vocabulary", path, ""});
+  for (const auto& [piece, id] : vocabulary.items()) options.vocabulary.emplace(piece, read_id(id, piece, path));
+  return options;
+}
+
+// The id of a token is the number of its line, from 0.
+WordPieceOptions read_vocab_txt(const TokenizerFolder& folder) {
+  WordPieceOptions options;
+  std::ifstream file(folder.vocab_path);
+  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), folder.vocab_path, ""});
+  std::string line;
+  for (int32_t id = 0; std::getline(file, line); ++id) {
+    if (find_ill_formed_utf8(line)) {
+      throw Error(ErrorKind::kData,
+                  {"this line is not UTF-8", fmt::format("{}:{}", folder.vocab_path, id + 1), "fetch the file again"});
+    }
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    options.vocabulary.insert_or_assign(line, id);
+  }
+  if (options.vocabulary.empty()) throw Error(ErrorKind::kData, {"the vocabulary is empty", folder.vocab_path, ""});
+
+  const Place config{folder.config, folder.config_path()};
+  options.normalizer.lowercase = read(config, "do_lower_case", true);
+  options.normalizer.handle_chinese_chars = read(config, "tokenize_chinese_chars", true);
+  options.normalizer.strip_accents = read(config, "strip_accents", options.normalizer.lowercase);
+  return options;
+}
+
+// tokenizer_config.json writes a special token as "[CLS]" or as {"content": "[CLS]", …}.
+std::string read_special_token(const Place& config, const char* key, const std::string& otherwise) {
+  if (!config.object.is_object()) return otherwise;
+  const auto found = config.object.find(key);
+  if (found == config.object.end() || !found->is_object()) return read(config, key, otherwise);
+  return read({*found, config.path}, "content", otherwise);
+}
+
+int32_t id_of(const WordPieceOptions& options, const std::string& token, const std::string& path) {
+  const auto content = decode_utf8(token);
+  for (const AddedToken& added : options.added_tokens) {
+    if (added.content == content) return added.id;
+  }
+  const auto found = options.vocabulary.find(token);
+  if (found != options.vocabulary.end()) return found->second;
+  throw Error(ErrorKind::kData,
+              {fmt::format("the vocabulary has no special token '{}'", token), path,
+               "take the vocabulary of a BERT model, or name its special tokens in tokenizer_config.json"});
+}
+
+void read_special_ids(const TokenizerFolder& folder, const std::string& unk_token, WordPieceOptions& options) {
+  const Place config{folder.config, folder.config_path()};
+  const std::string path = folder.tokenizer.is_null() ? folder.vocab_path : folder.tokenizer_path();
+  const auto id = [&](const char* key, const std::string& otherwise) {
+    return id_of(options, read_special_token(config, key, otherwise), path);
+  };
+  options.special_ids = {.cls = id("cls_token", "[CLS]"),
+                         .sep = id("sep_token", "[SEP]"),
+                         .pad = id("pad_token", "[PAD]"),
+                         .mask = id("mask_token", "[MASK]"),
+                         .unk = unk_token.empty() ? id("unk_token", "[UNK]") : id_of(options, unk_token, path)};
+}
+
+// vocab.txt has no list of added tokens: the special tokens are those that are cut out of a text.
+void add_special_tokens(const TokenizerFolder& folder, WordPieceOptions& options) {
+  const Place config{folder.config, folder.config_path()};
+  std::vector<std::string> names;
+  for (const auto& [key, name] :
+       {std::pair("unk_token", "[UNK]"), std::pair("sep_token", "[SEP]"), std::pair("pad_token", "[PAD]"),
+        std::pair("cls_token", "[CLS]"), std::pair("mask_token", "[MASK]")}) {
+    names.push_back(read_special_token(config, key, name));
+  }
+  for (const std::string& name : read(config, "additional_special_tokens", std::vector<std::string>()))
+    names.push_back(name);
+  for (const std::string& name : names) {
+    options.added_tokens.push_back(
+        {.content = decode_utf8(name), .id = id_of(options, name, folder.vocab_path), .special = true});
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_wordpiece(const TokenizerFolder& folder) {
+  const bool from_json = !folder.tokenizer.is_null();
+  WordPieceOptions options = from_json ? read_tokenizer_json(folder) : read_vocab_txt(folder);
+  if (!from_json) add_special_tokens(folder, options);
+  const std::string unk_token =
+      from_json ? read(Place{folder.tokenizer.at("model"), folder.tokenizer_path()}, "unk_token", std::string("[UNK]"))
+                : "";
+  read_special_ids(folder, unk_token, options);
+  options.files = folder.files;
+  return std::make_unique<WordPiece>(std::move(options));
+}
+
+}  // namespace tessera::data

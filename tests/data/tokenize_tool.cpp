@@ -1,0 +1,72 @@
+// What the data room makes of its input, as text, for the checks against reference packages:
+//
+//   tokenize_tool ids <tokenizer folder> <file> [column]           ids of each row, one line a row
+//   tokenize_tool order <n> <world> <seed> <epoch> <drop_last>     epoch_order, one line
+//   tokenize_tool speed <tokenizer folder> <file>...               seconds to build the dataset
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/reader.h"
+#include "tessera/data/sampler.h"
+#include "tessera/data/tokenizer.h"
+
+namespace {
+
+using namespace tessera::data;
+
+void print_ids(const std::vector<std::string>& arguments) {
+  const auto tokenizer = load_tokenizer(arguments.at(0));
+  for (const std::string& text : read_texts(arguments.at(1), arguments.size() > 2 ? arguments[2] : "text")) {
+    fmt::print("{}\n", fmt::join(tokenizer->encode(text), " "));
+  }
+}
+
+void print_order(const std::vector<std::string>& arguments) {
+  const SamplerOptions options{.dataset_size = std::stoul(arguments.at(0)),
+                               .world_size = std::stol(arguments.at(1)),
+                               .seed = std::stoul(arguments.at(2)),
+                               .drop_last = arguments.at(4) == "1"};
+  fmt::print("{}\n", fmt::join(epoch_order(options, std::stol(arguments.at(3))), " "));
+}
+
+void print_speed(const std::vector<std::string>& arguments) {
+  const auto tokenizer = load_tokenizer(arguments.at(0));
+  const auto start = std::chrono::steady_clock::now();
+  const TokenizedDataset dataset(*tokenizer, {.files = {arguments.begin() + 1, arguments.end()}, .max_length = 512});
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  fmt::print("{} samples, {} tokens in {:.3f} s\n", dataset.size(), dataset.total_tokens(), seconds.count());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  const std::vector<std::string> arguments(argv + (argc > 1 ? 2 : 1), argv + argc);
+  try {
+    if (what == "ids") {
+      print_ids(arguments);
+    } else if (what == "order") {
+      print_order(arguments);
+    } else if (what == "speed") {
+      print_speed(arguments);
+    } else {
+      std::fputs("usage: tokenize_tool ids|order|speed …\n", stderr);
+      return 2;
+    }
+  } catch (const tessera::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return tessera::exit_code(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
