@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -19,13 +18,8 @@ using std::chrono::steady_clock;
 
 namespace {
 
-// After this long a waiting rank says in the store what it waits for, so that a peer whose time-out expires can tell.
-constexpr milliseconds kQuietWait{1000};
-
 // Below this an all-reduce sends everything to everybody: one round instead of two.
 constexpr int64_t kSmallNumel = 8192;
-
-std::string waiting_key(int rank) { return fmt::format("waiting/{}", rank); }
 
 // FNV-1a, folded to the 31 bits that a c10d tag may have.
 int32_t tag_of(const std::string& text) {
@@ -51,7 +45,7 @@ void Collective::finish() {
   finish();
 }
 
-Communicator::Communicator(const World& world, std::connection_ptr<Connection> connection)
+Communicator::Communicator(const World& world, std::shared_ptr<Connection> connection)
     : world_(world), connection_(std::move(connection)) {}
 
 Communicator::Communicator(const Communicator& parent, const std::string& channel)
@@ -59,12 +53,12 @@ Communicator::Communicator(const Communicator& parent, const std::string& channe
 
 Communicator::~Communicator() = default;
 
-std::connection_ptr<Communicator> Communicator::alone() {
+std::shared_ptr<Communicator> Communicator::alone() {
   return std::make_shared<Communicator>(World{}, nullptr);
 }
 
-std::connection_ptr<Communicator> Communicator::with_channel(const std::string& name) {
-  return std::connection_ptr<Communicator>(new Communicator(*this, name));
+std::shared_ptr<Communicator> Communicator::with_channel(const std::string& name) {
+  return std::shared_ptr<Communicator>(new Communicator(*this, name));
 }
 
 // Every rank counts its collectives, so the same tag means the same collective of the same thing in the same turn.
@@ -94,51 +88,32 @@ Communicator::Message Communicator::receive(at::Tensor buffer, int from, int32_t
 
 void Communicator::wait(std::vector<Message>& messages, const std::string& operation) const {
   const auto start = steady_clock::now();
-  bool said_so = false;
+  connection_->board.begin(operation);
   for (Message& message : messages) {
-    for (bool arrived = false; !arrived;) {
-      const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - start);
-      const milliseconds left = connection_->timeout - waited;
-      const milliseconds patience = std::max(milliseconds(1), said_so ? left : std::min(left, kQuietWait));
-      const auto began = steady_clock::now();
-      try {
-        message.work->wait(patience);
-        arrived = true;
-      } catch (const std::exception& error) {
-        if (steady_clock::now() - began < patience) {  // not the clock: the connection broke
-          throw Error(ErrorKind::kPeer,
-                      {fmt::format("rank {} went away during the {}: {}", message.peer, operation,
-                                   first_line(error.what())),
-                       fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
-        }
-        if (steady_clock::now() - start >= connection_->timeout) {
-          throw Error(ErrorKind::kPeer, {explain_timeout(message.peer, operation),
-                                         fmt::format("rank {}", world_.rank),
-                                         "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT"});
-        }
-      }
-      if (!arrived && !said_so) {
-        connection_->store->set(waiting_key(world_.rank), operation);
-        said_so = true;
-      }
+    const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - start);
+    const milliseconds left = std::max(milliseconds(1), connection_->timeout - waited);
+    try {
+      message.work->wait(left);
+    } catch (const std::exception& error) {
+      const bool late = steady_clock::now() - start >= connection_->timeout;
+      explain(message.peer, operation, late, first_line(error.what()));
     }
   }
-  if (said_so) connection_->store->deleteKey(waiting_key(world_.rank));
+  connection_->board.end();
 }
 
-std::string Communicator::explain_timeout(int peer, const std::string& operation) const {
-  // The peer's own wait may have begun a moment after ours: give it the time to say so.
-  std::this_thread::sleep_for(kQuietWait + milliseconds(200));
-  std::string text = fmt::format("rank {} did not join the {} within {}", peer, operation,
-                                 format_duration(connection_->timeout));
-  for (int rank = 0; rank < world_.size; ++rank) {
-    if (rank == world_.rank) continue;
-    const bool waits = connection_->store->check({waiting_key(rank)});
-    text += fmt::format("; rank {} {}", rank,
-                        waits ? "waits in the " + connection_->store->get_to_str(waiting_key(rank))
-                              : std::string("waits in no collective"));
+void Communicator::explain(int peer, const std::string& operation, bool late, const std::string& reason) const {
+  // gloo closes the connections of a wait that expired, so the peer of a late rank is told of a time-out too.
+  const bool out_of_time = late || reason.find("timeout") != std::string::npos;
+  if (!out_of_time) {
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} went away during the {}: {}", peer, operation, reason),
+                                   fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
   }
-  return text;
+  const std::string others = connection_->board.describe_others();
+  throw Error(ErrorKind::kPeer, {fmt::format("rank {} did not join the {} within {}{}", peer, operation,
+                                             format_duration(connection_->timeout), others.empty() ? "" : "; " + others),
+                                 fmt::format("rank {}", world_.rank),
+                                 "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
 }
 
 Collective Communicator::start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label) {

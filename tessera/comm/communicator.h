@@ -89,7 +89,7 @@ class Communicator {
   Message send(at::Tensor buffer, int to, int32_t tag) const;
   Message receive(at::Tensor buffer, int from, int32_t tag) const;
   void wait(std::vector<Message>& messages, const std::string& operation) const;
-  std::string explain_timeout(int peer, const std::string& operation) const;
+  [[noreturn]] void explain(int peer, const std::string& operation, bool late, const std::string& reason) const;
 
   World world_;
   std::shared_ptr<Connection> connection_;  // null in a world of one

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/wait_board.h"
 
 namespace tessera::comm {
 
@@ -14,6 +15,7 @@ struct Communicator::Connection {
   c10::intrusive_ptr<c10d::Backend> backend;
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;  // of each wait
+  WaitBoard board;
 };
 
 }  // namespace tessera::comm

@@ -155,8 +155,9 @@ std::shared_ptr<Communicator> init_distributed(const World& world, const InitOpt
   wait_for_everybody(*store, world, timeout);
   auto backend = backends().find("gloo", "init_distributed").make({store, world, timeout});
   log_debug("joined a world of {} through {}:{}", world.size, world.master_addr, world.master_port);
-  return std::make_shared<Communicator>(world, std::make_shared<Communicator::Connection>(Communicator::Connection{
-                                                   std::move(backend), std::move(store), timeout}));
+  std::shared_ptr<Communicator::Connection> connection(
+      new Communicator::Connection{backend, store, timeout, WaitBoard(store, world.rank, world.size)});
+  return std::make_shared<Communicator>(world, std::move(connection));
 }
 
 }  // namespace tessera::comm
