@@ -173,17 +173,19 @@ void RankLoop::judge(const std::vector<Rank*>& ended) {
       if (exit.signal == 0 || exit.signal == forwarded_signal_) exit = {};
     }
   } else if (phase_ != Phase::kRunning) {
+    // The first is known, unless a rank that was ending at that moment proves to have had a cause of its own.
     for (size_t i = 0; i < ended.size(); ++i) {
-      if (!ended[i]->suspect || exits[i].signal == SIGTERM) exits[i] = {};
+      const bool worse = first_failure_ && index_to_blame(std::array{first_failure_->exit, exits[i]}) == 1;
+      if (!ended[i]->suspect || !worse || phase_ == Phase::kKilled) exits[i] = {};
     }
   }
   const int worst = index_to_blame(exits);
   if (worst < 0) return;
   blame(*ended[static_cast<size_t>(worst)]);
   const bool first = phase_ == Phase::kRunning || phase_ == Phase::kEnding;
-  // Once a suspect has proved to be the first, no other takes its place.
-  for (Rank& rank : ranks_) rank.suspect = first && rank.process.ending();
-  if (first) stop_all();
+  if (!first) return;
+  for (Rank& rank : ranks_) rank.suspect = rank.process.ending();
+  stop_all();
 }
 
 void RankLoop::blame(const Rank& rank) {
