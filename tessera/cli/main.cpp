@@ -10,8 +10,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
   int exit_code = 0;
-  tessera::cli::add_config_command(app, exit_code);
+  tessera::cli::add_train_command(app, exit_code);
   tessera::cli::add_launch_command(app, exit_code);
+  tessera::cli::add_checkpoint_command(app, exit_code);
+  tessera::cli::add_config_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -120,25 +120,19 @@ void Unit::release() {
   state_ = UnitState::kSharded;
 }
 
-at::Tensor Unit::compute_slice() const {
-  if (policy_.shard_parameters) return shard_;
-  const Range slice = layout_.slice(world_.rank());
-  return full_.narrow(0, slice.begin, slice.numel());
+at::Tensor Unit::owned_compute() const {
+  return policy_.shard_parameters ? shard_ : full_.narrow(0, owned_.begin, owned_.numel());
 }
 
 void Unit::refresh_compute() {
   if (!trainable_ || !policy_.has_master()) return;  // in fp32 the master is the compute weights
   const at::NoGradGuard no_grad;
-  if (policy_.shard_parameters) {
-    shard_.copy_(master_);
-  } else {
-    full_.narrow(0, owned_.begin, owned_.numel()).copy_(master_);
-  }
+  owned_compute().copy_(master_);
 }
 
 comm::Collective Unit::start_publish() {
   if (policy_.shard_parameters || !policy_.shard_optimizer) return {};
-  return world_.start_all_gather(full_, compute_slice(), name_);
+  return world_.start_all_gather(full_, owned_compute(), name_);
 }
 
 int64_t Unit::model_state_bytes() const {

@@ -66,15 +66,15 @@ class Unit {
 
   // fp32, owned() elements: what the optimizer updates. For a frozen unit: undefined.
   const at::Tensor& master() const { return master_; }
+
+  // The weights that a checkpoint stores and restores, owned() elements: the master's, of a frozen unit the compute ones.
+  at::Tensor stored_weights() const { return trainable_ ? master_ : owned_compute(); }
   const std::vector<at::Tensor>& optimizer_state() const { return optimizer_state_; }
   std::vector<int64_t>& steps() { return steps_; }  // optimizer steps that each parameter has seen
   const std::vector<int64_t>& steps() const { return steps_; }
 
   // Compute dtype, the whole buffer (stages 0, 1) or this rank's slice (2, 3). For a frozen unit: undefined.
   const at::Tensor& grad() const { return grad_; }
-
-  // This rank's slice of the compute weights, always there: what a checkpoint stores of a frozen unit.
-  at::Tensor compute_slice() const;
 
   // After master() has changed: rounds it into this rank's compute weights, …
   void refresh_compute();
@@ -85,6 +85,7 @@ class Unit {
   int64_t model_state_bytes() const;
 
  private:
+  at::Tensor owned_compute() const;
   void attach_views();
   void attach_placeholders();
 

@@ -1,0 +1,11 @@
+// The state of LibTorch's default CPU generator, which dropout draws from.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::engine {
+
+at::Tensor random_state();  // uint8
+void set_random_state(const at::Tensor& state);
+
+}  // namespace tessera::engine
