@@ -512,7 +512,7 @@ constexpr Key kKeys[] = {
     {"zero_optimization.enable_sanity_checks", kBoolean, "false", kNoEffect, "more internal checks"},
     {"zero_optimization.save_muon_momentum_buffer_in_memory", kBoolean, "false", kNoEffect,
      "Muon's momentum on the device"},
-    {"zero_optimization.leaf_module", kBlock, "null", kNoEffect, "modules that are gathered as one"},
+    {"zero_optimization.leaf_module", kBlock, "null", kHonoured, "modules that are gathered as one"},
     {"zero_optimization.leaf_module.classes", kStrings, "null", kNoEffect, "by class"},
     {"zero_optimization.leaf_module.names", kStrings, "[]", kNoEffect, "by name"},
     {"zero_optimization.leaf_module.name_suffixes", kStrings, "[]", kNoEffect, "by the end of the name"},

@@ -149,7 +149,10 @@ std::string read_text(const std::string& path) {
 
 Document load_document(const std::string& path) {
   const std::string text = read_text(path);
-  return looks_like_json(text) ? parse_commented_json(text, path) : parse_yaml(text, path);
+  const std::string extension = std::filesystem::path(path).extension().string();
+  const bool is_yaml = extension == ".yaml" || extension == ".yml";
+  const bool is_json = extension == ".json" || (!is_yaml && looks_like_json(text));
+  return is_json ? parse_commented_json(text, path) : parse_yaml(text, path);
 }
 
 }  // namespace tessera::config
