@@ -81,6 +81,47 @@ TEST(KeyTable, EveryDefaultIsAValueOfItsKey) {
   }
 }
 
+// Whatever stands in a key's place, the answer is a configuration or an Error.
+TEST(KeyTable, AnyValueOfAnyKeyIsAcceptedOrRefusedInOrder) {
+  const std::vector<Json> values = {nullptr,
+                                    true,
+                                    false,
+                                    0,
+                                    -1,
+                                    3,
+                                    1.5,
+                                    1e300,
+                                    "",
+                                    "x",
+                                    "auto",
+                                    "-5",
+                                    "[",
+                                    Json::array(),
+                                    Json::object(),
+                                    {1, "x"},
+                                    {{"x", 1}},
+                                    {{"enabled", "auto"}}};
+  for (const Key& key : ds_config_keys()) {
+    for (const Json& value : values) {
+      for (const bool strict : {true, false}) {
+        Document document{"odd", {{"train_batch_size", 4}}, {}};
+        if (!key.notes.when.empty()) {
+          const std::string block(key.path.substr(0, key.path.find('.')));
+          document.set(pointer_to(block + ".type"), split_choices(key.notes.when).front(), {});
+        }
+        document.set(pointer_to(key.path), value, {});
+        try {
+          not_yet_supported(parse_ds_config(document, {.unknown_keys_are_errors = strict}));
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kConfig) << key.path << " = " << value << "\n" << error.what();
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << key.path << " = " << value << "\n" << error.what();
+        }
+      }
+    }
+  }
+}
+
 // Typos --------------------------------------------------------------------------------------------------------------
 
 // One letter left out, added or replaced, or two neighbours swapped.
