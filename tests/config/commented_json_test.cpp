@@ -106,6 +106,7 @@ TEST(Yaml, RefusesAKeyGivenTwiceABrokenFileAndASecondDocument) {
   EXPECT_THAT(refused("a: 1\nb: 2\na: 3\n"), testing::HasSubstr("'a' is given twice\n  where: run.yaml:3:1"));
   EXPECT_THAT(refused("a: [1, 2\n"), testing::HasSubstr("run.yaml:"));
   EXPECT_THAT(refused("a: 1\n---\nb: 2\n"), testing::HasSubstr("more than one YAML document"));
+  EXPECT_THAT(refused("a: \xFF\n"), testing::Not(testing::HasSubstr("accepted")));
   EXPECT_THAT(refused("a: &x [*x]\n"), testing::Not(testing::HasSubstr("accepted")));
 }
 
