@@ -42,8 +42,8 @@ void print_text(const std::optional<RunFile>& run, const DsConfig& ds, const std
   fmt::print("\n{} samples a step = micro batch {} x accumulation {} x {} data-parallel ranks\n", ds.batch.global,
              ds.batch.micro, ds.batch.accumulation, ds.batch.global / ds.batch.micro / ds.batch.accumulation);
   if (missing.empty()) return;
-  fmt::print("\nnot supported yet:\n");
-  for (const NotYet& key : missing) fmt::print("  {}: '{}'; {}\n", key.where, key.path, key.fix);
+  fmt::print("\n{} of its keys cannot be used:\n", missing.size());
+  for (const NotYet& key : missing) fmt::print("  {}: {}; {}\n", key.where, key.what, key.fix);
 }
 
 void print_json(const std::optional<RunFile>& run, const DsConfig& ds, const std::vector<NotYet>& missing) {
@@ -91,7 +91,7 @@ void add_config_command(CLI::App& app, int& exit_code) {
   CLI::App* check_command = command->add_subcommand("check", "Print a ds_config or run file as it will be used");
   check_command->add_option("file", options->file, "ds_config (JSON) or run file (YAML or JSON)")->required();
   check_command->add_option("--world-size", options->world_size, "data-parallel ranks, for the batch arithmetic")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
   check_command->add_option("--set", options->overrides, "set a key: --set zero_optimization.stage=3")
       ->allow_extra_args(false);

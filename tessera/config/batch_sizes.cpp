@@ -19,15 +19,15 @@ int64_t product(int64_t a, int64_t b, int64_t c) {
 // The values that would mend a product that does not fit, each with the other two kept.
 std::string ways_to_mend(const BatchSizes& given, int64_t ranks) {
   std::string ways = fmt::format("set train_batch_size to {}", product(given.micro, given.accumulation, ranks));
-  const int64_t for_micro = given.accumulation * ranks;
+  const int64_t for_micro = product(given.accumulation, ranks, 1);
   if (given.global % for_micro == 0) {
     ways += fmt::format(", or train_micro_batch_size_per_gpu to {}", given.global / for_micro);
   }
-  const int64_t for_accumulation = given.micro * ranks;
+  const int64_t for_accumulation = product(given.micro, ranks, 1);
   if (given.global % for_accumulation == 0) {
     ways += fmt::format(", or gradient_accumulation_steps to {}", given.global / for_accumulation);
   }
-  const int64_t for_ranks = given.micro * given.accumulation;
+  const int64_t for_ranks = product(given.micro, given.accumulation, 1);
   if (given.global % for_ranks == 0)
     ways += fmt::format(", or run on {} data-parallel ranks", given.global / for_ranks);
   return ways;

@@ -25,8 +25,7 @@ void rewrite_zero_as_bool(Document& document, KeyCheck& check) {
   const Place place = document.place(zero);
   check.warnings.push_back(fmt::format(
       "{}: 'zero_optimization' as true or false is an old form; write {{\"stage\": {}}}", place.text(), stage));
-  document.set(zero / "stage", nullptr, place);
-  document.value[zero] = {{"stage", stage}};
+  document.set(zero, {{"stage", stage}}, place);
 }
 
 // "cpu_offload": true means "offload_optimizer": {"device": "cpu"}.

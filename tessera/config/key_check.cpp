@@ -39,6 +39,17 @@ const Key* find_row(std::span<const Key> table, std::string_view path, std::stri
   return type.empty() ? other : nullptr;  // without a type, which is a problem of its own, any row will do
 }
 
+// Whether a row lies in a block that is not there by default and was not given: its keys do not apply.
+bool in_absent_block(const Json& root, std::span<const Key> table, const Key& row) {
+  for (std::string_view path = parent_of(row.path); !path.empty(); path = parent_of(path)) {
+    const Key* block = find_row(table, path, "");
+    const Pointer at = pointer_to(path);
+    const bool absent = !root.contains(at) || root.at(at).is_null();
+    if (absent && block->default_value == "null") return true;
+  }
+  return false;
+}
+
 // The numbers --------------------------------------------------------------------------------------------------------
 
 bool in_range(const Kind& kind, double value) {
@@ -306,15 +317,7 @@ std::vector<ResolvedKey> resolve_keys(const Document& document, std::span<const 
     const bool is_block = row.kind.type == Type::kObject;
     if (is_block && !(given && row.status == Status::kNotYet)) continue;
     if (!given) {
-      // The keys of a block that is not there by default do not apply.
-      bool applies_here = row.default_value != "required";
-      for (const Key& block : table) {
-        const bool encloses = row.path.size() > block.path.size() &&
-                              row.path.substr(0, block.path.size()) == block.path && row.path[block.path.size()] == '.';
-        const Pointer key = pointer_to(block.path);
-        const bool absent = !document.value.contains(key) || document.value.at(key).is_null();
-        if (encloses && block.default_value == "null" && absent) applies_here = false;
-      }
+      const bool applies_here = row.default_value != "required" && !in_absent_block(document.value, table, row);
       if (applies_here) result.push_back({std::string(row.path), default_of(row), "default", false, ""});
       continue;
     }

@@ -66,6 +66,7 @@ class Reader {
       }
       case YAML::NodeType::Scalar:
         // Quoted text carries the tag "!": it stays text even when it looks like a number.
+        require_utf8(node);
         return node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str" ? Json(node.Scalar())
                                                                           : plain_scalar(node.Scalar());
       default:
@@ -77,6 +78,7 @@ class Reader {
     Json object = Json::object();
     for (const auto& entry : node) {
       if (!entry.first.IsScalar()) fail(entry.first.Mark(), "a key must be a word", "write key: value");
+      require_utf8(entry.first);
       const std::string name = entry.first.Scalar();
       const Pointer child = key / name;
       const Place place = place_of(entry.first.Mark());
@@ -88,6 +90,15 @@ class Reader {
       object[name] = value_of(entry.second, child, depth + 1);
     }
     return object;
+  }
+
+  // yaml-cpp passes any bytes on; nlohmann-json could then not print them.
+  void require_utf8(const YAML::Node& scalar) const {
+    try {
+      Json(scalar.Scalar()).dump();
+    } catch (const Json::exception&) {
+      fail(scalar.Mark(), "this text is not valid UTF-8", "save the file as UTF-8");
+    }
   }
 
   Place place_of(const YAML::Mark& mark) const { return {document_.name, mark.line + 1, mark.column + 1}; }
@@ -149,7 +160,10 @@ std::string read_text(const std::string& path) {
 
 Document load_document(const std::string& path) {
   const std::string text = read_text(path);
-  return looks_like_json(text) ? parse_commented_json(text, path) : parse_yaml(text, path);
+  const std::string extension = std::filesystem::path(path).extension().string();
+  const bool is_yaml = extension == ".yaml" || extension == ".yml";
+  const bool is_json = extension == ".json" || (!is_yaml && looks_like_json(text));
+  return is_json ? parse_commented_json(text, path) : parse_yaml(text, path);
 }
 
 }  // namespace tessera::config

@@ -10,7 +10,8 @@ namespace tessera::config {
 
 Document parse_yaml(const std::string& text, const std::string& name);
 
-// JSON when the text begins with '{' (comments aside), else YAML. ErrorKind::kConfig also when the file cannot be read.
+// By the name: JSON (.json) or YAML (.yaml, .yml); of another name, JSON when the text begins with '{', comments aside.
+// ErrorKind::kConfig also when the file cannot be read.
 Document load_document(const std::string& path);
 
 // The contents of a configuration file; ErrorKind::kConfig when it cannot be read.
