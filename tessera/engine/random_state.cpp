@@ -18,4 +18,10 @@ void set_random_state(const at::Tensor& state) {
   generator.set_state(state);
 }
 
+void seed_random_state(uint64_t seed) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
 }  // namespace tessera::engine

@@ -7,5 +7,6 @@ namespace tessera::engine {
 
 at::Tensor random_state();  // uint8
 void set_random_state(const at::Tensor& state);
+void seed_random_state(uint64_t seed);
 
 }  // namespace tessera::engine

@@ -1,6 +1,5 @@
 #include "tessera/train/run.h"
 
-#include <ATen/Context.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,6 +14,7 @@
 #include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/engine/random_state.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/trainer.h"
 
@@ -178,7 +178,7 @@ void run_training(const RunOptions& options) {
 
   const auto model = std::make_shared<models::BertForMaskedLM>(model_config);
   InitialValues values(run, model_config, *model);
-  at::globalContext().defaultGenerator(at::kCPU).set_current_seed(static_cast<uint64_t>(run.training.seed + world->rank()));
+  engine::seed_random_state(static_cast<uint64_t>(run.training.seed + world->rank()));  // dropout differs by rank
   const auto engine = initialize(
       model, config,
       {.world = world,
