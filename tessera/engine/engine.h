@@ -91,7 +91,7 @@ class Engine : public nn::UnitObserver {
   const config::DsConfig& config() const { return config_; }
   comm::Communicator& world() { return *world_; }
   int64_t model_state_bytes() const { return sharded_->model_state_bytes(); }
-  const zero::ShardedModel& sharded_model() const { return *sharded_; }
+  zero::ShardedModel& sharded_model() { return *sharded_; }
 
   void before_forward(size_t module, const std::vector<at::Tensor>& inputs) override;
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;

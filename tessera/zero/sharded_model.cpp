@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
 #include "tessera/base/error.h"
@@ -108,15 +110,46 @@ void ShardedModel::drop(size_t unit) {
   if (--holders_[unit] == 0) units_[unit]->release();
 }
 
-void ShardedModel::before_forward(size_t module, const std::vector<at::Tensor>&) {
-  if (policy_.shard_parameters) hold(units_of_module_[module]);
+std::vector<size_t> ShardedModel::all_units() const {
+  std::vector<size_t> all(units_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void ShardedModel::hold_all() {
+  if (policy_.shard_parameters) hold(all_units());
+}
+
+void ShardedModel::drop_all() {
+  if (!policy_.shard_parameters) return;
+  for (const size_t unit : all_units()) drop(unit);
+}
+
+void ShardedModel::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
+  if (!policy_.shard_parameters) return;
+  const auto call = std::make_shared<Call>(Call{.module = module});
+  calls_in_forward_.push_back(call);
+  hold(units_of_module_[module]);
+  if (!at::GradMode::is_enabled()) return;
+  // Frozen parameters have no gradient whose arrival could tell that backward is done with them; the gradients of the
+  // module's inputs do.
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || !input.requires_grad()) continue;
+    ++call->inputs_left;
+    input.register_hook([self = weak_from_this(), call](const at::Tensor&) {
+      if (--call->inputs_left > 0) return;
+      if (const auto model = self.lock()) model->after_backward(*call);
+    });
+  }
 }
 
 void ShardedModel::after_forward(size_t module, const std::vector<at::Tensor>& outputs) {
   if (!policy_.shard_parameters) return;
+  const std::shared_ptr<Call> call = std::move(calls_in_forward_.back());
+  calls_in_forward_.pop_back();
+  TESSERA_INVARIANT(call->module == module);
   for (const size_t unit : units_of_module_[module]) drop(unit);
   if (!at::GradMode::is_enabled()) return;
-  const auto call = std::make_shared<Call>(Call{.module = module});
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     output.register_hook([self = weak_from_this(), call](const at::Tensor&) {

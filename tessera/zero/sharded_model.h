@@ -10,8 +10,8 @@
 // gradient form units of their own, without gradients or optimizer state. Modules may run in any order, several times, or
 // not at all, as long as every rank runs the same ones.
 //
-// Owned by the engine through a shared_ptr (hooks in the autograd graph hold weak ones). Used by one thread at a time. It
-// must outlive no one; after it is gone the model's parameters hold what they held last (at stage 3: nothing).
+// Owned by the engine through a shared_ptr (hooks in the autograd graph hold weak ones). Used by one thread at a time.
+// After it is gone the model's parameters hold what they held last (at stage 3: nothing).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -52,6 +52,10 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   // Collective: call once autograd has returned.
   void finish_backward();
 
+  // All parameters stay gathered between the two; see gathered.h for a guard.
+  void hold_all();
+  void drop_all();
+
   GradientReducer& reducer() { return *reducer_; }
   const Policy& policy() const { return policy_; }
   comm::Communicator& world() const { return *world_; }
@@ -72,6 +76,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter);
   void hold(const std::vector<size_t>& units);
   void drop(size_t unit);
+  std::vector<size_t> all_units() const;
 
   Policy policy_;
   std::shared_ptr<comm::Communicator> world_;
@@ -86,6 +91,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   // complete; a frozen one once for each call.
   std::vector<int> holders_;
   std::vector<bool> held_by_backward_;
+  std::vector<std::shared_ptr<Call>> calls_in_forward_;  // innermost last
   std::vector<std::weak_ptr<Call>> calls_in_backward_;
   std::vector<std::shared_ptr<void>> accumulators_;  // autograd's nodes, kept because they record the full shape
 };
