@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -23,7 +24,7 @@ std::string some_of(const std::vector<std::string>& names) {
 // The checkpoint must be of this model: the same names and shapes, and the optimizer's states.
 void check_fits(const Manifest& manifest, const LoadInput& input, const std::string& path) {
   std::vector<std::string> missing, other_shape, without_state;
-  size_t known = 0;
+  std::set<std::string> known;
   for (const auto& unit : input.model.units()) {
     for (const zero::Placement& param : unit->layout().params()) {
       const auto found = manifest.tensors.find(param.name);
@@ -31,8 +32,11 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
         missing.push_back(param.name);
         continue;
       }
-      ++known;
-      if (found->second.shape != param.shape) other_shape.push_back(param.name);
+      known.insert(param.name);
+      if (found->second.shape != param.shape) {
+        other_shape.push_back(fmt::format("{} ([{}] instead of [{}])", param.name, fmt::join(found->second.shape, ", "),
+                                          fmt::join(param.shape, ", ")));
+      }
       if (!unit->trainable()) continue;
       for (const std::string& state : input.optimizer_states) {
         const auto& kinds = found->second.kinds;
@@ -42,9 +46,11 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
   }
   std::vector<std::string> findings;
   if (!missing.empty()) findings.push_back(fmt::format("it lacks {}", some_of(missing)));
-  if (known < manifest.tensors.size()) {
-    findings.push_back(fmt::format("it has {} tensors that the model has not", manifest.tensors.size() - known));
+  std::vector<std::string> unexpected;
+  for (const auto& [name, tensor] : manifest.tensors) {
+    if (!known.contains(name)) unexpected.push_back(name);
   }
+  if (!unexpected.empty()) findings.push_back(fmt::format("the model lacks {}", some_of(unexpected)));
   if (!other_shape.empty()) findings.push_back(fmt::format("the shape differs of {}", some_of(other_shape)));
   if (!without_state.empty()) findings.push_back(fmt::format("no optimizer state of {}", some_of(without_state)));
   if (findings.empty()) return;
@@ -112,8 +118,7 @@ std::optional<LoadResult> load(const LoadInput& input) {
   const auto failures = world.exchange_texts(failure, "load of a checkpoint");
   for (size_t rank = 0; rank < failures.size(); ++rank) {
     if (failures[rank].empty()) continue;
-    const std::string of_rank = failures.size() > 1 ? fmt::format(" (rank {})", rank) : "";
-    throw Error(ErrorKind::kData, {failures[rank] + of_rank, "", ""});
+    throw Error(ErrorKind::kData, {failures[rank], "", ""});
   }
   return result;
 }

@@ -1,6 +1,6 @@
 // tessera train: a run file on this process, or on several ranks of this host.
+#include <algorithm>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,14 @@ std::vector<std::string> rank_command(const train::RunOptions& options) {
   for (const std::string& override : options.overrides) command.insert(command.end(), {"--set", override});
   if (!options.resume.empty()) command.insert(command.end(), {"--resume", options.resume});
   return command;
+}
+
+// Before any rank starts, so that a mistake is told once and not by every rank.
+void check_configuration(const train::RunOptions& options, int nproc) {
+  const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
+  config::DsConfigInput input{.data_parallel_size = std::max(1, nproc)};
+  input.auto_values.leave_unknown = true;  // the number of steps is not known yet
+  config::require_supported(config::resolve_ds_config(run, input));
 }
 
 }  // namespace
@@ -40,7 +48,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
       train::run_training(*options);
       return;
     }
-    config::load_run_file(options->run_file, options->overrides);  // one clear error instead of one a rank
+    check_configuration(*options, *nproc);
     exit_code = launch::run_local({.nproc = *nproc,
                                    .command = rank_command(*options),
                                    .output = launch::LocalRun::Output::kRankZeroPlain});

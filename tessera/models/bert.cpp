@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -42,6 +43,9 @@ uint64_t seed_of(uint64_t seed, const std::string& name) {
 
 BertConfig read_bert_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(ErrorKind::kData, {"the model folder does not exist", folder, "check model.path"});
+  }
   std::ifstream file(path);
   if (!file) throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);

@@ -1,10 +1,8 @@
 #include "tessera/models/pretrained_weights.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/core/ivalue.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/jit/serialization/pickle.h>
 
 #include <filesystem>
 #include <fstream>
@@ -12,6 +10,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/models/state_dict_pickle.h"
 #include "tessera/storage/safetensors.h"
 
 namespace tessera::models {
@@ -34,7 +33,7 @@ PretrainedWeights::PretrainedWeights(const std::string& folder, std::string base
   } else if (fs::exists(index)) {
     read_index(folder, index);
   } else if (fs::exists(pickle)) {
-    read_pickle(pickle);
+    for (const auto& [name, tensor] : read_state_dict(pickle)) sources_[name] = {nullptr, tensor};
   } else {
     throw Error(ErrorKind::kData,
                 {"the model folder has no weights: neither model.safetensors, model.safetensors.index.json nor "
@@ -59,21 +58,6 @@ void PretrainedWeights::read_index(const std::string& folder, const std::string&
   std::set<std::string> names;
   for (const auto& [name, file] : index["weight_map"].items()) names.insert(file.get<std::string>());
   for (const std::string& name : names) read_safetensors(folder + "/" + name);
-}
-
-void PretrainedWeights::read_pickle(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  const std::vector<char> bytes((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  try {
-    const c10::IValue value = torch::jit::pickle_load(bytes);
-    for (const auto& item : value.toGenericDict()) {
-      if (item.value().isTensor()) sources_[item.key().toStringRef()] = {nullptr, item.value().toTensor()};
-    }
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    throw Error(ErrorKind::kData, {"not a state dict of tensors: " + text.substr(0, text.find('\n')), path,
-                                   "save the model as safetensors, or with torch.save(model.state_dict(), …)"});
-  }
 }
 
 const std::pair<const std::string, PretrainedWeights::Source>* PretrainedWeights::find(const std::string& name) const {

@@ -40,7 +40,6 @@ class PretrainedWeights {
   const std::pair<const std::string, Source>* find(const std::string& name) const;
   void read_safetensors(const std::string& path);
   void read_index(const std::string& folder, const std::string& path);
-  void read_pickle(const std::string& path);
 
   std::string base_prefix_;
   std::map<std::string, Source> sources_;

@@ -131,9 +131,11 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
   text += fmt::format("  metrics                  {}\n", (output / "metrics.jsonl").string());
   text += fmt::format("  checkpoint               {}\n", report.checkpoint);
   if (!report.interrupted) text += fmt::format("  Hugging Face folder      {}\n", (output / "export").string());
+  std::string again = fmt::format("tessera train {} --nproc {}", options.run_file, memory.size());
+  for (const std::string& override : options.overrides) again += " --set " + override;
+  const std::string goal = report.interrupted ? "" : fmt::format(" --set training.max_steps={}", report.steps * 2);
   text += "try next\n";
-  text += fmt::format("  tessera train {} --resume auto --set training.max_steps={} --set output={}\n", options.run_file,
-                      report.steps * 2, run.output);
+  text += fmt::format("  {} --resume auto{}\n", again, goal);
   text += fmt::format("  tessera checkpoint export {} --to {} --dtype bf16\n", (output / "checkpoints").string(),
                       (output / "export-bf16").string());
   text += fmt::format("  tessera config check {}\n", options.run_file);

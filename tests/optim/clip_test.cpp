@@ -1,6 +1,7 @@
 #include "tessera/optim/clip.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 namespace tessera::optim {
