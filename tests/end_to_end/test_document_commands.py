@@ -62,3 +62,15 @@ def test_a_path_in_the_run_file_is_relative_to_it(tiny_run, tmp_path, tiny_bert,
     write_run_file(folder, tiny_run)
     train(Path("runs/run.yaml"), 1, cwd=tmp_path)
     assert len(metrics(folder / "out")) == 1
+
+
+def test_held_back_loss_does_not_depend_on_the_number_of_ranks(tiny_run, tmp_path, texts):
+    """58 texts do not divide by 4 ranks nor by the micro batch."""
+    lines = [f"ba be bi bo {word}\n" for word in ["bu da", "de di do", "du"] * 20][:58]
+    (tmp_path / "held_back.txt").write_text("".join(lines))
+    tiny_run["data"]["eval"] = str(tmp_path / "held_back.txt")
+    tiny_run["training"]["max_steps"] = 1
+    run_file = write_run_file(tmp_path, tiny_run)
+    reported = [train(run_file, ranks, {"output": tmp_path / f"out{ranks}", "deepspeed.zero_optimization.stage": 3})
+                .out.split("held-back text")[1].split()[0] for ranks in (1, 2, 4)]
+    assert float(reported[0]) == float(reported[1]) == float(reported[2])

@@ -121,6 +121,20 @@ def test_another_number_of_ranks_goes_on_closely(folder, tmp_path, ranks):
     assert largest_difference(metrics(tmp_path / "out"), metrics(tmp_path / "whole")) < 1e-4
 
 
+def test_another_batch_size_goes_on_at_the_same_sample_or_is_refused(folder, tmp_path):
+    """Step 30 is sample 200 of the second epoch's 400; with batches of 80 an epoch has 5 steps, of which none begins
+    beyond its end, and none skips what the run has not seen."""
+    output = copy_of_half(folder, 0, tmp_path)
+    settings = {**of_stage(0), "output": output, "training.max_steps": 32, "deepspeed.train_batch_size": 80}
+    result = tessera(*train_arguments(folder / "run.yaml", 2, settings, "auto"))
+    assert "a bug in Tessera" not in result.err, str(result)
+    assert result.code in (0, 2), str(result)
+    if result.code == 0:
+        last = metrics(output)[-1]
+        assert last["samples"] == 600 + 2 * 80
+        assert last["epoch"] == pytest.approx(1.9)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_run_goes_on_from_there(folder, tmp_path, number):
     output = tmp_path / "out"
