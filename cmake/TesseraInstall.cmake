@@ -13,7 +13,13 @@ set_target_properties(tessera_shared PROPERTIES OUTPUT_NAME tessera VERSION ${PR
 target_link_libraries(tessera_shared PRIVATE tessera_libtorch tessera_arrow spdlog::spdlog fmt::fmt
   nlohmann_json::nlohmann_json ${TESSERA_YAML_CPP} ICU::uc ICU::i18n Threads::Threads)
 
-set_target_properties(tessera_shared tessera_cli PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# LibTorch and Arrow stay where they are installed; the wheels' folders may lie inside this project's own .venv, which
+# INSTALL_RPATH_USE_LINK_PATH would leave out.
+get_filename_component(torch_folder ${TORCH_LIBRARY} DIRECTORY)
+list(GET arrow_library 0 first_arrow_library)
+get_filename_component(arrow_folder ${first_arrow_library} DIRECTORY)
+set_target_properties(tessera_shared tessera_cli PROPERTIES
+  INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${torch_folder};${arrow_folder}")
 install(TARGETS tessera_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS tessera_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 

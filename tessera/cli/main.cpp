@@ -1,5 +1,6 @@
 // The command line's entry: parses, runs one subcommand, and is the only place where a process of ours decides to exit.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -30,6 +31,8 @@ int main(int argc, char** argv) {
   CLI::App app("Train models too large for one device.", "tessera");
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that went away is an error with a name, not our end
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit then fails a write, which is reported, instead of killing us
   int exit_code = 0;
   tessera::cli::add_train_command(app, exit_code);
   tessera::cli::add_launch_command(app, exit_code);

@@ -45,7 +45,7 @@ void add_train_command(CLI::App& app, int& exit_code) {
   command->callback([command, options, nproc, &exit_code] {
     const bool is_rank = env_text("RANK").has_value();
     if (command->count("--nproc") == 0 || (*nproc == 1 && !is_rank)) {
-      train::run_training(*options);
+      exit_code = train::run_training(*options);
       return;
     }
     check_configuration(*options, *nproc);

@@ -28,7 +28,14 @@ int32_t tag_of(const std::string& text) {
   return static_cast<int32_t>((hash ^ (hash >> 31)) & 0x7fffffff);
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+// What a backend's exception says, for people: gloo's texts carry its build paths and advice of its own.
+std::string reason_of(const std::exception& error) {
+  const std::string text = error.what();
+  for (const char* const sign : {"closed by peer", "reset by peer", "Broken pipe"}) {
+    if (text.find(sign) != std::string::npos) return "its connection closed";
+  }
+  return text.substr(0, text.find('\n'));
+}
 
 }  // namespace
 
@@ -71,7 +78,7 @@ Communicator::Message Communicator::send(at::Tensor buffer, int to, int32_t tag)
   try {
     return {connection_->backend->send(tensors, to, tag), to};
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kPeer, {fmt::format("rank {} is gone: {}", to, first_line(error.what())),
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} is gone: {}", to, reason_of(error)),
                                    fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
   }
 }
@@ -81,7 +88,7 @@ Communicator::Message Communicator::receive(at::Tensor buffer, int from, int32_t
   try {
     return {connection_->backend->recv(tensors, from, tag), from};
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::kPeer, {fmt::format("rank {} is gone: {}", from, first_line(error.what())),
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} is gone: {}", from, reason_of(error)),
                                    fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
   }
 }
@@ -96,7 +103,7 @@ void Communicator::wait(std::vector<Message>& messages, const std::string& opera
       message.work->wait(left);
     } catch (const std::exception& error) {
       const bool late = steady_clock::now() - start >= connection_->timeout;
-      explain(message.peer, operation, late, first_line(error.what()));
+      explain(message.peer, operation, late, reason_of(error));
     }
   }
   connection_->board.end();

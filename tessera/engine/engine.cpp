@@ -36,7 +36,6 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig&
   for (size_t number = 0; number < announcing_.size(); ++number) {
     if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
   }
-  root_announces_itself_ = announcing_.front() != nullptr;
   apply_schedule();
 }
 

@@ -97,8 +97,7 @@ class Engine : public nn::UnitObserver {
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;
 
  protected:
-  size_t root_module() const { return 0; }
-  bool root_announces_itself() const { return root_announces_itself_; }
+  static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
 
  private:
   void apply_schedule();
@@ -113,7 +112,6 @@ class Engine : public nn::UnitObserver {
   std::vector<optim::ParamGroup> groups_;
   std::vector<nn::UnitModuleBase*> announcing_;
   std::shared_ptr<zero::ShardedModel> sharded_;
-  bool root_announces_itself_ = false;
 
   std::optional<bool> boundary_override_;
   bool gradients_pending_ = false;  // backward has run since the last step
@@ -141,10 +139,9 @@ class ModelEngine : public Engine {
   // For models with several entries: call([](Model& m, auto& batch) { return m.loss(batch); }, batch).
   template <class Function, class... Args>
   auto call(Function function, Args&&... args) {
-    if (root_announces_itself()) return function(*typed_model_, std::forward<Args>(args)...);
-    before_forward(root_module(), nn::tensors_in(args...));
+    before_forward(kRootModule, nn::tensors_in(args...));
     auto output = function(*typed_model_, std::forward<Args>(args)...);
-    after_forward(root_module(), nn::tensors_in(output));
+    after_forward(kRootModule, nn::tensors_in(output));
     return output;
   }
 

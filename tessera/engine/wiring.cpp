@@ -26,13 +26,11 @@ struct ModuleTree {
 // Each announcing module gets a number of its own; the parameters of others go to the announcing module around them.
 void walk(torch::nn::Module& module, const std::string& path, size_t number, const InitializeOptions& options,
           ModuleTree& tree) {
-  if (auto* const announces = dynamic_cast<nn::UnitModuleBase*>(&module)) {
-    if (!path.empty()) {
-      number = tree.modules.size();
-      tree.modules.push_back({path, {}});
-      tree.announcing.push_back(nullptr);
-    }
-    tree.announcing[number] = announces;
+  auto* const announces = dynamic_cast<nn::UnitModuleBase*>(&module);
+  if (announces != nullptr && !path.empty()) {
+    number = tree.modules.size();
+    tree.modules.push_back({path, {}});
+    tree.announcing.push_back(announces);
   }
   const auto full_name = [&path](const std::string& name) { return path.empty() ? name : path + "." + name; };
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {

@@ -16,7 +16,7 @@ struct Wiring {
   std::unique_ptr<optim::Schedule> schedule;    // null: learning rates stay
   std::vector<optim::ParamGroup> groups;        // 0: with weight decay, 1: without
   std::shared_ptr<zero::ShardedModel> sharded;
-  std::vector<nn::UnitModuleBase*> announcing;  // by module number; 0 is the root, null unless it announces itself
+  std::vector<nn::UnitModuleBase*> announcing;  // by module number; null for the root, number 0
 };
 
 Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const InitializeOptions& options,

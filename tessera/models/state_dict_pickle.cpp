@@ -27,7 +27,7 @@ enum Opcode : unsigned char {
   kReduce = 'R',
   kEmptyDict = '}',
   kBuild = 'b',
-  kPop = '0',
+  kTuple2 = 0x86,
 };
 
 constexpr std::string_view kOrderedDict = "collections\nOrderedDict\n";
@@ -79,7 +79,7 @@ size_t instruction_length(std::string_view program, size_t at) {
 
 // LibTorch's reader turns each OrderedDict() into None, which loses a module's state dict: it is one, with an attribute. So
 // every construction of one (the class, or its memo, then an empty tuple and REDUCE) becomes an empty plain dict, and BUILD,
-// which would set the attribute, becomes POP, which drops it.
+// which would set the attribute, becomes TUPLE2: the pair of the dict and its attributes.
 std::string with_plain_dicts(std::string_view program) {
   std::string result;
   std::set<uint32_t> memos_of_class;
@@ -103,7 +103,7 @@ std::string with_plain_dicts(std::string_view program) {
       result += static_cast<char>(kEmptyDict);
       at = after + 2;
     } else {
-      result += opcode == kBuild ? std::string(1, static_cast<char>(kPop)) : std::string(instruction);
+      result += opcode == kBuild ? std::string(1, static_cast<char>(kTuple2)) : std::string(instruction);
       at += length;
     }
   }
@@ -130,7 +130,8 @@ c10::IValue unpickle(const std::string& path) {
 
 std::map<std::string, at::Tensor> read_state_dict(const std::string& path) {
   try {
-    const c10::IValue value = unpickle(path);
+    c10::IValue value = unpickle(path);
+    if (value.isTuple() && value.toTupleRef().size() == 2) value = value.toTupleRef().elements()[0];
     if (!value.isGenericDict()) throw std::invalid_argument("its top level is no dict");
     std::map<std::string, at::Tensor> tensors;
     for (const auto& item : value.toGenericDict()) {

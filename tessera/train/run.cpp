@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -142,12 +143,7 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
   return text;
 }
 
-}  // namespace
-
-void run_training(const RunOptions& options) {
-  const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
-  check_run(run);
-  const auto world = comm::init_distributed();
+void train_here(const RunOptions& options, const config::RunFile& run, const std::shared_ptr<comm::Communicator>& world) {
   const models::BertConfig model_config = read_model_config(run);
   const auto tokenizer = data::load_tokenizer(run.tokenizer);
   check_fits(run, model_config, *tokenizer);
@@ -223,6 +219,27 @@ void run_training(const RunOptions& options) {
     std::fputs(report_text(options, run, report, memory).c_str(), stdout);
   }
   world->barrier("the end of the run");
+}
+
+}  // namespace
+
+int run_training(const RunOptions& options) {
+  const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
+  check_run(run);
+  const auto world = comm::init_distributed();
+  if (world->size() == 1) {
+    train_here(options, run, world);
+    return 0;
+  }
+  try {
+    train_here(options, run, world);
+    return 0;
+  } catch (const Error& error) {
+    log_error("{}", error.what());
+    // A rank that lost its peer lets that one end first, so that whoever watches the ranks blames the right one.
+    if (error.kind() == ErrorKind::kPeer) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    return exit_code(error.kind());
+  }
 }
 
 }  // namespace tessera::train

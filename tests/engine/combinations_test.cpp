@@ -217,6 +217,20 @@ TEST(Divergence, ARankThatRunsOtherUnitsGetsAnErrorThatNamesBoth) {
   EXPECT_THAT(both, HasSubstr("rank 1"));
 }
 
+TEST(Engine, TrainsARootThatAnnouncesItself) {
+  std::vector<Weights> results;
+  for (const int stage : {0, 3}) {
+    const auto model = std::make_shared<test::RootIsAUnit>();
+    const auto engine = initialize(model, toy_config(stage, 1, 1));
+    engine->backward(engine->forward(toy_input(0, 0, 0, false).x));
+    engine->step();
+    const zero::Gathered whole(engine->sharded_model());
+    results.push_back({{"weight", model->weight.detach().clone()}, {"bias", model->block->bias.detach().clone()}});
+    EXPECT_FALSE(at::equal(results.back().at("bias"), test::Block::values({test::kWidth}, 4)));
+  }
+  expect_same_bits(results[1], results[0], "stage 3");
+}
+
 TEST(Engine, RefusesAStepWithoutBackward) {
   const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), toy_config(0, 1, 1));
   EXPECT_THROW(engine->step(), Error);

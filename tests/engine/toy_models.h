@@ -191,4 +191,16 @@ class NoUnits : public ToyModel {
   at::Tensor weight, scale;
 };
 
+// The whole model is one announcing module.
+class RootIsAUnit : public nn::UnitModule<RootIsAUnit> {
+ public:
+  RootIsAUnit() {
+    weight = register_parameter("weight", Block::values({kWidth, kWidth}, 1));
+    block = register_module("block", std::make_shared<Block>(3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return mean_square((*block)(at::matmul(x, weight))); }
+  at::Tensor weight;
+  std::shared_ptr<Block> block;
+};
+
 }  // namespace tessera::test

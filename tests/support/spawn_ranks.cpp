@@ -1,5 +1,6 @@
 #include "tests/support/spawn_ranks.h"
 
+#include <ATen/Parallel.h>
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -21,6 +22,12 @@ namespace tessera::test {
 namespace {
 
 using std::chrono::steady_clock;
+
+// A fork takes no threads along, so a child of a process with an OpenMP pool would wait for it for ever.
+const bool kSingleThreaded = [] {
+  at::set_num_threads(1);
+  return true;
+}();
 
 int free_port() {
   const int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -74,6 +81,7 @@ void read_output(Rank& rank) {
 }  // namespace
 
 std::vector<RankOutcome> outcomes_of_ranks(int count, const RankBody& body, const SpawnOptions& options) {
+  TESSERA_INVARIANT(kSingleThreaded && at::get_num_threads() == 1);
   const int port = free_port();
   std::vector<Rank> ranks;
   std::fflush(stdout);
