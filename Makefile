@@ -28,7 +28,7 @@ test:  ## Everything that is tested
 
 format:  ## Format the sources in place
 	@scripts/setup --test
-	@git ls-files '*.h' '*.cpp' | xargs .venv/bin/clang-format -i
+	@scripts/check_format --fix
 
 check:  ## The order of the rooms and the format
 	@scripts/setup --test
