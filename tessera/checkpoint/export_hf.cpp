@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
@@ -28,6 +29,21 @@ fs::path resolve(const fs::path& checkpoint) {
                                    "name a checkpoint's folder or the folder that holds checkpoints"});
   }
   return checkpoint / tag;
+}
+
+// Replacing a folder removes what is in it, so it may hold only what an export writes.
+void refuse_to_remove(const fs::path& output) {
+  if (!fs::exists(output)) return;
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage, {what, output.string(), "choose a folder that does not exist yet, or an earlier export"});
+  };
+  if (!fs::is_directory(output)) refuse("the export's folder is a file");
+  for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours = name == "config.json" || name == "model.safetensors" ||
+                      std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
+    if (!ours) refuse("the export's folder holds '" + name + "', which no export writes");
+  }
 }
 
 // tessera train notes in the checkpoint which folder it began from.
@@ -69,6 +85,7 @@ void write_config(const fs::path& model, const fs::path& output, at::ScalarType 
 }  // namespace
 
 void export_hf(const ExportInput& input) {
+  refuse_to_remove(input.output);
   const fs::path folder = resolve(input.checkpoint);
   const Manifest manifest = read_manifest(folder);
   const fs::path model = model_folder(input, manifest);

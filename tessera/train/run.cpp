@@ -133,7 +133,9 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
   text += fmt::format("  checkpoint               {}\n", report.checkpoint);
   if (!report.interrupted) text += fmt::format("  Hugging Face folder      {}\n", (output / "export").string());
   std::string again = fmt::format("tessera train {} --nproc {}", options.run_file, memory.size());
-  for (const std::string& override : options.overrides) again += " --set " + override;
+  for (const std::string& override : options.overrides) {
+    if (report.interrupted || !override.starts_with("training.max_steps=")) again += " --set " + override;
+  }
   const std::string goal = report.interrupted ? "" : fmt::format(" --set training.max_steps={}", report.steps * 2);
   text += "try next\n";
   text += fmt::format("  {} --resume auto{}\n", again, goal);
@@ -191,13 +193,14 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
     std::error_code error;
     fs::create_directories(run.output, error);
     if (error) {
-      throw Error(ErrorKind::kMachine, {"the output folder cannot be made: " + error.message(), run.output, ""});
+      throw Error(ErrorKind::kMachine, {"the output folder cannot be made: " + error.message(), run.output, "choose another output"});
     }
   }
 
   Trainer trainer({.engine = *engine,
                    .loader = loader,
                    .accumulation = batch.accumulation,
+                   .data_samples = static_cast<int64_t>(dataset.size()),
                    .eval_dataset = eval_dataset ? &*eval_dataset : nullptr,
                    .eval_collator = eval_collator ? &*eval_collator : nullptr},
                   {.output = run.output,

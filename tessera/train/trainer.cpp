@@ -1,5 +1,7 @@
 #include "tessera/train/trainer.h"
 
+#include <fmt/format.h>
+
 #include <csignal>
 #include <nlohmann/json.hpp>
 
@@ -48,20 +50,40 @@ void Trainer::resume() {
     throw Error(ErrorKind::kData, {"there is no checkpoint to resume", folder.string(),
                                    "name a checkpoint's folder, or the folder that holds checkpoints"});
   }
-  const nlohmann::json& state = loaded->client_state;
-  try {
-    position_ = {.epoch = state.at("epoch"),
-                 .step_in_epoch = state.at("step_in_epoch"),
-                 .samples = state.at("samples"),
-                 .tokens = state.at("tokens")};
-  } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorKind::kData, {"the checkpoint does not say how far its run was: it was not made by tessera train",
-                                   loaded->path, "load it from a program with Engine::load_checkpoint"});
-  }
+  position_ = position_of(loaded->client_state, loaded->path);
   last_saved_ = loaded->path;
   if (parts_.engine.world().rank() == 0) {
     log_info("resumed {} after step {}", loaded->path, parts_.engine.global_steps());
   }
+}
+
+// A place in the data is a number of samples of an epoch, so that another number of ranks, or another split of the batch,
+// goes on where the run stopped.
+Trainer::Position Trainer::position_of(const nlohmann::json& state, const std::string& checkpoint) const {
+  Position position;
+  int64_t samples_in_epoch = 0, data_samples = 0;
+  try {
+    position = {.epoch = state.at("epoch"), .samples = state.at("samples"), .tokens = state.at("tokens")};
+    samples_in_epoch = state.at("samples_in_epoch");
+    data_samples = state.at("data_samples");
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorKind::kData, {"the checkpoint does not say how far its run was: it was not made by tessera train",
+                                   checkpoint, "load it from a program with Engine::load_checkpoint"});
+  }
+  const int64_t global_batch = parts_.engine.config().batch.global;
+  if (data_samples != parts_.data_samples) {
+    throw Error(ErrorKind::kData, {fmt::format("the checkpoint's run had {} training samples, this one has {}",
+                                               data_samples, parts_.data_samples),
+                                   checkpoint, "resume with the same training data"});
+  }
+  if (samples_in_epoch % global_batch != 0) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("the checkpoint stands at sample {} of its epoch, which is no multiple of the batch of {}",
+                             samples_in_epoch, global_batch),
+                 checkpoint, "resume with the batch size that it was made with, or one that divides that"});
+  }
+  position.step_in_epoch = samples_in_epoch / global_batch;
+  return position;
 }
 
 LossSum Trainer::take_step(const data::StepBatches& batches) {
@@ -89,7 +111,8 @@ double Trainer::held_back_loss() {
 
 void Trainer::save() {
   const nlohmann::json state = {{"epoch", position_.epoch},
-                                {"step_in_epoch", position_.step_in_epoch},
+                                {"samples_in_epoch", position_.step_in_epoch * parts_.engine.config().batch.global},
+                                {"data_samples", parts_.data_samples},
                                 {"samples", position_.samples},
                                 {"tokens", position_.tokens},
                                 {"architecture", "BertForMaskedLM"},
@@ -132,8 +155,9 @@ TrainerReport Trainer::run() {
     const data::StepBatches batches = parts_.loader.next();
     const double lr = engine.lr();
     const LossSum sum = take_step(batches);
-    position_ = {.epoch = batches.epoch,
-                 .step_in_epoch = batches.step_in_epoch + 1,
+    const bool epoch_ends = batches.step_in_epoch + 1 == steps_per_epoch;
+    position_ = {.epoch = batches.epoch + (epoch_ends ? 1 : 0),
+                 .step_in_epoch = epoch_ends ? 0 : batches.step_in_epoch + 1,
                  .samples = position_.samples + batches.samples,
                  .tokens = position_.tokens + sum.tokens};
     const int64_t step = engine.global_steps();
@@ -154,7 +178,6 @@ TrainerReport Trainer::run() {
       progress->update({.step = step, .loss = sum.mean(), .lr = lr, .tokens = sum.tokens});
     }
     report.interrupted = stop_requested();
-    const bool epoch_ends = position_.step_in_epoch == steps_per_epoch;
     const auto due = [&](int64_t every) { return every > 0 ? step % every == 0 : epoch_ends; };
     const bool last = step == options_.max_steps;
     if (parts_.eval_dataset != nullptr && !report.interrupted && !last && due(options_.eval_steps)) {

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tessera/base/signals.h"
 #include "tessera/config/run_file.h"
@@ -18,6 +19,7 @@ struct TrainerParts {
   BertEngine& engine;
   data::Loader& loader;
   int64_t accumulation = 1;
+  int64_t data_samples = 0;  // in an epoch
   const data::TokenizedDataset* eval_dataset = nullptr;  // null: nothing is held back
   const data::MlmCollator* eval_collator = nullptr;
 };
@@ -51,13 +53,14 @@ class Trainer {
  private:
   struct Position {
     int64_t epoch = 0;
-    int64_t step_in_epoch = 0;  // steps of the epoch that are done
+    int64_t step_in_epoch = 0;  // steps of the epoch that are done, the last one not: then the next epoch begins
     int64_t samples = 0;
     int64_t tokens = 0;
   };
 
   void resume();
   void refuse_to_overwrite() const;
+  Position position_of(const nlohmann::json& state, const std::string& checkpoint) const;
   LossSum take_step(const data::StepBatches& batches);
   double held_back_loss();
   void save();

@@ -103,6 +103,7 @@ def test_whenever_a_run_is_killed_its_newest_checkpoint_is_whole(folder, tmp_pat
         launcher = start(*train_arguments(folder / "run.yaml", 2, settings, "auto"))
         wait_until(lambda: launcher.poll() is not None or steps_done(output) > before, f"attempt {attempt}: a step")
         assert launcher.poll() is None, str(finish(launcher))
+        wait_until((output / "checkpoints" / "latest").exists, "the first checkpoint")
         if attempt < 4:
             wait_until(lambda: list((output / "checkpoints").glob("*.saving")), "a save")
         time.sleep(moments.uniform(0, 0.02 if attempt < 4 else 0.1))
