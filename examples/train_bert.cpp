@@ -1,5 +1,5 @@
-// BERT masked-language modelling on any text, with everything else in ds_config.json: what a DeepSpeed script of the same
-// purpose does in Python.
+// BERT masked-language modelling on any text, with everything else in ds_config.json: what a DeepSpeed script of the
+// same purpose does in Python.
 //
 //   tessera launch --nproc 2 train_bert MODEL_FOLDER TEXT.parquet ds_config.json OUTPUT [MAX_STEPS]
 #include <cstdio>
@@ -27,11 +27,12 @@ void run(const std::string& folder, const std::string& text, const std::string& 
   const auto engine = initialize(model, ds_config, {.world = world, .fill = fill});
 
   const auto& sizes = engine->config().batch;
-  data::Loader loader(dataset, collator, {.micro_batch = sizes.micro,
-                                          .accumulation = sizes.accumulation,
-                                          .world_size = world->size(),
-                                          .rank = world->rank(),
-                                          .drop_last = true});
+  data::Loader loader(dataset, collator,
+                      {.micro_batch = sizes.micro,
+                       .accumulation = sizes.accumulation,
+                       .world_size = world->size(),
+                       .rank = world->rank(),
+                       .drop_last = true});
   if (max_steps == 0) max_steps = 3 * loader.steps_per_epoch();
   engine->train();
   while (engine->global_steps() < max_steps) {

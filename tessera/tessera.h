@@ -11,12 +11,12 @@
 #include "tessera/comm/rendezvous.h"       // init_distributed
 #include "tessera/data/loader.h"           // batches of text
 #include "tessera/data/tokenizer.h"
-#include "tessera/engine/engine.h"            // initialize, Engine
-#include "tessera/models/bert.h"              // a model of the field …
+#include "tessera/engine/engine.h"              // initialize, Engine
+#include "tessera/models/bert.h"                // a model of the field …
 #include "tessera/models/pretrained_weights.h"  // … and its weights
-#include "tessera/nn/unit_module.h"           // for models of your own
-#include "tessera/train/masked_lm.h"             // the loss of a batch
-#include "tessera/zero/gathered.h"            // whole parameters, to look at
+#include "tessera/nn/unit_module.h"             // for models of your own
+#include "tessera/train/masked_lm.h"            // the loss of a batch
+#include "tessera/zero/gathered.h"              // whole parameters, to look at
 
 namespace tessera {
 

@@ -35,13 +35,15 @@ fs::path resolve(const fs::path& checkpoint) {
 void refuse_to_remove(const fs::path& output) {
   if (!fs::exists(output)) return;
   const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::kUsage, {what, output.string(), "choose a folder that does not exist yet, or an earlier export"});
+    throw Error(ErrorKind::kUsage,
+                {what, output.string(), "choose a folder that does not exist yet, or an earlier export"});
   };
   if (!fs::is_directory(output)) refuse("the export's folder is a file");
   for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
-    const bool ours = name == "config.json" || name == "model.safetensors" ||
-                      std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
+    const bool ours =
+        name == "config.json" || name == "model.safetensors" ||
+        std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
     if (!ours) refuse("the export's folder holds '" + name + "', which no export writes");
   }
 }

@@ -16,7 +16,8 @@ namespace {
 
 std::string some_of(const std::vector<std::string>& names) {
   constexpr size_t kShown = 3;
-  const std::vector<std::string> shown(names.begin(), names.begin() + static_cast<int64_t>(std::min(kShown, names.size())));
+  const std::vector<std::string> shown(names.begin(),
+                                       names.begin() + static_cast<int64_t>(std::min(kShown, names.size())));
   return fmt::format("{}{}", fmt::join(shown, ", "),
                      names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "");
 }
@@ -97,7 +98,8 @@ LoadResult load_here(const LoadInput& input, const std::string& tag) {
   check_fits(manifest, input, path.string());
   TensorSource source(path, manifest);
   read_units(source, manifest, input);
-  LoadResult result{.path = path.string(), .engine_state = manifest.engine_state, .client_state = manifest.client_state};
+  LoadResult result{
+      .path = path.string(), .engine_state = manifest.engine_state, .client_state = manifest.client_state};
   comm::Communicator& world = input.model.world();
   if (manifest.world_size == world.size()) result.rank_tensors = read_rank_tensors(source, world.rank());
   return result;

@@ -1,10 +1,11 @@
-// What a checkpoint holds, by name and shape, and where: manifest.json. It knows no ranks: a tensor is a list of pieces,
-// each a run of its elements in row-major order, somewhere in a shard file. docs/checkpoint-format.md has the grammar.
+// What a checkpoint holds, by name and shape, and where: manifest.json. It knows no ranks: a tensor is a list of
+// pieces, each a run of its elements in row-major order, somewhere in a shard file. docs/checkpoint-format.md has the
+// grammar.
 //
 //   global_step30/
 //     manifest.json
-//     shard-00000-of-00002.safetensors     "weight/<name>", "exp_avg/<name>", …: flat pieces; "rank/<name>": of one rank
-//     shard-00001-of-00002.safetensors
+//     shard-00000-of-00002.safetensors     "weight/<name>", "exp_avg/<name>", …: flat pieces; "rank/<name>": of one
+//     rank shard-00001-of-00002.safetensors
 //   latest                                 the tag of the newest whole checkpoint
 #pragma once
 
@@ -18,7 +19,8 @@
 namespace tessera::checkpoint {
 
 inline constexpr int kFormatVersion = 1;
-inline constexpr const char* kWeight = "weight";  // the kind under which weights are stored, beside the optimizer's states
+inline constexpr const char* kWeight =
+    "weight";  // the kind under which weights are stored, beside the optimizer's states
 
 struct Piece {
   size_t file = 0;    // index into Manifest::files

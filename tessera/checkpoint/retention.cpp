@@ -30,7 +30,8 @@ void keep_newest(const fs::path& folder, int64_t keep_last) {
     }
   }
   std::sort(checkpoints.rbegin(), checkpoints.rend());
-  for (size_t i = static_cast<size_t>(keep_last) - 1; i < checkpoints.size(); ++i) doomed.push_back(checkpoints[i].second);
+  for (size_t i = static_cast<size_t>(keep_last) - 1; i < checkpoints.size(); ++i)
+    doomed.push_back(checkpoints[i].second);
   for (const fs::path& path : doomed) {
     std::error_code error;
     fs::remove_all(path, error);

@@ -37,7 +37,8 @@ void write_shard(const SaveInput& input, const std::filesystem::path& path) {
       for (size_t kind = 0; kind < kinds.size(); ++kind) {
         const at::Tensor owned = stored(*unit, kind);
         tensors.push_back(owned.narrow(0, segment.offset - unit->owned().begin, segment.numel));
-        plan.push_back({piece_name(kinds[kind], unit->layout().params()[segment.param].name), owned.scalar_type(),
+        plan.push_back({piece_name(kinds[kind], unit->layout().params()[segment.param].name),
+                        owned.scalar_type(),
                         {segment.numel}});
       }
     }
@@ -79,7 +80,8 @@ Manifest make_manifest(const SaveInput& input, const std::filesystem::path& asid
   return manifest;
 }
 
-// What `work` threw, as text; empty when it went well. std::bad_alloc and the like count too: no rank may be left waiting.
+// What `work` threw, as text; empty when it went well. std::bad_alloc and the like count too: no rank may be left
+// waiting.
 template <class Work>
 std::string outcome_of(Work work) {
   try {
@@ -96,9 +98,9 @@ void agree(const SaveInput& input, const std::string& outcome, const std::string
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     if (outcomes[rank].empty()) continue;
     if (input.model.world().rank() == 0) storage::abandon(input.folder / input.tag);
-    throw Error(ErrorKind::kMachine, {fmt::format("the checkpoint '{}' could not be saved (rank {}): {}", input.tag,
-                                                  rank, outcomes[rank]),
-                                      input.folder.string(), "earlier checkpoints of this folder are as they were"});
+    throw Error(ErrorKind::kMachine,
+                {fmt::format("the checkpoint '{}' could not be saved (rank {}): {}", input.tag, rank, outcomes[rank]),
+                 input.folder.string(), "earlier checkpoints of this folder are as they were"});
   }
 }
 
@@ -115,15 +117,18 @@ std::string save(const SaveInput& input) {
 
   agree(input, rank == 0 ? outcome_of([&] { storage::create_aside(final_folder); }) : "", label);
   agree(input, outcome_of([&] { write_shard(input, aside / shard_name(rank, input.model.world().size())); }), label);
-  agree(input, rank == 0 ? outcome_of([&] {
-    const Manifest manifest = make_manifest(input, aside);
-    storage::write_file_atomically(aside / "manifest.json", to_text(manifest));
-    storage::publish(final_folder);
-    storage::write_file_atomically(input.folder / "latest", input.tag + "\n");
-    uint64_t bytes = 0;
-    for (const ShardFile& file : manifest.files) bytes += file.bytes;
-    log_info("saved {} ({})", final_folder.string(), format_bytes(bytes));
-  }) : "", label);
+  agree(input,
+        rank == 0 ? outcome_of([&] {
+          const Manifest manifest = make_manifest(input, aside);
+          storage::write_file_atomically(aside / "manifest.json", to_text(manifest));
+          storage::publish(final_folder);
+          storage::write_file_atomically(input.folder / "latest", input.tag + "\n");
+          uint64_t bytes = 0;
+          for (const ShardFile& file : manifest.files) bytes += file.bytes;
+          log_info("saved {} ({})", final_folder.string(), format_bytes(bytes));
+        })
+                  : "",
+        label);
   return final_folder.string();
 }
 

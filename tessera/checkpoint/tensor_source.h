@@ -1,5 +1,5 @@
-// Reads runs of elements of a checkpoint's tensors, whichever shard files they lie in. Files are mapped once and stay open.
-// One thread at a time.
+// Reads runs of elements of a checkpoint's tensors, whichever shard files they lie in. Files are mapped once and stay
+// open. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -49,9 +49,8 @@ void add_train_command(CLI::App& app, int& exit_code) {
       return;
     }
     check_configuration(*options, *nproc);
-    exit_code = launch::run_local({.nproc = *nproc,
-                                   .command = rank_command(*options),
-                                   .output = launch::LocalRun::Output::kRankZeroPlain});
+    exit_code = launch::run_local(
+        {.nproc = *nproc, .command = rank_command(*options), .output = launch::LocalRun::Output::kRankZeroPlain});
   });
 }
 

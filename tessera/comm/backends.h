@@ -1,10 +1,9 @@
 // The data planes that a run can use: a c10d::Backend each, made over a store that all ranks share.
 #pragma once
 
+#include <chrono>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-
-#include <chrono>
 
 #include "tessera/base/registry.h"
 #include "tessera/comm/rendezvous.h"

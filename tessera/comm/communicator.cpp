@@ -60,9 +60,7 @@ Communicator::Communicator(const Communicator& parent, const std::string& channe
 
 Communicator::~Communicator() = default;
 
-std::shared_ptr<Communicator> Communicator::alone() {
-  return std::make_shared<Communicator>(World{}, nullptr);
-}
+std::shared_ptr<Communicator> Communicator::alone() { return std::make_shared<Communicator>(World{}, nullptr); }
 
 std::shared_ptr<Communicator> Communicator::with_channel(const std::string& name) {
   return std::shared_ptr<Communicator>(new Communicator(*this, name));
@@ -117,10 +115,11 @@ void Communicator::explain(int peer, const std::string& operation, bool late, co
                                    fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
   }
   const std::string others = connection_->board.describe_others();
-  throw Error(ErrorKind::kPeer, {fmt::format("rank {} did not join the {} within {}{}", peer, operation,
-                                             format_duration(connection_->timeout), others.empty() ? "" : "; " + others),
-                                 fmt::format("rank {}", world_.rank),
-                                 "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
+  throw Error(ErrorKind::kPeer,
+              {fmt::format("rank {} did not join the {} within {}{}", peer, operation,
+                           format_duration(connection_->timeout), others.empty() ? "" : "; " + others),
+               fmt::format("rank {}", world_.rank),
+               "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
 }
 
 Collective Communicator::start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label) {
@@ -205,8 +204,8 @@ Collective Communicator::start_broadcast(at::Tensor buffer, int root, const std:
   return Collective([this, messages, operation] { wait(*messages, operation); });
 }
 
-// A message between two ranks is no turn of the others, so its tag counts no turns: messages of one label between one pair
-// arrive in the order in which they were sent.
+// A message between two ranks is no turn of the others, so its tag counts no turns: messages of one label between one
+// pair arrive in the order in which they were sent.
 Collective Communicator::start_send(at::Tensor buffer, int to, const std::string& label) {
   TESSERA_INVARIANT(connection_ != nullptr && to != world_.rank);
   const std::string operation = fmt::format("message '{}' from rank {} to rank {}", label, world_.rank, to);

@@ -4,9 +4,9 @@
 //   …
 //   gathering.finish();                                                     // waits; `full` is filled
 //
-// Each collective carries a label saying what it moves (a unit's name). Messages are matched by (collective, label, turn),
-// so a rank that runs something else than its peers is never given the wrong bytes: both wait, and when the time-out
-// expires the error names rank, collective and label of each. A peer that dies is an error at once.
+// Each collective carries a label saying what it moves (a unit's name). Messages are matched by (collective, label,
+// turn), so a rank that runs something else than its peers is never given the wrong bytes: both wait, and when the
+// time-out expires the error names rank, collective and label of each. A peer that dies is an error at once.
 //
 // Sums are added in rank order, in fp32, and rounded once (ordered_sum.h), so an all-reduce has the same bits as a
 // reduce-scatter followed by an all-gather.
@@ -56,8 +56,8 @@ class Communicator {
   int size() const { return world_.size; }
 
   // The same ranks and connections with a turn count of its own: collectives of two channels may interleave differently
-  // on each rank (the gathers of stage 3 and the reductions of backward do). Every rank creates its channels in the same
-  // order.
+  // on each rank (the gathers of stage 3 and the reductions of backward do). Every rank creates its channels in the
+  // same order.
   std::shared_ptr<Communicator> with_channel(const std::string& name);
 
   // full (size * slice.numel()) = every rank's slice in rank order. `slice` may lie inside `full` at its own place.

@@ -1,10 +1,9 @@
 // What the channels of a communicator share. Apart from communicator.h, so that its many readers need not parse c10d.
 #pragma once
 
+#include <chrono>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-
-#include <chrono>
 
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/wait_board.h"

@@ -1,5 +1,5 @@
-// gloo as LibTorch carries it. This is the one file that sees gloo's own headers: the wheel lacks them, Debian's libgloo-dev
-// has them, and only pointers to their types pass through, so nothing of that package is linked.
+// gloo as LibTorch carries it. This is the one file that sees gloo's own headers: the wheel lacks them, Debian's
+// libgloo-dev has them, and only pointers to their types pass through, so nothing of that package is linked.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "tessera/base/env.h"
@@ -9,7 +9,8 @@
 namespace tessera::comm {
 namespace {
 
-// The address that peers will connect to: GLOO_SOCKET_IFNAME if set, loopback for a run on one host, else the host's own.
+// The address that peers will connect to: GLOO_SOCKET_IFNAME if set, loopback for a run on one host, else the host's
+// own.
 std::shared_ptr<::gloo::transport::Device> make_device(const World& world) {
   if (const auto interface = env_text("GLOO_SOCKET_IFNAME")) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);

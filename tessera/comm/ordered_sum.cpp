@@ -12,7 +12,7 @@
 namespace tessera::comm {
 namespace {
 
-constexpr int64_t kBlock = 2048;  // elements summed at a time: the sums stay in the first-level cache
+constexpr int64_t kBlock = 2048;   // elements summed at a time: the sums stay in the first-level cache
 constexpr int64_t kGrain = 32768;  // elements a thread takes at least
 
 template <class Element>

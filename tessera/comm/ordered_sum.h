@@ -1,5 +1,6 @@
-// out = scale * (parts[0] + parts[1] + …), added in the order given, in fp32 whatever the parts' dtype (in fp64 for fp64),
-// and rounded once. This order is what makes every ZeRO stage give the same bits. See Note [Same bits at every stage].
+// out = scale * (parts[0] + parts[1] + …), added in the order given, in fp32 whatever the parts' dtype (in fp64 for
+// fp64), and rounded once. This order is what makes every ZeRO stage give the same bits. See Note [Same bits at every
+// stage].
 #pragma once
 
 #include <ATen/core/Tensor.h>

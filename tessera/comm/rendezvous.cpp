@@ -118,14 +118,14 @@ World world_from_environment() {
     const auto size = env_int(names.size);
     if (!rank && !size) continue;
     if (!rank || !size) {
-      throw Error(ErrorKind::kUsage,
-                  {fmt::format("{} is set but {} is not", rank ? names.rank : names.size, rank ? names.size : names.rank),
-                   "the environment", "set both, or neither for a run of one process"});
+      throw Error(ErrorKind::kUsage, {fmt::format("{} is set but {} is not", rank ? names.rank : names.size,
+                                                  rank ? names.size : names.rank),
+                                      "the environment", "set both, or neither for a run of one process"});
     }
     if (*size < 1 || *rank < 0 || *rank >= *size) {
-      throw Error(ErrorKind::kUsage, {fmt::format("{}={} does not lie in a world of {}={}", names.rank, *rank,
-                                                  names.size, *size),
-                                      "the environment", "ranks count from 0 to world size - 1"});
+      throw Error(ErrorKind::kUsage,
+                  {fmt::format("{}={} does not lie in a world of {}={}", names.rank, *rank, names.size, *size),
+                   "the environment", "ranks count from 0 to world size - 1"});
     }
     World world{.rank = static_cast<int>(*rank),
                 .local_rank = static_cast<int>(env_int(names.local_rank).value_or(*rank)),

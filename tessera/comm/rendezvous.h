@@ -25,9 +25,9 @@ struct World {
   bool store_is_running = false;  // torchrun's agent already serves the store at master_port
 };
 
-// From RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun, DeepSpeed and `tessera launch` set them, else
-// from what Slurm (SLURM_PROCID, …), OpenMPI (OMPI_COMM_WORLD_RANK, …) or MPICH (PMI_RANK, …) set; else a world of one.
-// ErrorKind::kUsage names a variable that is missing or makes no sense.
+// From RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun, DeepSpeed and `tessera launch` set them,
+// else from what Slurm (SLURM_PROCID, …), OpenMPI (OMPI_COMM_WORLD_RANK, …) or MPICH (PMI_RANK, …) set; else a world of
+// one. ErrorKind::kUsage names a variable that is missing or makes no sense.
 World world_from_environment();
 
 struct InitOptions {
@@ -35,8 +35,8 @@ struct InitOptions {
   std::chrono::milliseconds timeout{0};
 };
 
-// Joins the run. Collective: every rank calls it. The result is shared by all that communicate; the last owner closes the
-// connections. Errors: ErrorKind::kMachine (port in use), ErrorKind::kPeer (names the ranks that did not come).
+// Joins the run. Collective: every rank calls it. The result is shared by all that communicate; the last owner closes
+// the connections. Errors: ErrorKind::kMachine (port in use), ErrorKind::kPeer (names the ranks that did not come).
 std::shared_ptr<Communicator> init_distributed(const InitOptions& options = {});
 std::shared_ptr<Communicator> init_distributed(const World& world, const InitOptions& options = {});
 

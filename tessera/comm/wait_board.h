@@ -1,16 +1,15 @@
 // What each rank waits for, told to the others: so that an expired wait can say who is where.
 //
-// A rank that has waited for about a second in one collective says so in the store (a thread of its own writes it, since
-// the waiting thread is inside the backend); when a wait fails, read_all tells what every rank said. A wait shorter than
-// that costs two unlocked stores. One wait at a time, from any thread.
+// A rank that has waited for about a second in one collective says so in the store (a thread of its own writes it,
+// since the waiting thread is inside the backend); when a wait fails, read_all tells what every rank said. A wait
+// shorter than that costs two unlocked stores. One wait at a time, from any thread.
 #pragma once
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <condition_variable>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 namespace tessera::comm {
@@ -24,8 +23,8 @@ class WaitBoard {
   void begin(const std::string& operation);
   void end();
 
-  // For each other rank "rank 2 waits in the gather of 'layers.3'", or that it waits in no collective. Takes a moment, so
-  // that ranks which began to wait just now have time to say so. Empty when the store is gone.
+  // For each other rank "rank 2 waits in the gather of 'layers.3'", or that it waits in no collective. Takes a moment,
+  // so that ranks which began to wait just now have time to say so. Empty when the store is gone.
   std::string describe_others() const;
 
  private:
@@ -36,7 +35,7 @@ class WaitBoard {
   int world_size_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::string operation_;   // empty: not waiting
+  std::string operation_;  // empty: not waiting
   int64_t wait_number_ = 0;
   bool stopping_ = false;
   std::thread watcher_;

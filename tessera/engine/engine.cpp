@@ -19,9 +19,7 @@ config::DsConfig load_config_for(const std::string& path, const InitializeOption
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
                const InitializeOptions& options)
-    : model_(std::move(model)),
-      config_(config),
-      world_(options.world ? options.world : comm::init_distributed()) {
+    : model_(std::move(model)), config_(config), world_(options.world ? options.world : comm::init_distributed()) {
   config::require_supported(config_);
   if (world_->rank() == 0) {
     for (const std::string& warning : config_.warnings) log_warning("{}", warning);
@@ -60,8 +58,9 @@ bool Engine::is_gradient_accumulation_boundary() const {
 
 void Engine::backward(const at::Tensor& loss) {
   if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
-    throw Error(ErrorKind::kUsage, {"backward() needs a loss of one element that depends on the parameters", "Engine::backward",
-                                    "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
+    throw Error(ErrorKind::kUsage,
+                {"backward() needs a loss of one element that depends on the parameters", "Engine::backward",
+                 "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
   }
   sharded_->reducer().set_boundary(is_gradient_accumulation_boundary());
   const int64_t accumulation = config_.batch.accumulation;
@@ -132,11 +131,11 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
 }
 
 std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag) {
-  const auto loaded = checkpoint::load(
-      {.folder = folder,
-       .tag = tag,
-       .model = *sharded_,
-       .optimizer_states = optimizer_ ? optimizer_->state_names() : std::vector<std::string>{}});
+  const auto loaded =
+      checkpoint::load({.folder = folder,
+                        .tag = tag,
+                        .model = *sharded_,
+                        .optimizer_states = optimizer_ ? optimizer_->state_names() : std::vector<std::string>{}});
   if (!loaded) return std::nullopt;
   zero::publish_parameters(*sharded_);
   micro_steps_ = loaded->engine_state.at("micro_steps");

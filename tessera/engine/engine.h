@@ -3,19 +3,19 @@
 //   auto world = tessera::init_distributed();
 //   auto engine = tessera::initialize(model, "ds_config.json", {.world = world});
 //   for (…) {
-//     at::Tensor loss = engine->forward(inputs, labels);   // model->forward(inputs, labels), parameters gathered as needed
-//     engine->backward(loss);
-//     engine->step();                                      // updates once every gradient_accumulation_steps calls
+//     at::Tensor loss = engine->forward(inputs, labels);   // model->forward(inputs, labels), parameters gathered as
+//     needed engine->backward(loss); engine->step();                                      // updates once every
+//     gradient_accumulation_steps calls
 //   }
 //   engine->save_checkpoint("checkpoints");
 //
-// Each rank computes on its own micro batch; the gradient is the mean over ranks and accumulation steps. After initialize
-// the parameters belong to the engine: at stage 3 they are placeholders outside of forward and backward. Modules that
-// derive from nn::UnitModule are gathered one at a time; a model without such is one unit.
+// Each rank computes on its own micro batch; the gradient is the mean over ranks and accumulation steps. After
+// initialize the parameters belong to the engine: at stage 3 they are placeholders outside of forward and backward.
+// Modules that derive from nn::UnitModule are gathered one at a time; a model without such is one unit.
 //
-// Collective throughout: every rank makes the same calls in the same order. Errors are tessera::Error; after one that was
-// thrown by forward, backward or step the engine is good for nothing but being destroyed. One thread at a time. The engine
-// and the model must outlive the autograd graphs that they made.
+// Collective throughout: every rank makes the same calls in the same order. Errors are tessera::Error; after one that
+// was thrown by forward, backward or step the engine is good for nothing but being destroyed. One thread at a time. The
+// engine and the model must outlive the autograd graphs that they made.
 #pragma once
 
 #include <ATen/core/Tensor.h>

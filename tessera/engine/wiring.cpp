@@ -51,8 +51,8 @@ void check_parameters(const ModuleTree& tree, bool has_fill) {
                                         "register it as a buffer"});
       }
       if (!has_fill && zero::is_declared_only(param.tensor)) {
-        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' is declared but has no values", "initialize",
-                                        "give InitializeOptions::fill, or materialize the model first"});
+        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' is declared but has no values",
+                                        "initialize", "give InitializeOptions::fill, or materialize the model first"});
       }
     }
   }
@@ -63,7 +63,8 @@ std::vector<optim::ParamGroup> make_groups(const config::DsConfig& config) {
   optim::ParamGroup group;
   if (config.optimizer) {
     const config::OptimizerOptions& from = *config.optimizer;
-    group = {.lr = from.lr, .beta1 = from.beta1, .beta2 = from.beta2, .eps = from.eps, .weight_decay = from.weight_decay};
+    group = {
+        .lr = from.lr, .beta1 = from.beta1, .beta2 = from.beta2, .eps = from.eps, .weight_decay = from.weight_decay};
   }
   optim::ParamGroup without_decay = group;
   without_decay.weight_decay = 0;
@@ -83,17 +84,15 @@ Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const Init
   check_parameters(tree, static_cast<bool>(options.fill));
 
   Wiring wiring;
-  wiring.optimizer =
-      optim::optimizers().find(config.optimizer->type, config.optimizer->where).make(*config.optimizer);
+  wiring.optimizer = optim::optimizers().find(config.optimizer->type, config.optimizer->where).make(*config.optimizer);
   if (config.scheduler) {
     wiring.schedule = optim::schedules().find(config.scheduler->type, config.scheduler->where).make(*config.scheduler);
   }
   wiring.groups = make_groups(config);
   wiring.announcing = std::move(tree.announcing);
-  wiring.sharded =
-      zero::ShardedModel::create(std::move(tree.modules), wiring.optimizer->state_names().size(),
-                                 zero::policy_of_stage(config.zero.stage, compute_dtype(config.precision)),
-                                 std::move(world), options.fill);
+  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), wiring.optimizer->state_names().size(),
+                                              zero::policy_of_stage(config.zero.stage, compute_dtype(config.precision)),
+                                              std::move(world), options.fill);
   return wiring;
 }
 

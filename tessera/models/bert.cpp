@@ -6,7 +6,6 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -73,8 +72,9 @@ BertConfig read_bert_config(const std::string& folder) {
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::kData, {std::string("a key has the wrong type: ") + error.what(), path, ""});
   }
-  if (config.hidden_size < 1 || config.num_attention_heads < 1 || config.hidden_size % config.num_attention_heads != 0 ||
-      config.vocab_size < 1 || config.num_hidden_layers < 0 || config.max_position_embeddings < 1) {
+  if (config.hidden_size < 1 || config.num_attention_heads < 1 ||
+      config.hidden_size % config.num_attention_heads != 0 || config.vocab_size < 1 || config.num_hidden_layers < 0 ||
+      config.max_position_embeddings < 1) {
     throw Error(ErrorKind::kData, {fmt::format("hidden_size {}, num_attention_heads {}, vocab_size {} and the other "
                                                "sizes do not make a model",
                                                config.hidden_size, config.num_attention_heads, config.vocab_size),
@@ -155,7 +155,7 @@ BertHead::BertHead(const BertConfig& config, const at::Tensor& word_embeddings)
 
 at::Tensor BertHead::forward(const at::Tensor& hidden) {
   const at::Tensor transformed = norm_->forward(activate(activation_, dense_->forward(hidden)));
-  return at::linear(transformed, decoder_weight_, bias_);
+  return nn::linear(transformed, decoder_weight_, bias_);
 }
 
 BertForMaskedLM::BertForMaskedLM(const BertConfig& config) : config_(config) {

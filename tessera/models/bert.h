@@ -31,7 +31,8 @@ struct BertConfig {
   double initializer_range = 0.02;
 };
 
-// From a folder's config.json; keys that are absent keep BERT's defaults. ErrorKind::kData for a config of another model.
+// From a folder's config.json; keys that are absent keep BERT's defaults. ErrorKind::kData for a config of another
+// model.
 BertConfig read_bert_config(const std::string& folder);
 
 struct BertInput {
@@ -62,7 +63,8 @@ class BertEmbeddings : public nn::UnitModule<BertEmbeddings> {
 class BertLayer : public nn::UnitModule<BertLayer> {
  public:
   explicit BertLayer(const BertConfig& config);
-  // hidden (batch, length, hidden); mask (batch, 1, 1, length) bool, true where a token may be attended; undefined: all.
+  // hidden (batch, length, hidden); mask (batch, 1, 1, length) bool, true where a token may be attended; undefined:
+  // all.
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask);
 
  private:
@@ -92,8 +94,8 @@ class BertForMaskedLM : public torch::nn::Module {
 
   at::Tensor forward(const BertInput& input);  // -> logits (batch, length, vocab)
 
-  // The sum of the cross entropy over the positions whose label is not -100, in fp32; labels (batch, length) int64. Runs
-  // the head on those positions alone.
+  // The sum of the cross entropy over the positions whose label is not -100, in fp32; labels (batch, length) int64.
+  // Runs the head on those positions alone.
   at::Tensor masked_loss_sum(const BertInput& input, const at::Tensor& labels);
 
   const BertConfig& config() const { return config_; }
@@ -107,8 +109,8 @@ class BertForMaskedLM : public torch::nn::Module {
   std::shared_ptr<BertHead> head_;
 };
 
-// Writes the reference's initial value of the named parameter: normal(0, initializer_range) for weights, 0 for biases and
-// the padding row, 1 for norms. Depends on (seed, name) alone, so every rank and every sharding starts alike.
+// Writes the reference's initial value of the named parameter: normal(0, initializer_range) for weights, 0 for biases
+// and the padding row, 1 for norms. Depends on (seed, name) alone, so every rank and every sharding starts alike.
 void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const std::string& name, at::Tensor value);
 
 }  // namespace tessera::models

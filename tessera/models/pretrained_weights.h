@@ -1,8 +1,8 @@
 // The weights of a Hugging Face folder, found by name: model.safetensors, the files that model.safetensors.index.json
 // names, or pytorch_model.bin. safetensors files are mapped, not read, until a tensor is asked for.
 //
-// A checkpoint of the bare model ("embeddings.…") fits a model with a head ("bert.embeddings.…") and the other way round;
-// old names (LayerNorm.gamma, LayerNorm.beta) are known. Which names found no partner is in the report.
+// A checkpoint of the bare model ("embeddings.…") fits a model with a head ("bert.embeddings.…") and the other way
+// round; old names (LayerNorm.gamma, LayerNorm.beta) are known. Which names found no partner is in the report.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ namespace tessera::models {
 
 class PretrainedWeights {
  public:
-  // `base_prefix`: what the bare model is called inside the full one, e.g. "bert.". ErrorKind::kData when the folder has no
-  // weights or a file is damaged; the file is named.
+  // `base_prefix`: what the bare model is called inside the full one, e.g. "bert.". ErrorKind::kData when the folder
+  // has no weights or a file is damaged; the file is named.
   PretrainedWeights(const std::string& folder, std::string base_prefix);
   ~PretrainedWeights();
 

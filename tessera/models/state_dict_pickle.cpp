@@ -34,7 +34,8 @@ constexpr std::string_view kOrderedDict = "collections\nOrderedDict\n";
 
 uint32_t little_endian(std::string_view bytes) {
   uint32_t value = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) value |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    value |= static_cast<uint32_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
   return value;
 }
 
@@ -68,8 +69,26 @@ size_t instruction_length(std::string_view program, size_t at) {
       return 5 + little_endian(program.substr(at + 1, 4));
     case 0x8a:  // LONG1
       return 2 + little_endian(program.substr(at + 1, 1));
-    case '(': case ')': case '}': case ']': case 't': case 0x85: case 0x86: case 0x87: case 'R': case 'Q': case 'N':
-    case 0x88: case 0x89: case 's': case 'u': case 'a': case 'e': case 'b': case '0': case '.':
+    case '(':
+    case ')':
+    case '}':
+    case ']':
+    case 't':
+    case 0x85:
+    case 0x86:
+    case 0x87:
+    case 'R':
+    case 'Q':
+    case 'N':
+    case 0x88:
+    case 0x89:
+    case 's':
+    case 'u':
+    case 'a':
+    case 'e':
+    case 'b':
+    case '0':
+    case '.':
       return 1;
     default:
       throw std::invalid_argument(fmt::format("its pickle has the opcode {:#x}, which no state dict needs",
@@ -77,9 +96,9 @@ size_t instruction_length(std::string_view program, size_t at) {
   }
 }
 
-// LibTorch's reader turns each OrderedDict() into None, which loses a module's state dict: it is one, with an attribute. So
-// every construction of one (the class, or its memo, then an empty tuple and REDUCE) becomes an empty plain dict, and BUILD,
-// which would set the attribute, becomes TUPLE2: the pair of the dict and its attributes.
+// LibTorch's reader turns each OrderedDict() into None, which loses a module's state dict: it is one, with an
+// attribute. So every construction of one (the class, or its memo, then an empty tuple and REDUCE) becomes an empty
+// plain dict, and BUILD, which would set the attribute, becomes TUPLE2: the pair of the dict and its attributes.
 std::string with_plain_dicts(std::string_view program) {
   std::string result;
   std::set<uint32_t> memos_of_class;
@@ -121,7 +140,9 @@ c10::IValue unpickle(const std::string& path) {
     at += count;
     return count;
   };
-  const auto read_record = [&archive](const std::string& name) { return std::get<0>(archive.getRecord("data/" + name)); };
+  const auto read_record = [&archive](const std::string& name) {
+    return std::get<0>(archive.getRecord("data/" + name));
+  };
   torch::jit::Unpickler unpickler(read, nullptr, nullptr, read_record, c10::Device(c10::kCPU));
   return unpickler.parse_ivalue();
 }

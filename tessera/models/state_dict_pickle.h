@@ -1,5 +1,5 @@
-// Reading a state dict that torch.save wrote (pytorch_model.bin). Tensors, dicts, lists and plain values are understood;
-// nothing in the file is ever executed.
+// Reading a state dict that torch.save wrote (pytorch_model.bin). Tensors, dicts, lists and plain values are
+// understood; nothing in the file is ever executed.
 #pragma once
 
 #include <ATen/core/Tensor.h>

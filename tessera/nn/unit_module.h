@@ -1,5 +1,5 @@
-// Modules that announce when their forward begins and ends, so that an engine can gather and release their parameters. They
-// know nothing of what it does.
+// Modules that announce when their forward begins and ends, so that an engine can gather and release their parameters.
+// They know nothing of what it does.
 //
 //   class Block : public nn::UnitModule<Block> {
 //    public:
@@ -8,8 +8,8 @@
 //   hidden = block(hidden, mask);       // announces; block.forward(hidden, mask) alone would not
 //
 // A module's forward may return a tensor, an optional, pair, tuple, vector or array of tensors, nested as needed, or a
-// struct with a method  `template <class F> void for_each_tensor(F f)`. It must return every tensor through which gradients
-// flow back into the module.
+// struct with a method  `template <class F> void for_each_tensor(F f)`. It must return every tensor through which
+// gradients flow back into the module.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -1,4 +1,5 @@
-// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2, with the schedule's factor in lr):
+// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2, with the schedule's factor in
+// lr):
 //   g <- grad + decay w                     (L2 decay only)
 //   m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
 //   w <- w - lr decay w                     (decoupled decay only)

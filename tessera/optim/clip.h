@@ -9,8 +9,8 @@ namespace tessera::optim {
 // not on threads, so the same slice gives the same bits on every rank and at every stage.
 double sum_of_squares(const at::Tensor& flat);
 
-// What to divide gradients by so that their norm becomes at most max_norm: max(1, (norm + 1e-6) / max_norm), as DeepSpeed
-// does; 1 when max_norm is 0 (no clipping).
+// What to divide gradients by so that their norm becomes at most max_norm: max(1, (norm + 1e-6) / max_norm), as
+// DeepSpeed does; 1 when max_norm is 0 (no clipping).
 double clip_divisor(double norm, double max_norm);
 
 }  // namespace tessera::optim

@@ -1,8 +1,8 @@
 // The arithmetic of one step on "my slice": flat tensors, no ranks, no stages, no communication.
 //
-// Whoever owns the slices also owns the state tensors; an optimizer only says how many it needs and what they are called,
-// so that a checkpoint can name them. All tensors of a slice: fp32, flat, the same numel, 64-byte aligned, a multiple of 16
-// elements long (padding included, whose gradient is zero), on one device.
+// Whoever owns the slices also owns the state tensors; an optimizer only says how many it needs and what they are
+// called, so that a checkpoint can name them. All tensors of a slice: fp32, flat, the same numel, 64-byte aligned, a
+// multiple of 16 elements long (padding included, whose gradient is zero), on one device.
 #pragma once
 
 #include <ATen/core/Tensor.h>

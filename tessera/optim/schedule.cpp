@@ -103,11 +103,11 @@ class LrRangeTest : public Schedule {
   Json params_;
 };
 
-// One rise and fall of the learning rate (and, mirrored, of the momentum), then a slow decay. With first and second sizes
-// S1, S2, S = S1 + S2, b = n + 1, x = 1 + b/S - floor(1 + b/S), q = S1/S: f = x/q up to q, then (x - 1)/(q - 1); with stair
-// counts f in steps of the half's length. lr = min + (max - min) f, momentum = max_mom - (max_mom - min_mom) f while n < S;
-// afterwards, with d = n - S + 1 and D = decay_step_size: lr = min / (1 + decay_lr_rate d/D),
-// momentum = max_mom (1 + decay_mom_rate d/D).
+// One rise and fall of the learning rate (and, mirrored, of the momentum), then a slow decay. With first and second
+// sizes S1, S2, S = S1 + S2, b = n + 1, x = 1 + b/S - floor(1 + b/S), q = S1/S: f = x/q up to q, then (x - 1)/(q - 1);
+// with stair counts f in steps of the half's length. lr = min + (max - min) f, momentum = max_mom - (max_mom - min_mom)
+// f while n < S; afterwards, with d = n - S + 1 and D = decay_step_size: lr = min / (1 + decay_lr_rate d/D), momentum =
+// max_mom (1 + decay_mom_rate d/D).
 class OneCycle : public Schedule {
  public:
   explicit OneCycle(const Json& params)

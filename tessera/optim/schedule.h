@@ -1,7 +1,7 @@
 // DeepSpeed's learning-rate schedules as pure functions of the step, so that a schedule's whole state is one number.
 //
-// `n` counts as DeepSpeed's last_batch_iteration does: -1 before the first step, 0 after it, and so on; step k (from 1) is
-// taken with the values of n = k - 2. The formulas, with w = max(2, warmup_num_steps) and N = total_num_steps:
+// `n` counts as DeepSpeed's last_batch_iteration does: -1 before the first step, 0 after it, and so on; step k (from 1)
+// is taken with the values of n = k - 2. The formulas, with w = max(2, warmup_num_steps) and N = total_num_steps:
 //
 //   gamma(n)        log: ln(n+1) / ln(w)      linear: n / w                   for 0 <= n < w
 //   WarmupLR        min + (max - min) gamma(n); gamma = 1 from n = w; at n = -1: min

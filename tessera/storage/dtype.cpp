@@ -14,9 +14,9 @@ struct DtypeNames {
 };
 
 constexpr DtypeNames kDtypes[] = {
-    {at::kFloat, "F32", "fp32"}, {at::kBFloat16, "BF16", "bf16"}, {at::kHalf, "F16", "fp16"},
-    {at::kDouble, "F64", "fp64"}, {at::kLong, "I64", "int64"},    {at::kInt, "I32", "int32"},
-    {at::kShort, "I16", "int16"}, {at::kChar, "I8", "int8"},      {at::kByte, "U8", "uint8"},
+    {at::kFloat, "F32", "fp32"},  {at::kBFloat16, "BF16", "bf16"}, {at::kHalf, "F16", "fp16"},
+    {at::kDouble, "F64", "fp64"}, {at::kLong, "I64", "int64"},     {at::kInt, "I32", "int32"},
+    {at::kShort, "I16", "int16"}, {at::kChar, "I8", "int8"},       {at::kByte, "U8", "uint8"},
     {at::kBool, "BOOL", "bool"},
 };
 

@@ -69,8 +69,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping
 }
 
 void SafetensorsFile::refuse(const std::string& what) const {
-  throw Error(ErrorKind::kData,
-              {"not a whole safetensors file: " + what, path_, "download or save the file again"});
+  throw Error(ErrorKind::kData, {"not a whole safetensors file: " + what, path_, "download or save the file again"});
 }
 
 void SafetensorsFile::read_header() {
@@ -107,8 +106,8 @@ void SafetensorsFile::read_header() {
         numel *= size;
       }
       if (entry.begin > entry.end || entry.end > data_bytes) {
-        refuse(fmt::format("'{}' should end at byte {} but the file has {} (truncated?)", name,
-                           data_begin_ + entry.end, mapping_->bytes));
+        refuse(fmt::format("'{}' should end at byte {} but the file has {} (truncated?)", name, data_begin_ + entry.end,
+                           mapping_->bytes));
       }
       if (entry.end - entry.begin != byte_count(*dtype, numel)) {
         refuse(fmt::format("'{}' has {} bytes where its shape needs {}", name, entry.end - entry.begin,
@@ -148,7 +147,8 @@ at::Tensor SafetensorsFile::range(const std::string& name, int64_t first, int64_
     std::memcpy(copy.data_ptr(), begin, byte_count(entry.dtype, numel));
     return copy;
   }
-  return at::from_blob(const_cast<char*>(begin), {numel}, [mapping = mapping_](void*) {}, options);
+  return at::from_blob(
+      const_cast<char*>(begin), {numel}, [mapping = mapping_](void*) {}, options);
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<PlannedTensor> plan,

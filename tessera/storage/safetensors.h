@@ -1,11 +1,11 @@
-// The safetensors format: 8 bytes (little endian) that say how long the header is, a JSON header that says of each tensor
-// its dtype, shape and byte range, then the bytes.
+// The safetensors format: 8 bytes (little endian) that say how long the header is, a JSON header that says of each
+// tensor its dtype, shape and byte range, then the bytes.
 //
 //   { "<name>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, …, "__metadata__": {"key": "text"} }
 //
-// The reader maps the file and checks everything before it hands out a tensor: ErrorKind::kData names the file and what is
-// wrong with it (truncated, overlapping, a header that is no JSON, …). The writer streams: it needs all shapes first, then
-// the tensors one at a time, and never holds more than one.
+// The reader maps the file and checks everything before it hands out a tensor: ErrorKind::kData names the file and what
+// is wrong with it (truncated, overlapping, a header that is no JSON, …). The writer streams: it needs all shapes
+// first, then the tensors one at a time, and never holds more than one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -73,8 +73,8 @@ class SafetensorsWriter {
   // The next planned tensor; same dtype and numel as planned, any device, contiguous or not.
   void add(const at::Tensor& tensor);
 
-  // Flushes to the disk (fsync) and closes. All planned tensors must have been added. ErrorKind::kMachine with errno and
-  // path when the disk refuses (full, read only, …), here or in add.
+  // Flushes to the disk (fsync) and closes. All planned tensors must have been added. ErrorKind::kMachine with errno
+  // and path when the disk refuses (full, read only, …), here or in add.
   void finish();
 
  private:

@@ -22,11 +22,9 @@ at::Tensor masked_loss_sum(BertEngine& engine, const data::Batch& batch) {
                                 .attention_mask = wrap(batch, batch.attention_mask),
                                 .token_type_ids = wrap(batch, batch.token_type_ids)};
   const at::Tensor labels = wrap(batch, batch.labels);
-  return engine.call(
-      [](models::BertForMaskedLM& model, const models::BertInput& in, const at::Tensor& targets) {
-        return model.masked_loss_sum(in, targets);
-      },
-      input, labels);
+  return engine.call([](models::BertForMaskedLM& model, const models::BertInput& in,
+                        const at::Tensor& targets) { return model.masked_loss_sum(in, targets); },
+                     input, labels);
 }
 
 LossSum evaluate(BertEngine& engine, const data::TokenizedDataset& dataset, const data::MlmCollator& collator,
@@ -35,7 +33,8 @@ LossSum evaluate(BertEngine& engine, const data::TokenizedDataset& dataset, cons
   comm::Communicator& world = engine.world();
   std::vector<size_t> own;
   for (size_t i = world.rank(); i < dataset.size(); i += world.size()) own.push_back(i);
-  // Stage 3 gathers in each forward, so every rank runs as many: one that has no samples left runs some again, uncounted.
+  // Stage 3 gathers in each forward, so every rank runs as many: one that has no samples left runs some again,
+  // uncounted.
   const auto per_rank = static_cast<int64_t>((dataset.size() + world.size() - 1) / world.size());
   LossSum sum;
   engine.eval();

@@ -27,8 +27,8 @@ using BertEngine = ModelEngine<models::BertForMaskedLM>;
 // The sum of the loss over the batch's targets, in fp32, ready for backward.
 at::Tensor masked_loss_sum(BertEngine& engine, const data::Batch& batch);
 
-// The mean loss over all targets of the dataset, dropout off, its masks those of epoch 0: the same however many ranks share
-// it. Collective.
+// The mean loss over all targets of the dataset, dropout off, its masks those of epoch 0: the same however many ranks
+// share it. Collective.
 LossSum evaluate(BertEngine& engine, const data::TokenizedDataset& dataset, const data::MlmCollator& collator,
                  int64_t micro_batch);
 

@@ -26,11 +26,12 @@ namespace {
 
 void check_run(const config::RunFile& run) {
   if (run.task != "mlm") {
-    throw Error(ErrorKind::kConfig, {fmt::format("the task '{}' is not known", run.task), run.name + ", task", "use mlm"});
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("the task '{}' is not known", run.task), run.name + ", task", "use mlm"});
   }
   if (run.training.device == "cuda") {
-    throw Error(ErrorKind::kConfig, {"training on CUDA devices is not supported yet", run.name + ", training.device",
-                                     "use auto or cpu"});
+    throw Error(ErrorKind::kConfig,
+                {"training on CUDA devices is not supported yet", run.name + ", training.device", "use auto or cpu"});
   }
 }
 
@@ -123,7 +124,8 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
                         const std::vector<std::string>& memory) {
   std::string text = fmt::format("\n{} after {} steps\n", report.interrupted ? "stopped" : "done", report.steps);
   if (report.loss_before) {
-    text += fmt::format("  loss on held-back text   {:.4f} before, {:.4f} after\n", *report.loss_before, *report.loss_after);
+    text += fmt::format("  loss on held-back text   {:.4f} before, {:.4f} after\n", *report.loss_before,
+                        *report.loss_after);
   }
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     text += fmt::format("  memory of rank {:<10} {}\n", rank, memory[rank]);
@@ -145,7 +147,8 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
   return text;
 }
 
-void train_here(const RunOptions& options, const config::RunFile& run, const std::shared_ptr<comm::Communicator>& world) {
+void train_here(const RunOptions& options, const config::RunFile& run,
+                const std::shared_ptr<comm::Communicator>& world) {
   const models::BertConfig model_config = read_model_config(run);
   const auto tokenizer = data::load_tokenizer(run.tokenizer);
   check_fits(run, model_config, *tokenizer);
@@ -158,12 +161,13 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
 
   const data::TokenizedDataset dataset = read_dataset(run, run.data.train, *tokenizer, world->size());
   const data::MlmCollator collator(dataset, *tokenizer, mlm_options(run));
-  data::Loader loader(dataset, collator, {.micro_batch = batch.micro,
-                                          .accumulation = batch.accumulation,
-                                          .world_size = world->size(),
-                                          .rank = world->rank(),
-                                          .seed = static_cast<uint64_t>(run.training.seed),
-                                          .drop_last = without_steps.dataloader_drop_last});
+  data::Loader loader(dataset, collator,
+                      {.micro_batch = batch.micro,
+                       .accumulation = batch.accumulation,
+                       .world_size = world->size(),
+                       .rank = world->rank(),
+                       .seed = static_cast<uint64_t>(run.training.seed),
+                       .drop_last = without_steps.dataloader_drop_last});
   const int64_t max_steps = steps_of_run(run, loader.steps_per_epoch());
   input.auto_values.leave_unknown = false;
   input.auto_values.total_num_steps = max_steps;
@@ -179,11 +183,11 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
   const auto model = std::make_shared<models::BertForMaskedLM>(model_config);
   InitialValues values(run, model_config, *model);
   engine::seed_random_state(static_cast<uint64_t>(run.training.seed + world->rank()));  // dropout differs by rank
-  const auto engine = initialize(
-      model, config,
-      {.world = world,
-       .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
-       .no_decay = without_decay});
+  const auto engine =
+      initialize(model, config,
+                 {.world = world,
+                  .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
+                  .no_decay = without_decay});
   if (world->rank() == 0) {
     values.report();
     log_info("{} parameters, ZeRO stage {}, {} rank{}; {} samples, {} steps of {} samples",
@@ -193,7 +197,8 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
     std::error_code error;
     fs::create_directories(run.output, error);
     if (error) {
-      throw Error(ErrorKind::kMachine, {"the output folder cannot be made: " + error.message(), run.output, "choose another output"});
+      throw Error(ErrorKind::kMachine,
+                  {"the output folder cannot be made: " + error.message(), run.output, "choose another output"});
     }
   }
 
@@ -211,13 +216,14 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
                    .keep_last = run.training.keep_last,
                    .resume = options.resume});
   const TrainerReport report = trainer.run();
-  const auto memory = world->exchange_texts(
-      fmt::format("{} of model state, {} at the peak", format_bytes(engine->model_state_bytes()),
-                  format_bytes(peak_memory_bytes())),
-      "the memory report");
+  const auto memory =
+      world->exchange_texts(fmt::format("{} of model state, {} at the peak", format_bytes(engine->model_state_bytes()),
+                                        format_bytes(peak_memory_bytes())),
+                            "the memory report");
   if (world->rank() == 0) {
     if (!report.interrupted) {
-      checkpoint::export_hf({.checkpoint = report.checkpoint, .model = run.model.path, .output = fs::path(run.output) / "export"});
+      checkpoint::export_hf(
+          {.checkpoint = report.checkpoint, .model = run.model.path, .output = fs::path(run.output) / "export"});
     }
     std::fputs(report_text(options, run, report, memory).c_str(), stdout);
   }

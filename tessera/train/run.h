@@ -12,8 +12,8 @@ struct RunOptions {
   std::string resume;                  // see TrainerOptions::resume
 };
 
-// Collective; the ranks find each other through the environment. Returns the exit code: in a run of several ranks an error
-// is told here, while the peers' connections are still open; alone it is thrown.
+// Collective; the ranks find each other through the environment. Returns the exit code: in a run of several ranks an
+// error is told here, while the peers' connections are still open; alone it is thrown.
 int run_training(const RunOptions& options);
 
 }  // namespace tessera::train

@@ -44,7 +44,8 @@ void Trainer::resume() {
   const auto loaded = parts_.engine.load_checkpoint(folder.string(), tag);
   if (!loaded) {
     if (automatic) {
-      if (parts_.engine.world().rank() == 0) log_info("there is no checkpoint to resume in {}: starting", folder.string());
+      if (parts_.engine.world().rank() == 0)
+        log_info("there is no checkpoint to resume in {}: starting", folder.string());
       return;
     }
     throw Error(ErrorKind::kData, {"there is no checkpoint to resume", folder.string(),
@@ -57,8 +58,8 @@ void Trainer::resume() {
   }
 }
 
-// A place in the data is a number of samples of an epoch, so that another number of ranks, or another split of the batch,
-// goes on where the run stopped.
+// A place in the data is a number of samples of an epoch, so that another number of ranks, or another split of the
+// batch, goes on where the run stopped.
 Trainer::Position Trainer::position_of(const nlohmann::json& state, const std::string& checkpoint) const {
   Position position;
   int64_t samples_in_epoch = 0, data_samples = 0;
@@ -106,7 +107,8 @@ LossSum Trainer::take_step(const data::StepBatches& batches) {
 }
 
 double Trainer::held_back_loss() {
-  return evaluate(parts_.engine, *parts_.eval_dataset, *parts_.eval_collator, parts_.engine.config().batch.micro).mean();
+  return evaluate(parts_.engine, *parts_.eval_dataset, *parts_.eval_collator, parts_.engine.config().batch.micro)
+      .mean();
 }
 
 void Trainer::save() {
@@ -196,7 +198,8 @@ TrainerReport Trainer::run() {
   }
   progress.reset();
   if (!saved) save();
-  if (report.interrupted && speaks) log_info("stopped by a signal after step {}, its state is saved", engine.global_steps());
+  if (report.interrupted && speaks)
+    log_info("stopped by a signal after step {}, its state is saved", engine.global_steps());
   if (parts_.eval_dataset != nullptr && !report.interrupted && evaluated_at < engine.global_steps()) {
     report.loss_after = held_back_loss();
   }

@@ -19,7 +19,7 @@ struct TrainerParts {
   BertEngine& engine;
   data::Loader& loader;
   int64_t accumulation = 1;
-  int64_t data_samples = 0;  // in an epoch
+  int64_t data_samples = 0;                              // in an epoch
   const data::TokenizedDataset* eval_dataset = nullptr;  // null: nothing is held back
   const data::MlmCollator* eval_collator = nullptr;
 };
@@ -27,9 +27,9 @@ struct TrainerParts {
 struct TrainerOptions {
   std::filesystem::path output;
   std::filesystem::path model;  // the folder that training begins from, noted in checkpoints
-  int64_t max_steps = 0;   // optimizer steps of the whole run
-  int64_t eval_steps = 0;  // 0: at the end of each epoch
-  int64_t save_steps = 0;  // 0: at the end of each epoch
+  int64_t max_steps = 0;        // optimizer steps of the whole run
+  int64_t eval_steps = 0;       // 0: at the end of each epoch
+  int64_t save_steps = 0;       // 0: at the end of each epoch
   int64_t keep_last = 2;
   std::string resume;  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
 };

@@ -1,5 +1,5 @@
-// A guard under which all parameters of a model are whole on every rank, to look at them or to run the model without the
-// engine. Collective at stage 3; elsewhere it does nothing. What is written to the parameters meanwhile is lost.
+// A guard under which all parameters of a model are whole on every rank, to look at them or to run the model without
+// the engine. Collective at stage 3; elsewhere it does nothing. What is written to the parameters meanwhile is lost.
 //
 //   { zero::Gathered whole(model);  … read parameters … }
 #pragma once

@@ -2,11 +2,12 @@
 //
 //   add()              copies one gradient to its place in the unit's pending buffer (adds, if there is one already)
 //                      and, once the unit is complete, starts its reduction while backward goes on
-//   finish_backward()  reduces what is not complete (a parameter that this rank did not use counts as zero), waits for all
+//   finish_backward()  reduces what is not complete (a parameter that this rank did not use counts as zero), waits for
+//   all
 //
-// Stages 0 and 1 keep the pending buffer through the accumulation and reduce once, at its boundary; stages 2 and 3 reduce
-// every micro step and add up the slices, so that no rank keeps a whole gradient. Reductions start in one order on every
-// rank: the reverse of the units'.
+// Stages 0 and 1 keep the pending buffer through the accumulation and reduce once, at its boundary; stages 2 and 3
+// reduce every micro step and add up the slices, so that no rank keeps a whole gradient. Reductions start in one order
+// on every rank: the reverse of the units'.
 //
 // Note [Same bits at every stage]. The mean is summed in rank order in fp32 and rounded once (comm/ordered_sum.h), the
 // all-reduce of stage 0 is that reduction and an all-gather, the norm is added up slice by slice, and the optimizer's
@@ -34,7 +35,8 @@ class GradientReducer {
   // Whether the backward pass that runs, or comes next, is the last one before the step.
   void set_boundary(bool boundary) { boundary_ = boundary; }
 
-  // Takes the gradient of one parameter of a trainable unit. True when all of the unit's have now come in this backward.
+  // Takes the gradient of one parameter of a trainable unit. True when all of the unit's have now come in this
+  // backward.
   bool add(size_t unit, size_t param, const at::Tensor& grad);
 
   // Collective.

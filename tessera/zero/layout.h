@@ -1,12 +1,12 @@
-// Where each parameter of a unit lies in the unit's flat buffer, and which part of that buffer each rank owns. Arithmetic
-// only: no tensors, no communication, so every case can be tested.
+// Where each parameter of a unit lies in the unit's flat buffer, and which part of that buffer each rank owns.
+// Arithmetic only: no tensors, no communication, so every case can be tested.
 //
 //   buffer   [ wq . | wk . | wv . | wo . | pad ]   numel() elements, a multiple of world_size * kAlignNumel
 //   slices   [ rank 0   | rank 1   | rank 2    ]   slice_numel() elements each, equal on every rank
 //
-// Each parameter begins at a multiple of kAlignNumel elements (64 bytes in 16-bit dtypes), so every slice and every part of
-// a parameter that a slice holds is aligned for vector instructions. A parameter may straddle slices. All offsets and
-// lengths are in elements, never bytes. Immutable after construction; safe to read from any thread.
+// Each parameter begins at a multiple of kAlignNumel elements (64 bytes in 16-bit dtypes), so every slice and every
+// part of a parameter that a slice holds is aligned for vector instructions. A parameter may straddle slices. All
+// offsets and lengths are in elements, never bytes. Immutable after construction; safe to read from any thread.
 #pragma once
 
 #include <cstdint>

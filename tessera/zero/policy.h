@@ -1,5 +1,5 @@
-// What is sharded, and in which dtype the model computes. A stage of ZeRO (Rajbhandari et al. 2020) is nothing but such a
-// policy over one layout:
+// What is sharded, and in which dtype the model computes. A stage of ZeRO (Rajbhandari et al. 2020) is nothing but such
+// a policy over one layout:
 //
 //   stage   optimizer state   gradients   parameters        bytes a parameter, mixed precision, N ranks
 //     0     whole             whole       whole             2 + 2 + 12

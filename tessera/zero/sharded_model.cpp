@@ -44,7 +44,8 @@ std::shared_ptr<ShardedModel> ShardedModel::create(std::vector<ModuleParams> mod
 
 ShardedModel::~ShardedModel() {
   for (const auto& unit : units_) {
-    for (const NamedParam& param : unit->params()) torch::autograd::impl::set_post_acc_grad_hooks(param.tensor, nullptr);
+    for (const NamedParam& param : unit->params())
+      torch::autograd::impl::set_post_acc_grad_hooks(param.tensor, nullptr);
   }
 }
 
@@ -74,7 +75,8 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, size_t state_co
       if (own.empty()) continue;
       uses(units_.size());
       const std::string name = trainable ? module.name : module.name + " (frozen)";
-      units_.push_back(std::make_unique<Unit>(name, std::move(own), trainable ? state_count : 0, policy_, *gathers_, fill));
+      units_.push_back(
+          std::make_unique<Unit>(name, std::move(own), trainable ? state_count : 0, policy_, *gathers_, fill));
       watch_gradients(units_.size() - 1);
       units_.back()->release();
     }

@@ -1,5 +1,5 @@
-// A model whose training state is sharded by a policy. It needs to know three things of the model: its parameters, which
-// of its modules announce themselves (and so form units), and when each of those begins and ends its forward:
+// A model whose training state is sharded by a policy. It needs to know three things of the model: its parameters,
+// which of its modules announce themselves (and so form units), and when each of those begins and ends its forward:
 //
 //   before_forward(module, inputs)    gathers the parameters that the module uses           (stage 3)
 //   after_forward(module, outputs)    releases them; hooks the outputs, so that backward gathers them again
@@ -7,8 +7,8 @@
 //   finish_backward()                 all gradients are reduced, nothing is gathered any more
 //
 // A parameter that several modules share belongs to the first and is gathered for each of them. Parameters that need no
-// gradient form units of their own, without gradients or optimizer state. Modules may run in any order, several times, or
-// not at all, as long as every rank runs the same ones.
+// gradient form units of their own, without gradients or optimizer state. Modules may run in any order, several times,
+// or not at all, as long as every rank runs the same ones.
 //
 // Owned by the engine through a shared_ptr (hooks in the autograd graph hold weak ones). Used by one thread at a time.
 // After it is gone the model's parameters hold what they held last (at stage 3: nothing).

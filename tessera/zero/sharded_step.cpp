@@ -13,7 +13,7 @@ namespace tessera::zero {
 namespace {
 
 struct Gathered {
-  double square_sum = 0;           // over all ranks, added in rank order
+  double square_sum = 0;            // over all ranks, added in rank order
   std::vector<bool> used_anywhere;  // one entry a parameter, units in order
 };
 
@@ -90,7 +90,8 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
   for (size_t index = 0; index < model.units().size(); ++index) {
     Unit& unit = *model.units()[index];
     if (!unit.trainable()) continue;
-    update_unit(unit, model.reducer().owned_grad(index), gathered.used_anywhere, first_used, optimizer, groups, divisor);
+    update_unit(unit, model.reducer().owned_grad(index), gathered.used_anywhere, first_used, optimizer, groups,
+                divisor);
     first_used += unit.params().size();
     publishing.push_back(unit.start_publish());
   }

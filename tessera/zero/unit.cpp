@@ -16,7 +16,9 @@ std::vector<ParamShape> shapes_of(const std::vector<NamedParam>& params) {
   return shapes;
 }
 
-void set_data(const at::Tensor& parameter, const at::Tensor& data) { const_cast<at::Tensor&>(parameter).set_data(data); }
+void set_data(const at::Tensor& parameter, const at::Tensor& data) {
+  const_cast<at::Tensor&>(parameter).set_data(data);
+}
 
 }  // namespace
 

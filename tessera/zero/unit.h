@@ -1,5 +1,5 @@
-// A unit: parameters that are gathered, reduced and updated together (a transformer block, the embeddings), all trainable
-// or all frozen, and every buffer that holds their training state on this rank.
+// A unit: parameters that are gathered, reduced and updated together (a transformer block, the embeddings), all
+// trainable or all frozen, and every buffer that holds their training state on this rank.
 //
 //   buffer          dtype     elements                         exists
 //   full            compute   layout().numel()                 always at stages 0 to 2; at stage 3 while gathered
@@ -11,9 +11,10 @@
 // owned() is what this rank updates: its slice, at stage 0 everything.
 //
 // Note [Views survive release]. Each parameter is a view into `full` (set_data). Releasing a unit frees the bytes under
-// the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view, also
-// those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. The parameters themselves
-// become placeholders of size 0 meanwhile, so that touching one by mistake is an error of LibTorch and not a crash.
+// the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view,
+// also those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. The parameters
+// themselves become placeholders of size 0 meanwhile, so that touching one by mistake is an error of LibTorch and not a
+// crash.
 //
 // Owned by ShardedModel; used by the thread that runs forward, backward and step.
 #pragma once
@@ -47,8 +48,8 @@ using FillParameter = std::function<void(const std::string& name, at::Tensor val
 
 class Unit {
  public:
-  // Collective: every rank makes its units in the same order. With `fill`, every rank computes the same initial values from
-  // it; without, they are the parameters' present values on rank 0. Begins gathered at every stage.
+  // Collective: every rank makes its units in the same order. With `fill`, every rank computes the same initial values
+  // from it; without, they are the parameters' present values on rank 0. Begins gathered at every stage.
   Unit(std::string name, std::vector<NamedParam> params, size_t state_count, const Policy& policy,
        comm::Communicator& world, const FillParameter& fill);
 
@@ -67,7 +68,8 @@ class Unit {
   // fp32, owned() elements: what the optimizer updates. For a frozen unit: undefined.
   const at::Tensor& master() const { return master_; }
 
-  // The weights that a checkpoint stores and restores, owned() elements: the master's, of a frozen unit the compute ones.
+  // The weights that a checkpoint stores and restores, owned() elements: the master's, of a frozen unit the compute
+  // ones.
   at::Tensor stored_weights() const { return trainable_ ? master_ : owned_compute(); }
   const std::vector<at::Tensor>& optimizer_state() const { return optimizer_state_; }
   std::vector<int64_t>& steps() { return steps_; }  // optimizer steps that each parameter has seen

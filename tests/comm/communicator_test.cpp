@@ -126,14 +126,13 @@ TEST(Communicator, ChannelsMayInterleaveDifferently) {
 }
 
 TEST(Communicator, RanksThatDivergeAreToldWhoWaitsForWhat) {
-  const auto outcomes = outcomes_of_ranks(
-      2,
-      [](std::shared_ptr<Communicator> world) {
-        at::Tensor full = at::empty({8});
-        const std::string unit = world->rank() == 0 ? "layers.3" : "layers.4";
-        world->start_all_gather(full, at::zeros({4}), unit).finish();
-      },
-      {.timeout = std::chrono::seconds(3)});
+  const auto outcomes = outcomes_of_ranks(2,
+                                          [](std::shared_ptr<Communicator> world) {
+                                            at::Tensor full = at::empty({8});
+                                            const std::string unit = world->rank() == 0 ? "layers.3" : "layers.4";
+                                            world->start_all_gather(full, at::zeros({4}), unit).finish();
+                                          },
+                                          {.timeout = std::chrono::seconds(3)});
   EXPECT_EQ(outcomes[0].exit_code, 1);
   EXPECT_EQ(outcomes[1].exit_code, 1);
   const std::string both = outcomes[0].output + outcomes[1].output;
@@ -155,13 +154,12 @@ TEST(Communicator, ARankThatDiesIsNamedAtOnce) {
 }
 
 TEST(Communicator, ABarrierNamesTheMissingRank) {
-  const auto outcomes = outcomes_of_ranks(
-      3,
-      [](std::shared_ptr<Communicator> world) {
-        if (world->rank() == 2) sleep(4);
-        world->barrier("the save");
-      },
-      {.timeout = std::chrono::seconds(2)});
+  const auto outcomes = outcomes_of_ranks(3,
+                                          [](std::shared_ptr<Communicator> world) {
+                                            if (world->rank() == 2) sleep(4);
+                                            world->barrier("the save");
+                                          },
+                                          {.timeout = std::chrono::seconds(2)});
   EXPECT_THAT(outcomes[0].output, HasSubstr("rank 2 did not reach 'the save' within 2.00 s"));
 }
 

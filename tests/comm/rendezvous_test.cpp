@@ -1,9 +1,8 @@
 #include "tessera/comm/rendezvous.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,10 +30,10 @@ class WorldFromEnvironment : public testing::Test {
 
  private:
   static void clear() {
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
-                             "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_NODELIST", "OMPI_COMM_WORLD_RANK",
-                             "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE",
-                             "MPI_LOCALRANKID", "TORCHELASTIC_USE_AGENT_STORE"}) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS",
+          "SLURM_LOCALID", "SLURM_JOB_NODELIST", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+          "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "TORCHELASTIC_USE_AGENT_STORE"}) {
       unsetenv(name);
     }
   }
@@ -57,7 +56,11 @@ TEST_F(WorldFromEnvironment, WithoutAnyVariableIsAWorldOfOne) {
 }
 
 TEST_F(WorldFromEnvironment, ReadsTorchrunsVariables) {
-  set({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "1234"},
+  set({{"RANK", "3"},
+       {"WORLD_SIZE", "8"},
+       {"LOCAL_RANK", "1"},
+       {"MASTER_ADDR", "node0"},
+       {"MASTER_PORT", "1234"},
        {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   const World world = world_from_environment();
   EXPECT_EQ(world.rank, 3);
@@ -69,7 +72,10 @@ TEST_F(WorldFromEnvironment, ReadsTorchrunsVariables) {
 }
 
 TEST_F(WorldFromEnvironment, ReadsSlurmsVariablesAndItsShortHostList) {
-  set({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "gpu[03-05,9],login1"}});
+  set({{"SLURM_PROCID", "2"},
+       {"SLURM_NTASKS", "4"},
+       {"SLURM_LOCALID", "0"},
+       {"SLURM_JOB_NODELIST", "gpu[03-05,9],login1"}});
   const World world = world_from_environment();
   EXPECT_EQ(world.rank, 2);
   EXPECT_EQ(world.size, 4);

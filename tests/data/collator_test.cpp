@@ -66,8 +66,7 @@ TEST_F(Collator, PadsToTheMaximumOrToTheLongest) {
   const Batch wide = MlmCollator(data, *tokenizer_, {.max_length = 16}).collate(both, 0);
   EXPECT_EQ(wide.length, 16);
   EXPECT_EQ(wide.tokens, 5 + 3);  // [CLS] and [SEP] around three tokens and one
-  const Batch narrow =
-      MlmCollator(data, *tokenizer_, {.max_length = 16, .pad_to_max_length = false}).collate(both, 0);
+  const Batch narrow = MlmCollator(data, *tokenizer_, {.max_length = 16, .pad_to_max_length = false}).collate(both, 0);
   EXPECT_EQ(narrow.length, 5);
   EXPECT_EQ(narrow.attention_mask, (std::vector<int64_t>{1, 1, 1, 1, 1, 1, 1, 1, 0, 0}));
 }

@@ -41,9 +41,11 @@ TEST_F(Loading, TheSamplesAndMasksOfAStepDoNotDependOnHowItIsSplit) {
   for (const Split split : {Split{8, 1, 1}, {4, 2, 1}, {4, 1, 2}, {1, 4, 2}, {2, 1, 4}}) {
     std::vector<std::unique_ptr<Loader>> ranks;
     for (int64_t rank = 0; rank < split.world; ++rank) {
-      ranks.push_back(std::make_unique<Loader>(
-          data, collator, LoaderOptions{.micro_batch = split.micro, .accumulation = split.accumulation,
-                                        .world_size = split.world, .rank = rank}));
+      ranks.push_back(std::make_unique<Loader>(data, collator,
+                                               LoaderOptions{.micro_batch = split.micro,
+                                                             .accumulation = split.accumulation,
+                                                             .world_size = split.world,
+                                                             .rank = rank}));
     }
     std::vector<std::multiset<std::pair<int64_t, int64_t>>> steps;
     for (int step = 0; step < 2; ++step) {  // the full ones: 22 = 8 + 8 + 6

@@ -1,11 +1,10 @@
-#include "tessera/data/reader.h"
-
 #include <gmock/gmock.h>
 
 #include <functional>
 
 #include "tessera/base/error.h"
 #include "tessera/data/dataset.h"
+#include "tessera/data/reader.h"
 #include "tests/data/tiny_vocabulary.h"
 
 namespace tessera::data {
@@ -57,7 +56,8 @@ TEST_F(Readers, WhatIsNoDataIsNamed) {
 
 TEST_F(Readers, ADatasetWithoutAnyTextIsRefused) {
   const std::string path = write("blank.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n");
-  EXPECT_THAT(error_of([&] { TokenizedDataset(*tokenizer_, {.files = {path}, .max_length = 8}); }), HasSubstr("blank.jsonl"));
+  EXPECT_THAT(error_of([&] { TokenizedDataset(*tokenizer_, {.files = {path}, .max_length = 8}); }),
+              HasSubstr("blank.jsonl"));
 }
 
 TEST_F(Readers, SamplesAreCutToTheMaximumLength) {

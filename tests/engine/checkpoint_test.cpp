@@ -136,7 +136,8 @@ TEST_F(Checkpoint, ThatIsTornIsRefusedOnEveryRank) {
   fs::resize_file(shard, fs::file_size(shard) - 4);
   const std::string error = load_error(
       [&](std::shared_ptr<comm::Communicator> world) {
-        initialize(std::make_shared<test::Frozen>(), config_of(2, 2), {.world = world})->load_checkpoint(folder_.string());
+        initialize(std::make_shared<test::Frozen>(), config_of(2, 2), {.world = world})
+            ->load_checkpoint(folder_.string());
       },
       2);
   EXPECT_THAT(error, HasSubstr("shard-00001-of-00002.safetensors has"));

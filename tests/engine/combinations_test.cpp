@@ -1,5 +1,5 @@
-// The combinations on which sharded training breaks elsewhere, at every stage, with and without accumulation: each equal to
-// one process that trains the same model on the same global batch with plain autograd and AdamW's formula.
+// The combinations on which sharded training breaks elsewhere, at every stage, with and without accumulation: each
+// equal to one process that trains the same model on the same global batch with plain autograd and AdamW's formula.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,8 @@ config::DsConfig toy_config(int stage, int accumulation, int world_size, bool bf
 
 // The micro batch of one rank; the flag differs between ranks, or between steps, as the scenario wants.
 ToyInput toy_input(int step, int micro, int rank, bool flag) {
-  const at::Tensor x = at::cos(at::arange(2 * test::kWidth, at::kFloat) * 0.3 + (step * 7.0 + micro * 3.0 + rank * 1.3));
+  const at::Tensor x =
+      at::cos(at::arange(2 * test::kWidth, at::kFloat) * 0.3 + (step * 7.0 + micro * 3.0 + rank * 1.3));
   return {.x = x.view({2, test::kWidth}), .flag = flag};
 }
 
@@ -162,9 +163,8 @@ TEST_P(Combination, EqualsOneProcessWithoutShardingAtEveryStage) {
         for (const int stage : {0, 1, 2, 3}) {
           const std::string what = "stage " + std::to_string(stage) + ", accumulation " + std::to_string(accumulation);
           got[stage] = train_with_engine(
-              scenario.make,
-              {.stage = stage, .accumulation = accumulation, .extra_forwards = scenario.extra_forwards}, world,
-              scenario.flag);
+              scenario.make, {.stage = stage, .accumulation = accumulation, .extra_forwards = scenario.extra_forwards},
+              world, scenario.flag);
           expect_close(got[stage], want, what);
         }
         expect_same_bits(got[1], got[0], "stages 0 and 1");
@@ -188,27 +188,26 @@ TEST_P(Combination, HasTheSameBitsAtEveryStageInBf16) {
 
 INSTANTIATE_TEST_SUITE_P(
     Toys, Combination,
-    testing::Values(Scenario{"Plain", makes<test::ThreeBlocks>(), never},
-                    Scenario{"ABlockUsedThreeTimes", makes<test::BlockUsedTwice>(), never},
-                    Scenario{"TiedWeights", makes<test::TiedWeights>(), never},
-                    Scenario{"FrozenParameters", makes<test::Frozen>(), never},
-                    Scenario{"AParameterThatOneRankDoesNotUse", makes<test::ParameterThatOneRankDoesNotUse>(), on_rank_one},
-                    Scenario{"AParameterUsedNowAndThen", makes<test::ParameterThatOneRankDoesNotUse>(),
-                             on_rank_one_at_odd_steps},
-                    Scenario{"UnitsInAnotherOrderAtTheNextStep", makes<test::OtherOrder>(), on_odd_steps},
-                    Scenario{"SeveralOutputs", makes<test::SeveralOutputs>(), never},
-                    Scenario{"NoUnits", makes<test::NoUnits>(), never},
-                    Scenario{"EvaluationAndAForwardWithoutBackwardBetweenSteps", makes<test::BlockUsedTwice>(), never,
-                             true}),
+    testing::Values(
+        Scenario{"Plain", makes<test::ThreeBlocks>(), never},
+        Scenario{"ABlockUsedThreeTimes", makes<test::BlockUsedTwice>(), never},
+        Scenario{"TiedWeights", makes<test::TiedWeights>(), never},
+        Scenario{"FrozenParameters", makes<test::Frozen>(), never},
+        Scenario{"AParameterThatOneRankDoesNotUse", makes<test::ParameterThatOneRankDoesNotUse>(), on_rank_one},
+        Scenario{"AParameterUsedNowAndThen", makes<test::ParameterThatOneRankDoesNotUse>(), on_rank_one_at_odd_steps},
+        Scenario{"UnitsInAnotherOrderAtTheNextStep", makes<test::OtherOrder>(), on_odd_steps},
+        Scenario{"SeveralOutputs", makes<test::SeveralOutputs>(), never},
+        Scenario{"NoUnits", makes<test::NoUnits>(), never},
+        Scenario{"EvaluationAndAForwardWithoutBackwardBetweenSteps", makes<test::BlockUsedTwice>(), never, true}),
     [](const auto& scenario) { return scenario.param.name; });
 
 TEST(Divergence, ARankThatRunsOtherUnitsGetsAnErrorThatNamesBoth) {
-  const auto outcomes = outcomes_of_ranks(
-      2,
-      [](std::shared_ptr<comm::Communicator> world) {
-        train_with_engine(makes<test::OtherOrder>(), {.stage = 3}, world, on_rank_one);
-      },
-      {.timeout = std::chrono::seconds(3)});
+  const auto outcomes =
+      outcomes_of_ranks(2,
+                        [](std::shared_ptr<comm::Communicator> world) {
+                          train_with_engine(makes<test::OtherOrder>(), {.stage = 3}, world, on_rank_one);
+                        },
+                        {.timeout = std::chrono::seconds(3)});
   const std::string both = outcomes[0].output + outcomes[1].output;
   EXPECT_NE(outcomes[0].exit_code, 0);
   EXPECT_NE(outcomes[1].exit_code, 0);
@@ -263,8 +262,8 @@ TEST(Engine, KeepsTheBytesOfTheZeroPapersFormulas) {
       const double n = world->size();
       const double expected[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
       for (const int stage : {0, 1, 2, 3}) {
-        const auto engine =
-            initialize(std::make_shared<test::ThreeBlocks>(), toy_config(stage, 1, world->size(), true), {.world = world});
+        const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), toy_config(stage, 1, world->size(), true),
+                                       {.world = world});
         int64_t padded = 0;
         for (const auto& unit : engine->sharded_model().units()) padded += unit->layout().numel();
         const int64_t params = 3 * (test::kWidth * test::kWidth + test::kWidth);

@@ -1,5 +1,5 @@
-// Small models, each with one of the traits on which sharded training breaks elsewhere. They can be run by an engine and,
-// the same class, by a plain loop.
+// Small models, each with one of the traits on which sharded training breaks elsewhere. They can be run by an engine
+// and, the same class, by a plain loop.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -2,8 +2,9 @@
 //
 //   bert_logits_tool FOLDER INPUT.safetensors OUTPUT.safetensors
 //
-// INPUT holds input_ids, attention_mask, token_type_ids and labels, (batch, length) int64. OUTPUT gets logits and loss_sum,
-// and the gradient of the loss with respect to each parameter, by name. Prints the names that found no partner.
+// INPUT holds input_ids, attention_mask, token_type_ids and labels, (batch, length) int64. OUTPUT gets logits and
+// loss_sum, and the gradient of the loss with respect to each parameter, by name. Prints the names that found no
+// partner.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -40,7 +41,8 @@ int main(int argc, char** argv) {
     const at::Tensor loss = model.masked_loss_sum(input, file.tensor("labels"));
     loss.backward();
 
-    std::vector<storage::PlannedTensor> plan{{"logits", at::kFloat, logits.sizes().vec()}, {"loss_sum", at::kFloat, {}}};
+    std::vector<storage::PlannedTensor> plan{{"logits", at::kFloat, logits.sizes().vec()},
+                                             {"loss_sum", at::kFloat, {}}};
     std::vector<at::Tensor> tensors{logits, loss.detach()};
     for (const auto& item : model.named_parameters()) {
       plan.push_back({"grad/" + item.key(), at::kFloat, item.value().sizes().vec()});

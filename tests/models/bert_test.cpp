@@ -17,8 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-const BertConfig kTiny{.vocab_size = 50, .hidden_size = 16, .num_hidden_layers = 2, .num_attention_heads = 2,
-                       .intermediate_size = 32, .max_position_embeddings = 12};
+const BertConfig kTiny{.vocab_size = 50,
+                       .hidden_size = 16,
+                       .num_hidden_layers = 2,
+                       .num_attention_heads = 2,
+                       .intermediate_size = 32,
+                       .max_position_embeddings = 12};
 
 void fill(BertForMaskedLM& model, uint64_t seed) {
   nn::materialize(model, [&](const std::string& name, at::Tensor value) {
@@ -59,14 +63,16 @@ TEST(Bert, TheLossOnTargetsAloneIsTheLossOverAllPositions) {
   labels[0][3] = 7;
   labels[1][11] = 9;
   const BertInput input{.input_ids = ids};
-  const at::Tensor want = at::cross_entropy_loss(model.forward(input).view({24, 50}), labels.view({24}), {}, at::Reduction::Sum);
+  const at::Tensor want =
+      at::cross_entropy_loss(model.forward(input).view({24, 50}), labels.view({24}), {}, at::Reduction::Sum);
   EXPECT_NEAR(model.masked_loss_sum(input, labels).item<float>(), want.item<float>(), 1e-5);
 }
 
 TEST(Bert, ABatchWithoutTargetsHasLossZeroAndGradients) {
   BertForMaskedLM model(kTiny);
   fill(model, 3);
-  const at::Tensor loss = model.masked_loss_sum({.input_ids = at::zeros({2, 4}, at::kLong)}, at::full({2, 4}, -100, at::kLong));
+  const at::Tensor loss =
+      model.masked_loss_sum({.input_ids = at::zeros({2, 4}, at::kLong)}, at::full({2, 4}, -100, at::kLong));
   EXPECT_EQ(loss.item<float>(), 0);
   loss.backward();
 }

@@ -90,11 +90,13 @@ TEST(Adam, GivesTheSameBitsHoweverTheTensorIsCut) {
 TEST(Adam, WithoutBiasCorrectionFollowsTheFormula) {
   at::Tensor weight = at::ones({32});
   at::Tensor grad = at::full({32}, 0.5f);
-  std::vector<ParamSlice> slices{{.weight = weight, .grad = grad, .state = {at::zeros({32}), at::zeros({32})}, .step = 1}};
+  std::vector<ParamSlice> slices{
+      {.weight = weight, .grad = grad, .state = {at::zeros({32}), at::zeros({32})}, .step = 1}};
   const std::vector<ParamGroup> groups{kGroup};
   Adam({.decoupled_decay = true, .bias_correction = false}).update(slices, groups, 1);
   const double m = 0.1 * 0.5, v = 0.02 * 0.25;
-  EXPECT_NEAR(weight[0].item<float>(), 1 - kGroup.lr * kGroup.weight_decay - kGroup.lr * m / (std::sqrt(v) + 1e-7), 1e-6);
+  EXPECT_NEAR(weight[0].item<float>(), 1 - kGroup.lr * kGroup.weight_decay - kGroup.lr * m / (std::sqrt(v) + 1e-7),
+              1e-6);
 }
 
 TEST(Optimizers, AreFoundByDeepSpeedsNames) {

@@ -36,8 +36,11 @@ TEST(Schedule, LRRangeTest) {
 }
 
 TEST(Schedule, OneCycle) {
-  const nlohmann::json params = {{"cycle_min_lr", .1},         {"cycle_max_lr", 1}, {"cycle_first_step_size", 2},
-                                 {"decay_step_size", 1}, {"decay_lr_rate", 1}};
+  const nlohmann::json params = {{"cycle_min_lr", .1},
+                                 {"cycle_max_lr", 1},
+                                 {"cycle_first_step_size", 2},
+                                 {"decay_step_size", 1},
+                                 {"decay_lr_rate", 1}};
   expect_rates("OneCycle", params, {.1, .55, 1, .55, .1, .05, .033333, .025, .02});
   const auto last = schedules().find("OneCycle", "").make({.type = "OneCycle", .params = params})->at(7, kGroup, 0);
   EXPECT_NEAR(last.beta1.value(), .9, 1e-9);
@@ -46,7 +49,8 @@ TEST(Schedule, OneCycle) {
 
 // gamma(n) = ln(n + 1) / ln(w), DeepSpeed's default.
 TEST(Schedule, WarmupIsLogarithmicUnlessToldOtherwise) {
-  const auto schedule = schedules().find("WarmupLR", "").make({.type = "WarmupLR", .params = {{"warmup_num_steps", 10}}});
+  const auto schedule =
+      schedules().find("WarmupLR", "").make({.type = "WarmupLR", .params = {{"warmup_num_steps", 10}}});
   EXPECT_NEAR(schedule->at(3, kGroup, 0).lr, .1 * std::log(4) / std::log(10), 1e-12);
 }
 

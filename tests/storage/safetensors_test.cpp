@@ -109,7 +109,8 @@ TEST_F(Safetensors, DamageIsNamed) {
 
 TEST_F(Safetensors, AnUnalignedFileOfAnOldWriterIsRead) {
   const float values[] = {3.0f};
-  write_raw(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}} )", std::string(reinterpret_cast<const char*>(values), 4));
+  write_raw(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}} )",
+            std::string(reinterpret_cast<const char*>(values), 4));
   EXPECT_EQ(SafetensorsFile(path_).tensor("x").item<float>(), 3.0f);
 }
 

@@ -2,9 +2,9 @@
 //
 //   spawn_ranks(4, [](comm::Communicator& world) { … EXPECT_EQ(…); });
 //
-// Forks before any LibTorch thread exists in the child; each child joins through a free port and runs the body; a failed
-// expectation, an exception or a signal in any rank fails the calling test with all ranks' output. A rank that does not end
-// within the deadline is killed and named. TESSERA_TIMEOUT in the ranks is `timeout`.
+// Forks before any LibTorch thread exists in the child; each child joins through a free port and runs the body; a
+// failed expectation, an exception or a signal in any rank fails the calling test with all ranks' output. A rank that
+// does not end within the deadline is killed and named. TESSERA_TIMEOUT in the ranks is `timeout`.
 #pragma once
 
 #include <chrono>

@@ -31,7 +31,7 @@ TEST(Layout, SlicesAreEqualAlignedAndCoverTheBuffer) {
 }
 
 TEST(Layout, AParameterMayStraddleTwoSlices) {
-  const Layout fine(kParams, 5);    // slices of 32: a lies in two
+  const Layout fine(kParams, 5);  // slices of 32: a lies in two
   const auto first = fine.segments(fine.slice(0));
   ASSERT_EQ(first.size(), 1u);
   EXPECT_EQ(first[0].param, 0u);
@@ -41,8 +41,8 @@ TEST(Layout, AParameterMayStraddleTwoSlices) {
   ASSERT_EQ(second.size(), 1u);
   EXPECT_EQ(second[0].param, 0u);
   EXPECT_EQ(second[0].first, 32);
-  EXPECT_EQ(second[0].numel, 3);           // 35 elements in all
-  EXPECT_EQ(second[0].padded_numel, 32);   // and their padding
+  EXPECT_EQ(second[0].numel, 3);          // 35 elements in all
+  EXPECT_EQ(second[0].padded_numel, 32);  // and their padding
 }
 
 // Each element of each parameter lies in exactly one slice, at the place that its segment says.
