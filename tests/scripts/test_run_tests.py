@@ -1,6 +1,7 @@
 """scripts/run_tests counts what ctest and pytest did, and lets no suite that did not run pass for one that did."""
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,8 @@ def run_tests(project, cmake_text, python_text=None):
                    capture_output=True)
     if python_text is not None:
         (project / "tests" / "test_outcomes.py").write_text(python_text)
-    done = subprocess.run([project / "scripts" / "run_tests"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([project / "scripts" / "run_tests"], capture_output=True, text=True, timeout=300,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))  # as a shell starts with &
     return done.returncode, done.stdout.splitlines()
 
 
@@ -97,3 +99,9 @@ def test_a_check_that_fails_is_a_failure(project):
     write_check(project, "check_layers", code=1)
     code, lines = run_tests(project, NO_CTEST + "add_test(NAME good COMMAND true)\n")
     assert (code, lines[-1]) == (1, "2 passed, 1 failed")
+
+
+def test_tests_may_send_ctrl_c_though_the_run_is_in_the_background(project):
+    not_ignored = "import signal\ndef test_it(): assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+    code, lines = run_tests(project, NO_CTEST, not_ignored)
+    assert (code, lines[-1]) == (0, "3 passed, 0 failed")
