@@ -10,6 +10,7 @@
 #include <c10/core/Allocator.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
 #include <unordered_set>
 
 namespace tessera::nn {
@@ -23,13 +24,13 @@ bool has_fast_16_bit_products() {
 class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, const at::Tensor& bias) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
     context->save_for_backward({input, weight});
-    context->saved_data["has_bias"] = bias.defined();
+    context->saved_data["has_bias"] = bias.has_value();
     const at::Tensor wide_input = input.to(at::kFloat);
     const at::Tensor wide_weight = weight.to(at::kFloat);
     const at::Tensor output =
-        bias.defined() ? at::linear(wide_input, wide_weight, bias.to(at::kFloat)) : at::linear(wide_input, wide_weight);
+        bias ? at::linear(wide_input, wide_weight, bias->to(at::kFloat)) : at::linear(wide_input, wide_weight);
     return output.to(input.scalar_type());
   }
 
@@ -69,7 +70,9 @@ Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias) {
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
   const bool is_wide = input.element_size() >= 4;
-  if (!is_wide && input.is_cpu() && !has_fast_16_bit_products()) return LinearInFp32::apply(input, weight, bias);
+  if (!is_wide && input.is_cpu() && !has_fast_16_bit_products()) {
+    return LinearInFp32::apply(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  }
   return bias.defined() ? at::linear(input, weight, bias) : at::linear(input, weight);
 }
 
