@@ -26,4 +26,5 @@ endif()
 add_library(tessera_libtorch INTERFACE)
 target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES})
 target_include_directories(tessera_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+# The wheel carries fmt's headers of its own version, without its library: where they are found first, fmt is header-only.
+target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY)

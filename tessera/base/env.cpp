@@ -21,8 +21,8 @@ std::optional<int64_t> env_int(const std::string& name) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size()) {
-    throw Error(ErrorKind::kUsage, {fmt::format("{} is '{}', not a whole number", name, *text),
-                                    "the environment", fmt::format("set {} to a whole number or unset it", name)});
+    throw Error(ErrorKind::kUsage, {fmt::format("{} is '{}', not a whole number", name, *text), "the environment",
+                                    fmt::format("set {} to a whole number or unset it", name)});
   }
   return value;
 }

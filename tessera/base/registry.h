@@ -8,12 +8,13 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
-#include <strings.h>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -42,16 +43,14 @@ class Registry {
 
   // `where` is the place of the name in the user's input.
   const Entry& find(const std::string& name, const std::string& where) const {
-    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-      return strcasecmp(entry.name, name.c_str()) == 0;
-    });
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const Entry& entry) { return strcasecmp(entry.name, name.c_str()) == 0; });
     if (found != entries_.end()) return *found;
     const auto known = names();
     const auto nearest = nearest_name(name, known);
-    throw Error(ErrorKind::kUsage,
-                {fmt::format("there is no {} '{}'", kind_, name), where,
-                 (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
-                     fmt::format("known: {}", fmt::join(known, ", "))});
+    throw Error(ErrorKind::kUsage, {fmt::format("there is no {} '{}'", kind_, name), where,
+                                    (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
+                                        fmt::format("known: {}", fmt::join(known, ", "))});
   }
 
  private:

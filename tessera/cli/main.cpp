@@ -1,18 +1,45 @@
 // The command line's entry: parses, runs one subcommand, and is the only place where a process of ours decides to exit.
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/suggest.h"
 #include "tessera/cli/commands.h"
+
+namespace {
+
+// CLI11 says only that a subcommand is required.
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  const std::string given = argv[1];
+  std::vector<std::string> known;
+  for (const CLI::App* const command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+  if (std::find(known.begin(), known.end(), given) != known.end()) return;
+  const auto nearest = tessera::nearest_name(given, known);
+  std::string fix = nearest ? "did you mean '" + *nearest + "'? " : "";
+  fix += "tessera --help lists the commands";
+  throw tessera::Error(tessera::ErrorKind::kUsage, {"there is no command '" + given + "'", "the command line", fix});
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Train models too large for one device.", "tessera");
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that went away is an error with a name, not our end
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit then fails a write, which is reported, instead of killing us
   int exit_code = 0;
-  tessera::cli::add_config_command(app, exit_code);
+  tessera::cli::add_train_command(app, exit_code);
   tessera::cli::add_launch_command(app, exit_code);
+  tessera::cli::add_checkpoint_command(app, exit_code);
+  tessera::cli::add_config_command(app, exit_code);
   try {
+    refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;

@@ -69,7 +69,7 @@ std::pair<Part, Part> tokenize_on_two_threads(const Tokenizer& tokenizer, std::s
 
 TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOptions& options) {
   if (options.max_length < 3) {
-    throw Error(ErrorKind::kConfig, {fmt::format("max_length is {}", options.max_length), "",
+    throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}", options.max_length), "the run's data",
                                      "3 or more: [CLS], [SEP] and at least one token of text"});
   }
   bool has_text = false;

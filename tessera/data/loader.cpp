@@ -60,7 +60,7 @@ class Loader::Worker {
           ErrorKind::kData,
           {fmt::format("an epoch has no step: {} samples do not fill one global batch of {} and drop_last is set",
                        dataset.size(), step_samples()),
-           "", "lower the batch size, or do not drop the last batch"});
+           "the training data", "lower the batch size, or do not drop the last batch"});
     }
     thread_ = std::thread([this] { run(); });
   }

@@ -41,7 +41,7 @@ std::vector<std::string> read_texts(const std::string& path, const std::string& 
   const std::string extension = fs::path(path).extension().string();
   const ReadTexts read = readers().find(extension.empty() ? extension : extension.substr(1), path).make;
   std::vector<std::string> texts = read(path, text_column);
-  if (texts.empty()) throw Error(ErrorKind::kData, {"the file holds no rows", path, ""});
+  if (texts.empty()) throw Error(ErrorKind::kData, {"the file holds no rows", path, "give a file with text"});
   for (size_t row = 0; row < texts.size(); ++row) {
     if (const auto offset = find_ill_formed_utf8(texts[row])) {
       throw Error(ErrorKind::kData, {fmt::format("row {} is not UTF-8 from byte {} on", row + 1, *offset), path,

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 
@@ -31,6 +32,7 @@ NASTY = [
     " [MASK] ", "[MASK][MASK]", "[unused1] [UNUSED1]", "é[MASK]é", "[SEP]\u0301",
     "don't, can't; e.g. $3.50 (50%) @user #tag ~`^*_=+|\\<>{}\"'/?!.:-", "–—…«»“”‘’„‚¿¡§¶†‡•", "€£¥₹ ©®™ ±×÷ №", "، ؟ 。、「」！？",
     "## ##ing #", "1,234,567.89 ½ ² ① Ⅳ ٣ ๓", "http://example.org/a?b=c&d=e#f", "a_b-c.d", "\u1734 \u166d \U000111c9 \u1885",
+    "½ ³ ＦＵＬＬＷＩＤＴＨ", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 〇々〆", "ёж Й", "\U000e0001tag", "a" + "\u0301" * 50, "line\u0085nel", "㐀𠀀",
     "\u0378 \U0001fadf \uffff \ufdd0 \U0010ffff", "\u0345 \u0390 \u1f82", "K Å Ω",
 ]  # fmt: skip
 
@@ -126,6 +128,18 @@ def test_each_character_between_two_letters(variant, tmp_path):
     """Whether a character vanishes, separates, stands alone or is lowered shows in the ids around it."""
     codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0x2F7F0, 0x2FA30), *range(0xE0000, 0xE0200)]
     rows = [f"a{chr(code)}b {chr(code)}" for code in codes if code not in NEW_CAPITALS]
+    compare_rows(*variant, rows, tmp_path)
+
+
+def test_random_texts_of_one_script_each(variant, tmp_path):
+    """Neighbours matter where marks are put in canonical order and where hangul is composed."""
+    blocks = [(0x20, 0x7F), (0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x52F), (0x5D0, 0x6FF), (0x900, 0x97F), (0x1DC0, 0x1FFF),
+              (0x2000, 0x206F), (0x3040, 0x30FF), (0x4E00, 0x4FFF), (0xAC00, 0xACFF), (0xF900, 0xFAFF), (0x1F300, 0x1F64F)]  # fmt: skip
+    draw = random.Random(7)
+    rows = []
+    for _ in range(2000):
+        first, last = draw.choice(blocks)
+        rows.append("".join(chr(draw.randint(first, last)) if draw.random() < 0.8 else " " for _ in range(20)))
     compare_rows(*variant, rows, tmp_path)
 
 

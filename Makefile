@@ -1,0 +1,42 @@
+# The usual ways in. Everything is installed and built as needed.
+.DEFAULT_GOAL := help
+.PHONY: help build test demo format check clean
+
+# A compiler process on LibTorch's headers takes up to 2 GB.
+JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
+          print (jobs < cores ? jobs : cores)}' /proc/meminfo)
+
+# One compiler cache serves all clones and work trees.
+export CCACHE_BASEDIR := $(CURDIR)
+
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build:  ## The program, at build/release/tessera, and the library beside it
+	@scripts/setup
+	@cmake --preset release -DTESSERA_BUILD_TESTS=OFF > build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_shared
+
+demo:  ## Train a real BERT on real text for about two minutes (TEXT="files": on your own)
+	@$(MAKE) --no-print-directory build
+	@scripts/demo $(TEXT)
+
+test:  ## Everything that is tested
+	@scripts/setup --test
+	@cmake --preset release -DTESSERA_BUILD_TESTS=ON > build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
+	@cmake --build --preset release -j $(JOBS)
+	@scripts/run_tests
+
+format:  ## Format the sources in place
+	@scripts/setup --test
+	@scripts/check_format --fix
+
+check:  ## The order of the rooms and the format
+	@scripts/setup --test
+	@scripts/check_layers
+	@scripts/check_format
+
+clean:  ## Remove what was built (not .venv)
+	@rm -rf build

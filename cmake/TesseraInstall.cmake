@@ -1,0 +1,38 @@
+# `cmake --install`: lib/libtessera.so, bin/tessera, the public headers and what find_package(Tessera) needs.
+include(CMakePackageConfigHelpers)
+
+get_property(rooms GLOBAL PROPERTY TESSERA_ROOMS)
+set(objects)
+foreach(room IN LISTS rooms)
+  list(APPEND objects $<TARGET_OBJECTS:tessera_${room}>)
+endforeach()
+add_library(tessera_shared SHARED ${objects})
+set_target_properties(tessera_shared PROPERTIES OUTPUT_NAME tessera VERSION ${PROJECT_VERSION}
+  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+target_link_libraries(tessera_shared PRIVATE tessera_libtorch tessera_arrow spdlog::spdlog fmt::fmt
+  nlohmann_json::nlohmann_json ${TESSERA_YAML_CPP} ICU::uc ICU::i18n Threads::Threads)
+
+# LibTorch and Arrow stay where they are installed; the wheels' folders may lie inside this project's own .venv, which
+# INSTALL_RPATH_USE_LINK_PATH would leave out.
+get_filename_component(torch_folder ${TORCH_LIBRARY} DIRECTORY)
+list(GET arrow_library 0 first_arrow_library)
+get_filename_component(arrow_folder ${first_arrow_library} DIRECTORY)
+set_target_properties(tessera_shared tessera_cli PROPERTIES
+  INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${torch_folder};${arrow_folder}")
+install(TARGETS tessera_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS tessera_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+get_property(headers GLOBAL PROPERTY TESSERA_PUBLIC_HEADERS)
+foreach(header IN LISTS headers ITEMS tessera/tessera.h)
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+endforeach()
+
+set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/Tessera)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/TesseraConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/TesseraConfig.cmake INSTALL_DESTINATION ${config_folder}
+  PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/TesseraConfig.cmake ${PROJECT_BINARY_DIR}/TesseraConfigVersion.cmake
+  DESTINATION ${config_folder})

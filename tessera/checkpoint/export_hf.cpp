@@ -1,0 +1,111 @@
+#include "tessera/checkpoint/export_hf.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/tensor_source.h"
+#include "tessera/storage/atomic_dir.h"
+#include "tessera/storage/dtype.h"
+#include "tessera/storage/safetensors.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json", "vocab.txt",
+                                           "special_tokens_map.json", "added_tokens.json"};
+
+fs::path resolve(const fs::path& checkpoint) {
+  if (fs::exists(checkpoint / "manifest.json")) return checkpoint;
+  const std::string tag = read_latest(checkpoint);
+  if (tag.empty()) {
+    throw Error(ErrorKind::kData, {"there is no checkpoint here: neither manifest.json nor latest", checkpoint.string(),
+                                   "name a checkpoint's folder or the folder that holds checkpoints"});
+  }
+  return checkpoint / tag;
+}
+
+// Replacing a folder removes what is in it, so it may hold only what an export writes.
+void refuse_to_remove(const fs::path& output) {
+  if (!fs::exists(output)) return;
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage,
+                {what, output.string(), "choose a folder that does not exist yet, or an earlier export"});
+  };
+  if (!fs::is_directory(output)) refuse("the export's folder is a file");
+  for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename().string();
+    const bool ours =
+        name == "config.json" || name == "model.safetensors" ||
+        std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
+    if (!ours) refuse("the export's folder holds '" + name + "', which no export writes");
+  }
+}
+
+// tessera train notes in the checkpoint which folder it began from.
+fs::path model_folder(const ExportInput& input, const Manifest& manifest) {
+  if (!input.model.empty()) return input.model;
+  const std::string noted = manifest.client_state.value("model_folder", "");
+  if (!noted.empty() && fs::exists(fs::path(noted) / "config.json")) return noted;
+  throw Error(ErrorKind::kUsage, {"it is not known which model the checkpoint is of", input.checkpoint.string(),
+                                  "name the folder with its config.json (--model)"});
+}
+
+void write_weights(const fs::path& folder, const Manifest& manifest, const fs::path& path, at::ScalarType dtype) {
+  const at::NoGradGuard no_grad;
+  std::vector<storage::PlannedTensor> plan;
+  for (const auto& [name, tensor] : manifest.tensors) plan.push_back({name, dtype, tensor.shape});
+  storage::SafetensorsWriter writer(path.string(), std::move(plan), {{"format", "pt"}});
+  TensorSource source(folder, manifest);
+  for (const auto& [name, tensor] : manifest.tensors) {
+    const at::Tensor value = at::empty({tensor.numel()}, dtype);
+    source.read(name, kWeight, 0, value);
+    writer.add(value);
+  }
+  writer.finish();
+}
+
+// The weights may be of a model with a head where the original config names the bare encoder.
+void write_config(const fs::path& model, const fs::path& output, at::ScalarType dtype, const Manifest& manifest) {
+  auto config = nlohmann::ordered_json::parse(storage::read_file(model / "config.json"), nullptr, false);
+  if (!config.is_object()) throw Error(ErrorKind::kData, {"not a JSON object", (model / "config.json").string(), ""});
+  if (manifest.client_state.contains("architecture")) {
+    config["architectures"] = {manifest.client_state["architecture"]};
+  }
+  const std::string name = dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bfloat16" : "float16";
+  config.erase("torch_dtype");
+  config["dtype"] = name;
+  storage::write_file_atomically(output / "config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
+void export_hf(const ExportInput& input) {
+  refuse_to_remove(input.output);
+  const fs::path folder = resolve(input.checkpoint);
+  const Manifest manifest = read_manifest(folder);
+  const fs::path model = model_folder(input, manifest);
+  storage::create_aside(input.output);
+  try {
+    const fs::path aside = storage::aside_of(input.output);
+    write_weights(folder, manifest, aside / "model.safetensors", input.dtype);
+    write_config(model, aside, input.dtype, manifest);
+    for (const char* const name : kTokenizerFiles) {
+      if (fs::exists(model / name)) {
+        storage::write_file_atomically(aside / name, storage::read_file(model / name));
+      }
+    }
+    storage::publish(input.output);
+  } catch (...) {
+    storage::abandon(input.output);
+    throw;
+  }
+}
+
+}  // namespace tessera::checkpoint

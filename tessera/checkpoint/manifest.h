@@ -1,0 +1,67 @@
+// What a checkpoint holds, by name and shape, and where: manifest.json. It knows no ranks: a tensor is a list of
+// pieces, each a run of its elements in row-major order, somewhere in a shard file. docs/checkpoint-format.md has the
+// grammar.
+//
+//   global_step30/
+//     manifest.json
+//     shard-00000-of-00002.safetensors     "weight/<name>", "exp_avg/<name>", …: flat pieces; "rank/<name>": of one
+//     rank shard-00001-of-00002.safetensors
+//   latest                                 the tag of the newest whole checkpoint
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace tessera::checkpoint {
+
+inline constexpr int kFormatVersion = 1;
+inline constexpr const char* kWeight =
+    "weight";  // the kind under which weights are stored, beside the optimizer's states
+
+struct Piece {
+  size_t file = 0;    // index into Manifest::files
+  int64_t first = 0;  // index of the piece's first element in the flattened tensor
+  int64_t numel = 0;
+};
+
+struct StoredTensor {
+  std::vector<int64_t> shape;
+  std::vector<std::string> kinds;  // kWeight and the optimizer's states; each kind is stored in the same pieces
+  int64_t steps = 0;               // optimizer steps that the parameter has seen
+  std::vector<Piece> pieces;       // in order, covering all elements once
+
+  int64_t numel() const;
+};
+
+struct ShardFile {
+  std::string name;
+  uint64_t bytes = 0;
+};
+
+struct Manifest {
+  std::string tag;
+  int world_size = 1;
+  std::vector<ShardFile> files;
+  std::map<std::string, StoredTensor> tensors;
+  std::map<std::string, std::string> aliases;  // other name of a shared parameter -> the name in `tensors`
+  nlohmann::json engine_state;
+  nlohmann::json client_state;
+};
+
+std::string to_text(const Manifest& manifest);
+
+// Reads <folder>/manifest.json and checks that every shard file is there with its size and every tensor is covered.
+// ErrorKind::kData names what is missing, torn or of a format to come.
+Manifest read_manifest(const std::filesystem::path& checkpoint_folder);
+
+// The name of a piece inside its shard file.
+std::string piece_name(const std::string& kind, const std::string& tensor);
+
+// <folder>/latest; empty when there is none.
+std::string read_latest(const std::filesystem::path& folder);
+
+}  // namespace tessera::checkpoint

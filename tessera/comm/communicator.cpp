@@ -1,0 +1,256 @@
+#include "tessera/comm/communicator.h"
+
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/comm/connection.h"
+#include "tessera/comm/ordered_sum.h"
+
+namespace tessera::comm {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+namespace {
+
+// Below this an all-reduce sends everything to everybody: one round instead of two.
+constexpr int64_t kSmallNumel = 8192;
+
+// FNV-1a, folded to the 31 bits that a c10d tag may have.
+int32_t tag_of(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
+  return static_cast<int32_t>((hash ^ (hash >> 31)) & 0x7fffffff);
+}
+
+// What a backend's exception says, for people: gloo's texts carry its build paths and advice of its own.
+std::string reason_of(const std::exception& error) {
+  const std::string text = error.what();
+  for (const char* const sign : {"closed by peer", "reset by peer", "Broken pipe"}) {
+    if (text.find(sign) != std::string::npos) return "its connection closed";
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+// A send or a receive in flight; `work` keeps the tensor alive.
+struct Communicator::Message {
+  c10::intrusive_ptr<c10d::Work> work;
+  int peer;
+};
+
+void Collective::finish() {
+  TESSERA_INVARIANT(finish_ != nullptr);
+  const std::function<void()> finish = std::move(finish_);
+  finish_ = nullptr;
+  finish();
+}
+
+Communicator::Communicator(const World& world, std::shared_ptr<Connection> connection)
+    : world_(world), connection_(std::move(connection)) {}
+
+Communicator::Communicator(const Communicator& parent, const std::string& channel)
+    : world_(parent.world_), connection_(parent.connection_), channel_(parent.channel_ + "/" + channel) {}
+
+Communicator::~Communicator() = default;
+
+std::shared_ptr<Communicator> Communicator::alone() { return std::make_shared<Communicator>(World{}, nullptr); }
+
+std::shared_ptr<Communicator> Communicator::with_channel(const std::string& name) {
+  return std::shared_ptr<Communicator>(new Communicator(*this, name));
+}
+
+// Every rank counts its collectives, so the same tag means the same collective of the same thing in the same turn.
+int32_t Communicator::next_tag(const std::string& operation) {
+  return tag_of(fmt::format("{}#{}#{}", channel_, turn_++, operation));
+}
+
+Communicator::Message Communicator::send(at::Tensor buffer, int to, int32_t tag) const {
+  std::vector<at::Tensor> tensors{std::move(buffer)};
+  try {
+    return {connection_->backend->send(tensors, to, tag), to};
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} is gone: {}", to, reason_of(error)),
+                                   fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
+  }
+}
+
+Communicator::Message Communicator::receive(at::Tensor buffer, int from, int32_t tag) const {
+  std::vector<at::Tensor> tensors{std::move(buffer)};
+  try {
+    return {connection_->backend->recv(tensors, from, tag), from};
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} is gone: {}", from, reason_of(error)),
+                                   fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
+  }
+}
+
+void Communicator::wait(std::vector<Message>& messages, const std::string& operation) const {
+  const auto start = steady_clock::now();
+  connection_->board.begin(operation);
+  for (Message& message : messages) {
+    const auto waited = std::chrono::duration_cast<milliseconds>(steady_clock::now() - start);
+    const milliseconds left = std::max(milliseconds(1), connection_->timeout - waited);
+    try {
+      message.work->wait(left);
+    } catch (const std::exception& error) {
+      const bool late = steady_clock::now() - start >= connection_->timeout;
+      explain(message.peer, operation, late, reason_of(error));
+    }
+  }
+  connection_->board.end();
+}
+
+void Communicator::explain(int peer, const std::string& operation, bool late, const std::string& reason) const {
+  // gloo closes the connections of a wait that expired, so the peer of a late rank is told of a time-out too.
+  const bool out_of_time = late || reason.find("timeout") != std::string::npos;
+  if (!out_of_time) {
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} went away during the {}: {}", peer, operation, reason),
+                                   fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
+  }
+  const std::string others = connection_->board.describe_others();
+  throw Error(ErrorKind::kPeer,
+              {fmt::format("rank {} did not join the {} within {}{}", peer, operation,
+                           format_duration(connection_->timeout), others.empty() ? "" : "; " + others),
+               fmt::format("rank {}", world_.rank),
+               "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
+}
+
+Collective Communicator::start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label) {
+  const int64_t numel = slice.numel();
+  TESSERA_INVARIANT(full.numel() == numel * world_.size);
+  const at::Tensor own = full.narrow(0, world_.rank * numel, numel);
+  if (own.data_ptr() != slice.data_ptr()) own.copy_(slice);
+  if (!connection_ || numel == 0) return Collective([] {});
+  const std::string operation = fmt::format("gather of '{}'", label);
+  const int32_t tag = next_tag(operation);
+  auto messages = std::make_shared<std::vector<Message>>();
+  for (int step = 1; step < world_.size; ++step) {
+    const int to = (world_.rank + step) % world_.size;
+    const int from = (world_.rank - step + world_.size) % world_.size;
+    messages->push_back(receive(full.narrow(0, from * numel, numel), from, tag));
+    messages->push_back(send(slice, to, tag));
+  }
+  return Collective([this, messages, operation] { wait(*messages, operation); });
+}
+
+Collective Communicator::start_reduce_scatter(at::Tensor slice, at::Tensor full, double scale,
+                                              const std::string& label) {
+  const int64_t numel = slice.numel();
+  TESSERA_INVARIANT(full.numel() == numel * world_.size);
+  if (numel == 0) return Collective([] {});
+  const at::Tensor own = full.narrow(0, world_.rank * numel, numel);
+  if (!connection_) {
+    return Collective([own, slice, scale]() mutable { ordered_sum({own}, scale, slice); });
+  }
+  const std::string operation = fmt::format("reduction of '{}'", label);
+  const int32_t tag = next_tag(operation);
+  auto messages = std::make_shared<std::vector<Message>>();
+  std::vector<at::Tensor> parts(world_.size);
+  parts[world_.rank] = own;
+  for (int step = 1; step < world_.size; ++step) {
+    const int to = (world_.rank + step) % world_.size;
+    const int from = (world_.rank - step + world_.size) % world_.size;
+    parts[from] = at::empty_like(slice);
+    messages->push_back(receive(parts[from], from, tag));
+    messages->push_back(send(full.narrow(0, to * numel, numel), to, tag));
+  }
+  return Collective([this, messages, operation, parts, scale, slice]() mutable {
+    wait(*messages, operation);
+    ordered_sum(parts, scale, slice);
+  });
+}
+
+Collective Communicator::start_all_reduce(at::Tensor buffer, double scale, const std::string& label) {
+  const int64_t numel = buffer.numel();
+  if (!connection_) {
+    return Collective([buffer, scale]() mutable { ordered_sum({buffer}, scale, buffer); });
+  }
+  if (numel > kSmallNumel && numel % world_.size == 0) {
+    const int64_t slice_numel = numel / world_.size;
+    const at::Tensor slice = buffer.narrow(0, world_.rank * slice_numel, slice_numel);
+    auto reducing = std::make_shared<Collective>(start_reduce_scatter(slice, buffer, scale, label));
+    return Collective([this, reducing, buffer, slice, label] {
+      reducing->finish();
+      start_all_gather(buffer, slice, label).finish();
+    });
+  }
+  auto all = at::empty({world_.size * numel}, buffer.options());
+  auto gathering = std::make_shared<Collective>(start_all_gather(all, buffer.view({numel}), label));
+  return Collective([this, gathering, all, buffer, scale]() mutable {
+    gathering->finish();
+    ordered_sum(all.chunk(world_.size), scale, buffer);
+  });
+}
+
+Collective Communicator::start_broadcast(at::Tensor buffer, int root, const std::string& label) {
+  if (!connection_) return Collective([] {});
+  const std::string operation = fmt::format("broadcast of '{}' from rank {}", label, root);
+  const int32_t tag = next_tag(operation);
+  auto messages = std::make_shared<std::vector<Message>>();
+  if (world_.rank != root) {
+    messages->push_back(receive(buffer, root, tag));
+  } else {
+    for (int peer = 0; peer < world_.size; ++peer) {
+      if (peer != root) messages->push_back(send(buffer, peer, tag));
+    }
+  }
+  return Collective([this, messages, operation] { wait(*messages, operation); });
+}
+
+// A message between two ranks is no turn of the others, so its tag counts no turns: messages of one label between one
+// pair arrive in the order in which they were sent.
+Collective Communicator::start_send(at::Tensor buffer, int to, const std::string& label) {
+  TESSERA_INVARIANT(connection_ != nullptr && to != world_.rank);
+  const std::string operation = fmt::format("message '{}' from rank {} to rank {}", label, world_.rank, to);
+  auto messages = std::make_shared<std::vector<Message>>();
+  messages->push_back(send(std::move(buffer), to, tag_of(channel_ + operation)));
+  return Collective([this, messages, operation] { wait(*messages, operation); });
+}
+
+Collective Communicator::start_receive(at::Tensor buffer, int from, const std::string& label) {
+  TESSERA_INVARIANT(connection_ != nullptr && from != world_.rank);
+  const std::string operation = fmt::format("message '{}' from rank {} to rank {}", label, from, world_.rank);
+  auto messages = std::make_shared<std::vector<Message>>();
+  messages->push_back(receive(std::move(buffer), from, tag_of(channel_ + operation)));
+  return Collective([this, messages, operation] { wait(*messages, operation); });
+}
+
+std::vector<std::string> Communicator::exchange_texts(const std::string& text, const std::string& label) {
+  if (!connection_) return {text};
+  const std::string prefix = fmt::format("exchange/{}/{}/{}", channel_, store_turn_++, label);
+  const auto key = [&](int rank) { return fmt::format("{}/{}", prefix, rank); };
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world_.size; ++rank) keys.push_back(key(rank));
+  try {
+    connection_->store->set(key(world_.rank), "=" + text);  // '=': the store refuses empty values in places
+    connection_->store->wait(keys, connection_->timeout);
+    std::vector<std::string> texts;
+    for (const std::string& each : keys) texts.push_back(connection_->store->get_to_str(each).substr(1));
+    // The last reader of a turn could delete its keys; a run has few of them, so they stay until the store closes.
+    return texts;
+  } catch (const std::exception& error) {
+    std::vector<int> missing;
+    try {
+      for (int rank = 0; rank < world_.size; ++rank) {
+        if (!connection_->store->check({key(rank)})) missing.push_back(rank);
+      }
+    } catch (const std::exception&) {  // the store is gone, so rank 0 is
+      throw Error(ErrorKind::kPeer, {fmt::format("rank 0 went away during '{}'", label),
+                                     fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
+    }
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} did not reach '{}' within {}", fmt::join(missing, ", rank "),
+                                               label, format_duration(connection_->timeout)),
+                                   fmt::format("rank {}", world_.rank), "look at that rank's output"});
+  }
+}
+
+void Communicator::barrier(const std::string& label) { exchange_texts("", label); }
+
+}  // namespace tessera::comm

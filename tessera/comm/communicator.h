@@ -1,0 +1,101 @@
+// A group of ranks and what they exchange, over any c10d::Backend.
+//
+//   auto gathering = world->start_all_gather(full, slice, "layers.3");     // returns at once
+//   …
+//   gathering.finish();                                                     // waits; `full` is filled
+//
+// Each collective carries a label saying what it moves (a unit's name). Messages are matched by (collective, label,
+// turn), so a rank that runs something else than its peers is never given the wrong bytes: both wait, and when the
+// time-out expires the error names rank, collective and label of each. A peer that dies is an error at once.
+//
+// Sums are added in rank order, in fp32, and rounded once (ordered_sum.h), so an all-reduce has the same bits as a
+// reduce-scatter followed by an all-gather.
+//
+// Tensors: contiguous, on the CPU; they are borrowed until finish() returns. A communicator is used by one thread at a
+// time (autograd's backward thread counts as its caller's). Every rank issues the same collectives; within one channel
+// (see with_channel) in the same order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/rendezvous.h"
+
+namespace tessera::comm {
+
+// A collective in flight. Move-only; finish() must be called exactly once, or the handle be destroyed during unwinding,
+// in which case the messages in flight keep their tensors alive until they end.
+class Collective {
+ public:
+  Collective() = default;
+  void finish();
+  bool in_flight() const { return finish_ != nullptr; }
+
+ private:
+  friend class Communicator;
+  explicit Collective(std::function<void()> finish) : finish_(std::move(finish)) {}
+  std::function<void()> finish_;
+};
+
+class Communicator {
+ public:
+  struct Connection;  // the backend, the store and the time-out, which all channels share
+
+  Communicator(const World& world, std::shared_ptr<Connection> connection);
+  ~Communicator();
+
+  // A world of one: every collective is a copy.
+  static std::shared_ptr<Communicator> alone();
+
+  int rank() const { return world_.rank; }
+  int local_rank() const { return world_.local_rank; }
+  int size() const { return world_.size; }
+
+  // The same ranks and connections with a turn count of its own: collectives of two channels may interleave differently
+  // on each rank (the gathers of stage 3 and the reductions of backward do). Every rank creates its channels in the
+  // same order.
+  std::shared_ptr<Communicator> with_channel(const std::string& name);
+
+  // full (size * slice.numel()) = every rank's slice in rank order. `slice` may lie inside `full` at its own place.
+  Collective start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label);
+
+  // slice = scale * sum over ranks of their full's part for this rank. `slice` may lie inside `full` at its own place.
+  Collective start_reduce_scatter(at::Tensor slice, at::Tensor full, double scale, const std::string& label);
+
+  // buffer = scale * sum over ranks of buffer.
+  Collective start_all_reduce(at::Tensor buffer, double scale, const std::string& label);
+
+  // Every rank's buffer = that of `root`.
+  Collective start_broadcast(at::Tensor buffer, int root, const std::string& label);
+
+  Collective start_send(at::Tensor buffer, int to, const std::string& label);
+  Collective start_receive(at::Tensor buffer, int from, const std::string& label);
+
+  // Returns once every rank has come here with this label; the time-out's error names the ranks that have not.
+  void barrier(const std::string& label);
+
+  // Every rank's text, in rank order: for error reports and other small matters, through the store.
+  std::vector<std::string> exchange_texts(const std::string& text, const std::string& label);
+
+ private:
+  struct Message;
+  Communicator(const Communicator& parent, const std::string& channel);
+
+  int32_t next_tag(const std::string& operation);
+  Message send(at::Tensor buffer, int to, int32_t tag) const;
+  Message receive(at::Tensor buffer, int from, int32_t tag) const;
+  void wait(std::vector<Message>& messages, const std::string& operation) const;
+  [[noreturn]] void explain(int peer, const std::string& operation, bool late, const std::string& reason) const;
+
+  World world_;
+  std::shared_ptr<Connection> connection_;  // null in a world of one
+  std::string channel_;
+  int64_t turn_ = 0;
+  int64_t store_turn_ = 0;
+};
+
+}  // namespace tessera::comm

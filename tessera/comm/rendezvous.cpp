@@ -1,0 +1,163 @@
+#include "tessera/comm/rendezvous.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "tessera/base/deadline.h"
+#include "tessera/base/env.h"
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/comm/backends.h"
+#include "tessera/comm/communicator.h"
+#include "tessera/comm/connection.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How one launcher says who a process is.
+struct RankVariables {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+};
+
+constexpr RankVariables kRankVariables[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+    {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+};
+
+// The first host of Slurm's list in its short form: "gpu[03-05,9],login1" begins with "gpu03".
+std::string first_slurm_host(const std::string& list) {
+  const size_t end = list.find_first_of("[,");
+  std::string host = list.substr(0, end);
+  if (end != std::string::npos && list[end] == '[') {
+    const size_t stop = list.find_first_of(",-]", end + 1);
+    host += list.substr(end + 1, stop - end - 1);
+  }
+  return host;
+}
+
+std::string master_addr_of(const std::string& launcher) {
+  if (const auto addr = env_text("MASTER_ADDR")) return *addr;
+  if (launcher == "Slurm") {
+    if (const auto hosts = env_text("SLURM_JOB_NODELIST")) return first_slurm_host(*hosts);
+  }
+  throw Error(ErrorKind::kUsage, {"MASTER_ADDR is not set, so the ranks cannot find each other",
+                                  "the environment set by " + launcher, "export MASTER_ADDR=<host of rank 0>"});
+}
+
+milliseconds timeout_of(const InitOptions& options) {
+  if (options.timeout.count() > 0) return options.timeout;
+  const int64_t seconds = env_int("TESSERA_TIMEOUT").value_or(600);
+  if (seconds < 1) {
+    throw Error(ErrorKind::kUsage,
+                {fmt::format("TESSERA_TIMEOUT is {}", seconds), "the environment", "give at least 1 second"});
+  }
+  return std::chrono::seconds(seconds);
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(world.master_port);
+  options.isServer = world.rank == 0 && !world.store_is_running;
+  options.numWorkers = world.size;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  const std::string place = fmt::format("{}:{}", world.master_addr, world.master_port);
+  try {
+    return c10::make_intrusive<c10d::PrefixStore>("tessera",
+                                                  c10::make_intrusive<c10d::TCPStore>(world.master_addr, options));
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    const bool taken = text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
+    if (options.isServer && taken) {
+      throw Error(ErrorKind::kMachine, {fmt::format("port {} is already in use", world.master_port), place,
+                                        "choose another MASTER_PORT (tessera launch picks a free one by itself)"});
+    }
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} could not reach the rendezvous of rank 0: {}", world.rank,
+                                               text.substr(0, text.find('\n'))),
+                                   place, "check that rank 0 runs, and MASTER_ADDR and MASTER_PORT"});
+  }
+}
+
+std::string joined_key(int rank) { return fmt::format("joined/{}", rank); }
+
+void wait_for_everybody(c10d::Store& store, const World& world, milliseconds timeout) {
+  store.set(joined_key(world.rank), "1");
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world.size; ++rank) keys.push_back(joined_key(rank));
+  try {
+    store.wait(keys, timeout);
+  } catch (const std::exception&) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < world.size; ++rank) {
+      if (!store.check({joined_key(rank)})) missing.push_back(rank);
+    }
+    throw Error(ErrorKind::kPeer,
+                {fmt::format("rank {} did not join the run within {} s", fmt::join(missing, ", rank "),
+                             std::chrono::duration_cast<std::chrono::seconds>(timeout).count()),
+                 fmt::format("{}:{}, a run of {} ranks", world.master_addr, world.master_port, world.size),
+                 "look at that rank's output, and that WORLD_SIZE is the number of processes started"});
+  }
+}
+
+}  // namespace
+
+World world_from_environment() {
+  for (const RankVariables& names : kRankVariables) {
+    const auto rank = env_int(names.rank);
+    const auto size = env_int(names.size);
+    if (!rank && !size) continue;
+    if (!rank || !size) {
+      throw Error(ErrorKind::kUsage, {fmt::format("{} is set but {} is not", rank ? names.rank : names.size,
+                                                  rank ? names.size : names.rank),
+                                      "the environment", "set both, or neither for a run of one process"});
+    }
+    if (*size < 1 || *rank < 0 || *rank >= *size) {
+      throw Error(ErrorKind::kUsage,
+                  {fmt::format("{}={} does not lie in a world of {}={}", names.rank, *rank, names.size, *size),
+                   "the environment", "ranks count from 0 to world size - 1"});
+    }
+    World world{.rank = static_cast<int>(*rank),
+                .local_rank = static_cast<int>(env_int(names.local_rank).value_or(*rank)),
+                .size = static_cast<int>(*size)};
+    if (world.size == 1) return world;
+    world.master_addr = master_addr_of(names.launcher);
+    world.master_port = static_cast<int>(env_int("MASTER_PORT").value_or(29500));
+    if (world.master_port < 1 || world.master_port > 65535) {
+      throw Error(ErrorKind::kUsage,
+                  {fmt::format("MASTER_PORT is {}", world.master_port), "the environment", "use a port of 1 to 65535"});
+    }
+    world.store_is_running = env_text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    return world;
+  }
+  return {};
+}
+
+std::shared_ptr<Communicator> init_distributed(const InitOptions& options) {
+  return init_distributed(world_from_environment(), options);
+}
+
+std::shared_ptr<Communicator> init_distributed(const World& world, const InitOptions& options) {
+  set_log_rank(world.rank, world.size);
+  if (world.size == 1) return Communicator::alone();
+  const milliseconds timeout = timeout_of(options);
+  auto store = open_store(world, timeout);
+  wait_for_everybody(*store, world, timeout);
+  auto backend = backends().find("gloo", "init_distributed").make({store, world, timeout});
+  log_debug("joined a world of {} through {}:{}", world.size, world.master_addr, world.master_port);
+  std::shared_ptr<Communicator::Connection> connection(
+      new Communicator::Connection{backend, store, timeout, WaitBoard(store, world.rank, world.size)});
+  return std::make_shared<Communicator>(world, std::move(connection));
+}
+
+}  // namespace tessera::comm

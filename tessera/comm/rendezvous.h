@@ -1,0 +1,43 @@
+// How the processes of a run find each other.
+//
+// Protocol:
+//   0) (all ranks)  world_from_environment: who am I, how many are we, where is rank 0?
+//   1) (rank 0)     opens a key-value store at master_addr:master_port; refused at once when the port is taken
+//   2) (all ranks)  connect to it, write "joined/<rank>", and wait for every other rank's
+//   3) (all ranks)  connect the data plane (gloo) to every other rank
+// A world of one does none of this and needs no environment.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+namespace tessera::comm {
+
+class Communicator;
+
+struct World {
+  int rank = 0;
+  int local_rank = 0;  // rank within the host
+  int size = 1;
+  std::string master_addr;
+  int master_port = 0;
+  bool store_is_running = false;  // torchrun's agent already serves the store at master_port
+};
+
+// From RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun, DeepSpeed and `tessera launch` set them,
+// else from what Slurm (SLURM_PROCID, …), OpenMPI (OMPI_COMM_WORLD_RANK, …) or MPICH (PMI_RANK, …) set; else a world of
+// one. ErrorKind::kUsage names a variable that is missing or makes no sense.
+World world_from_environment();
+
+struct InitOptions {
+  // For each wait of the run, rendezvous included. Zero: TESSERA_TIMEOUT seconds if set, else 600 s.
+  std::chrono::milliseconds timeout{0};
+};
+
+// Joins the run. Collective: every rank calls it. The result is shared by all that communicate; the last owner closes
+// the connections. Errors: ErrorKind::kMachine (port in use), ErrorKind::kPeer (names the ranks that did not come).
+std::shared_ptr<Communicator> init_distributed(const InitOptions& options = {});
+std::shared_ptr<Communicator> init_distributed(const World& world, const InitOptions& options = {});
+
+}  // namespace tessera::comm

@@ -1,0 +1,80 @@
+#include "tessera/comm/wait_board.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+namespace tessera::comm {
+namespace {
+
+constexpr std::chrono::milliseconds kLook{500};  // a wait that two looks see is said
+
+std::string key_of(int rank) { return fmt::format("waiting/{}", rank); }
+
+}  // namespace
+
+WaitBoard::WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size)
+    : store_(store->clone()), rank_(rank), world_size_(world_size), watcher_([this] { watch(); }) {}
+
+WaitBoard::~WaitBoard() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  watcher_.join();
+}
+
+void WaitBoard::begin(const std::string& operation) {
+  const std::lock_guard lock(mutex_);
+  operation_ = operation;
+  ++wait_number_;
+}
+
+void WaitBoard::end() {
+  const std::lock_guard lock(mutex_);
+  operation_.clear();
+}
+
+void WaitBoard::watch() {
+  int64_t seen = 0;
+  bool said = false;
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kLook, [this] { return stopping_; })) {
+    const bool still_waits = !operation_.empty() && wait_number_ == seen;
+    seen = wait_number_;
+    if (still_waits == said) continue;
+    const std::string operation = operation_;
+    lock.unlock();
+    try {
+      if (still_waits) {
+        store_->set(key_of(rank_), operation);
+      } else {
+        store_->deleteKey(key_of(rank_));
+      }
+      said = still_waits;
+    } catch (const std::exception&) {  // rank 0 and its store are gone: the backend tells the waiting thread
+    }
+    lock.lock();
+  }
+}
+
+std::string WaitBoard::describe_others() const {
+  std::this_thread::sleep_for(3 * kLook);
+  std::string text;
+  try {
+    const auto store = store_->clone();
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (rank == rank_) continue;
+      const bool waits = store->check({key_of(rank)});
+      text += fmt::format(
+          "{}rank {} {}", text.empty() ? "" : "; ", rank,
+          waits ? "waits in the " + store->get_to_str(key_of(rank)) : std::string("waits in no collective"));
+    }
+  } catch (const std::exception&) {
+    return "";
+  }
+  return text;
+}
+
+}  // namespace tessera::comm

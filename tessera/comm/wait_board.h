@@ -1,0 +1,44 @@
+// What each rank waits for, told to the others: so that an expired wait can say who is where.
+//
+// A rank that has waited for about a second in one collective says so in the store (a thread of its own writes it,
+// since the waiting thread is inside the backend); when a wait fails, read_all tells what every rank said. A wait
+// shorter than that costs two unlocked stores. One wait at a time, from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+namespace tessera::comm {
+
+class WaitBoard {
+ public:
+  // `store` is cloned: a store serves one thread at a time.
+  WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size);
+  ~WaitBoard();
+
+  void begin(const std::string& operation);
+  void end();
+
+  // For each other rank "rank 2 waits in the gather of 'layers.3'", or that it waits in no collective. Takes a moment,
+  // so that ranks which began to wait just now have time to say so. Empty when the store is gone.
+  std::string describe_others() const;
+
+ private:
+  void watch();
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  int rank_;
+  int world_size_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string operation_;  // empty: not waiting
+  int64_t wait_number_ = 0;
+  bool stopping_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace tessera::comm

@@ -1,0 +1,295 @@
+#include "tessera/config/ds_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/config/commented_json.h"
+#include "tessera/config/fill_auto.h"
+#include "tessera/config/key_check.h"
+#include "tessera/config/yaml_file.h"
+
+namespace tessera::config {
+namespace {
+
+// Old forms that are more than another name
+// ----------------------------------------------------------------------------
+
+// "zero_optimization": true means stage 1.
+void rewrite_zero_as_bool(Document& document, KeyCheck& check) {
+  const Pointer zero = pointer_to("zero_optimization");
+  if (!document.value.contains(zero) || !document.value.at(zero).is_boolean()) return;
+  const int stage = document.value.at(zero).get<bool>() ? 1 : 0;
+  const Place place = document.place(zero);
+  check.warnings.push_back(fmt::format(
+      "{}: 'zero_optimization' as true or false is an old form; write {{\"stage\": {}}}", place.text(), stage));
+  document.set(zero, {{"stage", stage}}, place);
+}
+
+// "cpu_offload": true means "offload_optimizer": {"device": "cpu"}.
+void rewrite_cpu_offload(Document& document, KeyCheck& check, const std::string& old_path,
+                         const std::string& new_path) {
+  const Pointer from = pointer_to(old_path), to = pointer_to(new_path);
+  if (!document.value.contains(from) || !document.value.at(from).is_boolean()) return;
+  if (document.value.contains(to)) return;  // both given: rename_aliases reports it
+  const Place place = document.place(from);
+  const bool on = document.value.at(from).get<bool>();
+  document.erase(from);
+  check.warnings.push_back(fmt::format("{}: '{}' is an old form; write '{}': {{\"device\": \"{}\"}}", place.text(),
+                                       old_path, new_path, on ? "cpu" : "none"));
+  if (on) document.set(to / "device", "cpu", place);
+}
+
+void rewrite_old_forms(Document& document, KeyCheck& check) {
+  rewrite_zero_as_bool(document, check);
+  rewrite_cpu_offload(document, check, "zero_optimization.cpu_offload", "zero_optimization.offload_optimizer");
+  rewrite_cpu_offload(document, check, "zero_optimization.cpu_offload_param", "zero_optimization.offload_param");
+  // A block without "params" takes the defaults of all of them; the required ones are then reported by name.
+  for (const char* block : {"optimizer", "scheduler"}) {
+    const Pointer at = pointer_to(block);
+    if (!document.value.contains(at) || !document.value.at(at).is_object()) continue;
+    if (!document.value.contains(at / "params") || document.value.at(at / "params").is_null()) {
+      document.set(at / "params", Json::object(), document.place(at));
+    }
+  }
+}
+
+// From rows to fields
+// ----------------------------------------------------------------------------------------------------
+
+ResolvedKey& row_of(DsConfig& config, std::string_view path) {
+  const auto found =
+      std::find_if(config.keys.begin(), config.keys.end(), [&](const auto& key) { return key.path == path; });
+  TESSERA_INVARIANT(found != config.keys.end());
+  return *found;
+}
+
+// DeepSpeed's three batch keys: "auto" where the door knows nothing counts as not given.
+void resolve_batch(DsConfig& config, const DsConfigInput& input) {
+  ResolvedKey& global = row_of(config, "train_batch_size");
+  ResolvedKey& micro = row_of(config, "train_micro_batch_size_per_gpu");
+  ResolvedKey& accumulation = row_of(config, "gradient_accumulation_steps");
+  const auto number = [](const ResolvedKey& key, std::optional<int64_t> known) -> std::optional<int64_t> {
+    if (key.value == "auto") return known;
+    return key.value.is_null() ? std::nullopt : std::optional(key.value.get<int64_t>());
+  };
+  std::optional<int64_t> micro_value = number(micro, input.auto_values.micro_batch);
+  const std::optional<int64_t> global_value = number(global, std::nullopt);
+  if (!micro_value && !global_value && (micro.given || global.given)) micro_value = 1;
+  const std::string where = global.given ? global.where : micro.given ? micro.where : config.name;
+  config.batch = resolve_batch_sizes(global_value, micro_value, number(accumulation, input.auto_values.accumulation),
+                                     input.data_parallel_size, where);
+
+  const auto fill = [&](ResolvedKey& key, int64_t value, const std::string& formula) {
+    if (key.given && key.value != "auto") return;
+    key.origin = key.given ? fmt::format("auto at {} -> {}", key.where, formula) : formula;
+    key.value = value;
+  };
+  fill(global, config.batch.global,
+       fmt::format("micro {} x accumulation {} x {} data-parallel ranks", config.batch.micro, config.batch.accumulation,
+                   input.data_parallel_size));
+  fill(micro, config.batch.micro, "from the batch keys");
+  fill(accumulation, config.batch.accumulation, "from the batch keys");
+}
+
+// Spellings of a dtype in data_types and communication_data_type.
+std::string short_dtype(std::string name) {
+  if (name.rfind("torch.", 0) == 0) name.erase(0, 6);
+  if (name == "float32" || name == "float") return "fp32";
+  if (name == "bfloat16") return "bf16";
+  if (name == "float16" || name == "half") return "fp16";
+  return name;
+}
+
+const char* compute_dtype(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return "fp32";
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp16:
+      return "fp16";
+  }
+  return "";
+}
+
+OffloadOptions offload_of(const DsConfig& config, const std::string& block) {
+  const Json& path = config.value(block + ".nvme_path");
+  return {.device = config.value(block + ".device").get<std::string>(),
+          .nvme_path = path.is_null() ? "" : path.get<std::string>(),
+          .pin_memory = config.value(block + ".pin_memory").get<bool>()};
+}
+
+ZeroOptions zero_of(const DsConfig& config) {
+  const auto elements = [&](const char* key) {
+    return config.value(std::string("zero_optimization.") + key).get<int64_t>();
+  };
+  return {.stage = config.value("zero_optimization.stage").get<int>(),
+          .offload_optimizer = offload_of(config, "zero_optimization.offload_optimizer"),
+          .offload_param = offload_of(config, "zero_optimization.offload_param"),
+          .reduce_bucket_size = elements("reduce_bucket_size"),
+          .allgather_bucket_size = elements("allgather_bucket_size"),
+          .prefetch_bucket_size = elements("stage3_prefetch_bucket_size"),
+          .param_persistence_threshold = elements("stage3_param_persistence_threshold"),
+          .sub_group_size = elements("sub_group_size")};
+}
+
+OptimizerOptions optimizer_of(const DsConfig& config, const Document& document) {
+  OptimizerOptions options;
+  options.type = config.value("optimizer.type").get<std::string>();
+  options.where = document.place(pointer_to("optimizer.type")).text();
+  if (options.type != "Adam" && options.type != "AdamW") return options;
+  const Json& betas = config.value("optimizer.params.betas");
+  options.lr = config.value("optimizer.params.lr").get<double>();
+  options.beta1 = betas.at(0).get<double>();
+  options.beta2 = betas.at(1).get<double>();
+  options.eps = config.value("optimizer.params.eps").get<double>();
+  options.weight_decay = config.value("optimizer.params.weight_decay").get<double>();
+  options.bias_correction = config.value("optimizer.params.bias_correction").get<bool>();
+  options.decoupled_decay = options.type == "AdamW" || config.value("optimizer.params.adam_w_mode").get<bool>();
+  return options;
+}
+
+SchedulerOptions scheduler_of(const DsConfig& config, const Document& document) {
+  const std::string prefix = "scheduler.params.";
+  SchedulerOptions options{config.value("scheduler.type").get<std::string>(), Json::object(),
+                           document.place(pointer_to("scheduler.type")).text()};
+  for (const ResolvedKey& key : config.keys) {
+    if (key.path.rfind(prefix, 0) == 0) options.params[key.path.substr(prefix.size())] = key.value;
+  }
+  return options;
+}
+
+// Keys that are right one by one and contradict each other.
+void check_together(const DsConfig& config, const Document& document, Problems& problems) {
+  const auto place = [&](std::string_view path) { return document.place(pointer_to(path)); };
+  if (config.value("fp16.enabled") == true && config.value("bf16.enabled") == true) {
+    problems.add("'fp16.enabled' and 'bf16.enabled' are both true", place("fp16.enabled"),
+                 fmt::format("keep one; bf16 is enabled at {}", place("bf16.enabled").text()));
+  }
+  for (const std::string block : {"zero_optimization.offload_optimizer", "zero_optimization.offload_param"}) {
+    if (config.value(block + ".device") == "nvme" && config.value(block + ".nvme_path").is_null()) {
+      problems.add(fmt::format("'{}.device' is \"nvme\", but there is no 'nvme_path'", block), place(block + ".device"),
+                   "add nvme_path: a folder on the drive");
+    }
+  }
+  const double ratio = config.value("zero_optimization.offload_optimizer.ratio").get<double>();
+  if (ratio < 1 && config.value("zero_optimization.stage") != 3) {
+    problems.add(fmt::format("'zero_optimization.offload_optimizer.ratio' is {}, which only stage 3 can do", ratio),
+                 place("zero_optimization.offload_optimizer.ratio"), "use 1.0, or set zero_optimization.stage to 3");
+  }
+  if (config.value("fp16.enabled") == true && config.value("fp16.loss_scale") == 0) {
+    for (const std::string key : {"fp16.loss_scale_window", "fp16.min_loss_scale"}) {
+      if (config.value(key) == 0) {
+        problems.add(fmt::format("'{}' is 0 with a dynamic loss scale", key), place(key), "use a whole number above 0");
+      }
+    }
+  }
+}
+
+Precision precision_of(const DsConfig& config) {
+  if (config.value("bf16.enabled") == true) return Precision::kBf16;
+  return config.value("fp16.enabled") == true ? Precision::kFp16 : Precision::kFp32;
+}
+
+bool is_supported(const Key& key, const Json& value, Precision precision) {
+  if (key.status != Status::kNotYet || value == default_of(key)) return true;
+  if (key.notes.supported == "compute") return short_dtype(value.get<std::string>()) == compute_dtype(precision);
+  if (key.notes.supported.empty()) return false;
+  const Json fine = Json::parse(key.notes.supported);
+  return std::find(fine.begin(), fine.end(), value) != fine.end();
+}
+
+}  // namespace
+
+const Json& DsConfig::value(std::string_view path) const {
+  for (const ResolvedKey& key : keys) {
+    if (key.path == path) return key.value;
+  }
+  // A key of a block that is not there: its default.
+  static const std::map<std::string, Json, std::less<>> kDefaults = [] {
+    std::map<std::string, Json, std::less<>> result;
+    for (const Key& key : ds_config_keys()) result.emplace(key.path, default_of(key));
+    return result;
+  }();
+  const auto found = kDefaults.find(path);
+  TESSERA_INVARIANT(found != kDefaults.end());
+  return found->second;
+}
+
+DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
+  Document document = written;
+  if (!document.value.is_object()) {
+    throw Error(ErrorKind::kConfig, {"a ds_config is an object", document.place(Pointer()).text(),
+                                     "begin it with '{', or name the right file"});
+  }
+  KeyCheck check{.table = ds_config_keys(), .accepts_auto = accepts_auto, .lenient = !input.unknown_keys_are_errors};
+  rewrite_old_forms(document, check);
+  rename_aliases(document, check);
+  check_keys(document, check);
+  check.problems.raise();
+
+  DsConfig config;
+  config.name = document.name;
+  config.keys = resolve_keys(document, check.table);
+  fill_auto(config.keys, input.auto_values, document, check.problems);
+  check_together(config, document, check.problems);
+  check.problems.raise();
+  resolve_batch(config, input);
+
+  config.precision = precision_of(config);
+  config.gradient_clipping = config.value("gradient_clipping").get<double>();
+  config.zero = zero_of(config);
+  if (document.value.value("optimizer", Json()).is_object()) config.optimizer = optimizer_of(config, document);
+  if (document.value.value("scheduler", Json()).is_object()) config.scheduler = scheduler_of(config, document);
+  config.dataloader_drop_last = config.value("dataloader_drop_last").get<bool>();
+  if (const Json& steps = config.value("steps_per_print"); !steps.is_null())
+    config.steps_per_print = steps.get<int64_t>();
+  config.wall_clock_breakdown = config.value("wall_clock_breakdown").get<bool>();
+  config.warnings = std::move(check.warnings);
+  return config;
+}
+
+DsConfig load_ds_config(const std::string& path, const DsConfigInput& input) {
+  return parse_ds_config(parse_commented_json(read_text(path), path), input);
+}
+
+DsConfig parse_ds_config(const std::string& json_text, const std::string& name, const DsConfigInput& input) {
+  return parse_ds_config(parse_commented_json(json_text, name), input);
+}
+
+DsConfig parse_ds_config(const Json& value, const std::string& base, const DsConfigInput& input) {
+  return parse_ds_config(Document{base, value, {}}, input);
+}
+
+std::vector<NotYet> not_yet_supported(const DsConfig& config) {
+  std::vector<NotYet> result;
+  for (const ResolvedKey& key : config.keys) {
+    if (!key.given) continue;
+    const auto rows = ds_config_keys();
+    const auto row =
+        std::find_if(rows.begin(), rows.end(), [&](const Key& candidate) { return candidate.path == key.path; });
+    TESSERA_INVARIANT(row != rows.end());
+    if (is_supported(*row, key.value, config.precision)) continue;
+    std::string fix = fmt::format("use {}", row->default_value == "null" ? "no such key" : row->default_value);
+    if (row->default_value == "required") fix = "use one of " + std::string(row->notes.supported);
+    if (row->notes.supported == "compute")
+      fix = fmt::format("use \"{}\", the compute dtype", compute_dtype(config.precision));
+    result.push_back(
+        {key.path, fmt::format("'{}' is {}: not supported yet", key.path, key.value.dump()), key.where, fix});
+  }
+  return result;
+}
+
+void require_supported(const DsConfig& config) {
+  const std::vector<NotYet> missing = not_yet_supported(config);
+  if (missing.empty()) return;
+  if (missing.size() == 1) throw Error(ErrorKind::kConfig, {missing[0].what, missing[0].where, missing[0].fix});
+  std::string what = fmt::format("{} keys ask for what this version does not do yet", missing.size());
+  for (const NotYet& key : missing) what += fmt::format("\n  {}: {}; {}", key.where, key.what, key.fix);
+  throw Error(ErrorKind::kConfig, {what, missing[0].where, "mend each of them as its line says"});
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,119 @@
+// A DeepSpeed configuration, read, checked and resolved: every "auto" filled in, the batch arithmetic done, each key
+// explained. Start at load_ds_config (a file) or parse_ds_config (text or a JSON value, as the other doors have it).
+//
+// Reading and judging are two steps. load/parse refuse what is wrong: syntax, duplicate or unknown keys, types, ranges,
+// contradictions (ErrorKind::kConfig, all problems of the file in one error, each with file:line:column). What is right
+// but not built yet parses; require_supported() refuses it, and the engine calls that before it starts.
+//
+// Values; immutable by convention once returned, safe to read from any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/config/auto_values.h"
+#include "tessera/config/batch_sizes.h"
+#include "tessera/config/where.h"
+
+namespace tessera::config {
+
+enum class Precision { kFp32, kBf16, kFp16 };  // of the forward and backward pass
+
+struct OptimizerOptions {
+  std::string type;  // as DeepSpeed spells it: "Adam", "AdamW", …; only Adam and AdamW fill the fields below
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  bool decoupled_decay = true;  // AdamW's rule; false: L2 added to the gradient ("Adam" with adam_w_mode false)
+  bool bias_correction = true;
+  std::string where;
+};
+
+struct SchedulerOptions {
+  std::string type;  // WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest
+  Json params;       // every parameter of that type, checked, defaults filled in; null where DeepSpeed has None
+  std::string where;
+};
+
+struct OffloadOptions {
+  std::string device = "none";  // none, cpu or nvme
+  std::string nvme_path;        // empty when not given
+  bool pin_memory = true;
+};
+
+struct ZeroOptions {
+  int stage = 0;  // 0: nothing is sharded; 1: optimizer state; 2: and gradients; 3: and parameters
+  OffloadOptions offload_optimizer;
+  OffloadOptions offload_param;
+  int64_t reduce_bucket_size = 500'000'000;  // elements, like the next four
+  int64_t allgather_bucket_size = 500'000'000;
+  int64_t prefetch_bucket_size = 50'000'000;
+  int64_t param_persistence_threshold = 100'000;
+  int64_t sub_group_size = 1'000'000'000;
+};
+
+// One row of the resolved configuration.
+struct ResolvedKey {
+  std::string path;    // "zero_optimization.stage"
+  Json value;          // after "auto", defaults and the batch arithmetic
+  std::string origin;  // "ds.json:3:5", "default", "auto at ds.json:4:5 -> micro x accumulation x ranks"
+  bool given = false;  // written by the user, "auto" included
+  std::string where;   // its place when it is given, else empty
+};
+
+struct DsConfig {
+  std::string name;  // the file, for messages
+  BatchSizes batch;
+  Precision precision = Precision::kFp32;
+  double gradient_clipping = 1.0;  // global L2 norm; 0: no clipping
+  ZeroOptions zero;
+  std::optional<OptimizerOptions> optimizer;  // none: the program brings its own
+  std::optional<SchedulerOptions> scheduler;
+  bool dataloader_drop_last = false;
+  std::optional<int64_t> steps_per_print;  // none: never
+  bool wall_clock_breakdown = false;
+
+  std::vector<std::string> warnings;  // one line each, with its place; the caller logs them
+  std::vector<ResolvedKey> keys;      // every key that applies, in the order of the table
+
+  // The resolved value of any key of the table, e.g. "aio.queue_depth"; an unknown path is our bug.
+  const Json& value(std::string_view path) const;
+};
+
+struct DsConfigInput {
+  int64_t data_parallel_size = 1;
+  AutoValues auto_values = {};
+  // False for callers whose users pass unknown keys on purpose: those become warnings, and text that spells a number or
+  // a bool ("true", "16") is taken as such, as DeepSpeed does.
+  bool unknown_keys_are_errors = true;
+};
+
+DsConfig load_ds_config(const std::string& path, const DsConfigInput& input);
+
+// `name` is shown as the file in every place.
+DsConfig parse_ds_config(const std::string& json_text, const std::string& name, const DsConfigInput& input);
+
+// Of a value that a program built; `base` is the place shown for all of its keys, e.g. "the config argument".
+DsConfig parse_ds_config(const Json& value, const std::string& base, const DsConfigInput& input);
+
+// Of an object that stands inside another file, with its places.
+DsConfig parse_ds_config(const Document& document, const DsConfigInput& input);
+
+// What the configuration asks for that this version does not do, one entry a key. Empty: all of it is supported.
+struct NotYet {
+  std::string path;
+  std::string what;   // "'fp16.enabled' is true: not supported yet"
+  std::string where;  // place of the key
+  std::string fix;
+};
+std::vector<NotYet> not_yet_supported(const DsConfig& config);
+
+// Throws ErrorKind::kConfig that lists not_yet_supported(), if there is any.
+void require_supported(const DsConfig& config);
+
+}  // namespace tessera::config

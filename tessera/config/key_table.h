@@ -1,0 +1,86 @@
+// The one list of keys. Each row says of a key its type and range, its default, what it means, and what this version
+// makes of it; reading, checking, explaining (`tessera config keys`, docs/config.md) and the tests all walk these rows.
+//
+// To support a key that was refused: change its status here (or widen `supported`), and read it where it acts.
+// Constant data; safe to read from any thread.
+#pragma once
+
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/config/where.h"
+
+namespace tessera::config {
+
+enum class Status {
+  kHonoured,    // acts as described
+  kNoEffect,    // accepted; a warning when it is set to something else than its default
+  kNotYet,      // accepted at its default and at the values in `supported`; an error otherwise
+  kAlias,       // another name of the key in `instead`
+  kDeprecated,  // an old name of the key in `instead`; a warning
+  kRemoved,     // refused; `instead` says why and what to write
+};
+
+enum class Type {
+  kBool,
+  kInt,         // 5e8 is one
+  kIntOrNever,  // infinity means never
+  kNumber,
+  kNumberOrList,  // one value, or one a parameter group
+  kPair,          // two numbers
+  kText,
+  kTextList,  // a list of text; a single text is a list of one
+  kChoice,    // one of `choices`
+  kIntOrChoice,
+  kObject,      // its keys are rows of their own
+  kOpenObject,  // its keys are not checked
+  kAny,
+};
+
+struct Kind {
+  Type type;
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool above_low = false;         // low itself is out of range
+  bool below_high = false;        // high itself is out of range
+  std::string_view choices = {};  // "none|cpu|nvme"; compared without regard to case
+};
+
+// What only some rows have.
+struct Notes {
+  std::string_view supported = {};  // kNotYet: JSON list of the values that are fine; "compute": the compute dtype
+  std::string_view instead = {};    // kAlias, kDeprecated: the path; kRemoved: the reason and the remedy
+  std::string_view when = {};       // only for these values of the block's key `type`, "WarmupLR|WarmupDecayLR"
+};
+
+struct Key {
+  std::string_view path;  // "zero_optimization.stage"
+  Kind kind;
+  std::string_view default_value;  // as JSON; "null": absent; "required": must be given when its object is
+  Status status;
+  std::string_view meaning;
+  Notes notes = {};
+};
+
+// In the order in which they are shown. Parents come before their children.
+std::span<const Key> ds_config_keys();
+std::span<const Key> run_file_keys();
+
+// "int >= 0", "none, cpu or nvme": the type and range as people read it.
+std::string describe(const Kind& kind);
+std::string describe(Status status);
+
+// The default as a value; null also for "required".
+Json default_of(const Key& key);
+
+// "a|b|c" -> {"a", "b", "c"}.
+std::vector<std::string> split_choices(std::string_view choices);
+
+// Whether a row applies when its block's `type` is this (empty: the block has none, or its type is not listed
+// anywhere).
+bool applies(const Key& key, std::string_view type);
+
+}  // namespace tessera::config

@@ -1,0 +1,135 @@
+#include "tessera/config/run_file.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "tessera/base/error.h"
+#include "tessera/config/commented_json.h"
+#include "tessera/config/key_check.h"
+#include "tessera/config/overrides.h"
+#include "tessera/config/yaml_file.h"
+
+namespace tessera::config {
+namespace {
+
+bool is_under_deepspeed(const std::string& override_text) { return override_text.rfind("deepspeed.", 0) == 0; }
+
+// A path in the file is relative to its folder, one from the command line to the current folder.
+class Paths {
+ public:
+  Paths(const std::string& run_file, const Document& document)
+      : folder_(std::filesystem::path(run_file).parent_path()), document_(document) {}
+
+  std::string resolve(const std::string& path, const Pointer& key) const {
+    const bool from_command_line = document_.place(key).line == 0;
+    return from_command_line ? path : (folder_ / path).lexically_normal().string();
+  }
+
+ private:
+  std::filesystem::path folder_;
+  const Document& document_;
+};
+
+Document deepspeed_of(const Document& document, const Paths& paths) {
+  const Pointer key = pointer_to("deepspeed");
+  const Json& value = document.value.at(key);
+  if (value.is_object()) return document.part(key);
+  if (!value.is_string()) {
+    throw Error(ErrorKind::kConfig, {fmt::format("'deepspeed' is {}", value.dump()), document.place(key).text(),
+                                     "write the name of a ds_config file, or the object itself"});
+  }
+  const std::string path = paths.resolve(value.get<std::string>(), key);
+  if (!std::filesystem::exists(path)) {
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("'deepspeed' names a file that does not exist: {}", path), document.place(key).text(),
+                 "mend the path; it is relative to the run file's folder"});
+  }
+  return parse_commented_json(read_text(path), path);
+}
+
+const Json& value_of(const RunFile& run, std::string_view path) {
+  for (const ResolvedKey& key : run.keys) {
+    if (key.path == path) return key.value;
+  }
+  TESSERA_INVARIANT(!"every key of the run file's table has a row");
+}
+
+std::vector<std::string> files_of(const RunFile& run, const std::string& key, const Paths& paths) {
+  std::vector<std::string> files;
+  const Json& list = value_of(run, key);
+  for (const Json& file : list) files.push_back(paths.resolve(file.get<std::string>(), pointer_to(key)));
+  return files;
+}
+
+}  // namespace
+
+RunFile load_run_file(const std::string& path, const std::vector<std::string>& overrides) {
+  Document document = load_document(path);
+  if (!document.value.is_object()) {
+    throw Error(ErrorKind::kConfig, {"a run file is a map of keys", path, "begin it with 'model: {path: …}'"});
+  }
+  // Those under `deepspeed` wait until its file is read.
+  std::vector<std::string> own, of_deepspeed;
+  for (const std::string& text : overrides) {
+    if (is_under_deepspeed(text)) {
+      of_deepspeed.push_back(text.substr(std::string("deepspeed.").size()));
+    } else {
+      own.push_back(text);
+    }
+  }
+  apply_overrides(document, own);
+
+  KeyCheck check{.table = run_file_keys()};
+  check_keys(document, check);
+  if (document.value.contains(pointer_to("data.train")) && document.value["data"]["train"] == Json::array()) {
+    check.problems.add("'data.train' is empty", document.place(pointer_to("data.train")), "name at least one file");
+  }
+  check.problems.raise();
+
+  RunFile run;
+  run.name = path;
+  run.keys = resolve_keys(document, check.table);
+  const Paths paths(path, document);
+  const auto text = [&](const char* key) { return value_of(run, key).get<std::string>(); };
+  const auto number = [&](const char* key) { return value_of(run, key).get<int64_t>(); };
+
+  run.model.path = paths.resolve(text("model.path"), pointer_to("model.path"));
+  run.model.init = text("model.init") == "random" ? RunFile::Model::Init::kRandom : RunFile::Model::Init::kPretrained;
+  if (const Json& dropout = value_of(run, "model.dropout"); !dropout.is_null())
+    run.model.dropout = dropout.get<double>();
+  const bool own_tokenizer = !value_of(run, "tokenizer").is_null();
+  run.tokenizer = own_tokenizer ? paths.resolve(text("tokenizer"), pointer_to("tokenizer")) : run.model.path;
+  run.task = text("task");
+
+  run.data.train = files_of(run, "data.train", paths);
+  run.data.eval = files_of(run, "data.eval", paths);
+  run.data.text_column = text("data.text_column");
+  run.data.max_length = number("data.max_length");
+  run.data.padding =
+      text("data.padding") == "longest" ? RunFile::Data::Padding::kLongest : RunFile::Data::Padding::kMaxLength;
+  run.data.mlm_probability = value_of(run, "data.mlm_probability").get<double>();
+
+  run.training.epochs = value_of(run, "training.epochs").get<double>();
+  run.training.max_steps = number("training.max_steps");
+  run.training.seed = number("training.seed");
+  run.training.eval_steps = number("training.eval_steps");
+  run.training.save_steps = number("training.save_steps");
+  run.training.keep_last = number("training.keep_last");
+  run.training.device = text("training.device");
+
+  // A default output folder lies beside the run file, as a written one does.
+  const bool output_given = document.value.contains(pointer_to("output"));
+  run.output = output_given ? paths.resolve(text("output"), pointer_to("output"))
+                            : (std::filesystem::path(path).parent_path() / text("output")).string();
+
+  run.deepspeed = deepspeed_of(document, paths);
+  apply_overrides(run.deepspeed, of_deepspeed, "deepspeed.");
+  return run;
+}
+
+DsConfig resolve_ds_config(const RunFile& run, const DsConfigInput& input) {
+  return parse_ds_config(run.deepspeed, input);
+}
+
+}  // namespace tessera::config

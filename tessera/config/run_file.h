@@ -1,0 +1,72 @@
+// The run file of `tessera train`: which model, on which data, how long, with which ds_config. YAML or JSON, checked as
+// strictly as the ds_config, by the same kind of table.
+//
+//   model:     {path: models/minilm, init: pretrained, dropout: null}
+//   tokenizer: models/minilm                # default: model.path
+//   task:      mlm
+//   data:      {train: a.parquet, eval: b.parquet, text_column: text, max_length: 128, padding: max_length,
+//               mlm_probability: 0.15}
+//   training:  {epochs: 3, max_steps: 0, seed: 42, eval_steps: 0, save_steps: 0, keep_last: 2, device: auto}
+//   deepspeed: ds_config.json               # or the object itself
+//   output:    out
+//
+// A path written in the file is relative to the file's folder; one given by an override, to the current folder. The
+// ds_config is read along with the run file, so that its errors come early, and resolved once the number of ranks is
+// known. Errors are ErrorKind::kConfig with file:line:column. A value; safe to read from any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/config/ds_config.h"
+#include "tessera/config/where.h"
+
+namespace tessera::config {
+
+struct RunFile {
+  struct Model {
+    enum class Init { kPretrained, kRandom };
+    std::string path;  // a folder with config.json and weights
+    Init init = Init::kPretrained;
+    std::optional<double> dropout;  // overrides config.json
+  };
+  struct Data {
+    enum class Padding { kMaxLength, kLongest };
+    std::vector<std::string> train;  // files, at least one
+    std::vector<std::string> eval;   // may be empty
+    std::string text_column = "text";
+    int64_t max_length = 128;  // tokens
+    Padding padding = Padding::kMaxLength;
+    double mlm_probability = 0.15;
+  };
+  struct Training {
+    double epochs = 3;
+    int64_t max_steps = 0;  // optimizer steps; 0: as `epochs` says
+    int64_t seed = 42;
+    int64_t eval_steps = 0;       // evaluate every so many optimizer steps; 0: at the end of each epoch
+    int64_t save_steps = 0;       // save every so many optimizer steps; 0: at the end of each epoch
+    int64_t keep_last = 2;        // checkpoints that are kept; 0: all
+    std::string device = "auto";  // auto, cpu or cuda
+  };
+
+  std::string name;  // the run file, for messages
+  Model model;
+  std::string tokenizer;  // a folder
+  std::string task;
+  Data data;
+  Training training;
+  Document deepspeed;          // the ds_config as written, overrides applied; see resolve_ds_config
+  std::string output = "out";  // metrics.jsonl, checkpoints/, export/
+
+  std::vector<ResolvedKey> keys;  // every key with its value and where it came from
+};
+
+// `overrides` are "training.max_steps=50" or "deepspeed.zero_optimization.stage=3": the value is YAML, and a key under
+// `deepspeed` is set also when that names a file. An unknown key is an error, like one in the file.
+RunFile load_run_file(const std::string& path, const std::vector<std::string>& overrides);
+
+DsConfig resolve_ds_config(const RunFile& run, const DsConfigInput& input);
+
+}  // namespace tessera::config

@@ -1,0 +1,169 @@
+#include "tessera/config/yaml_file.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "tessera/base/error.h"
+#include "tessera/config/commented_json.h"
+
+namespace tessera::config {
+namespace {
+
+constexpr int kDeepest = 100;  // levels; also ends an alias that contains itself
+
+Json plain_scalar(const std::string& text) {
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (text == ".inf" || text == "+.inf" || text == ".Inf") return infinity;
+  if (text == "-.inf" || text == "-.Inf") return -infinity;
+  if (isdigit(static_cast<unsigned char>(text[0])) || text[0] == '-' || text[0] == '+' || text[0] == '.') {
+    const char* begin = text.data() + (text[0] == '+' ? 1 : 0);
+    const char* end = text.data() + text.size();
+    int64_t whole = 0;
+    if (const auto read = std::from_chars(begin, end, whole); read.ec == std::errc() && read.ptr == end) return whole;
+    double number = 0;
+    if (const auto read = std::from_chars(begin, end, number);
+        read.ec == std::errc() && read.ptr == end && std::isfinite(number)) {
+      return number;
+    }
+  }
+  return text;
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& name) : document_{name, {}, {}} {}
+
+  Document read(const YAML::Node& root) {
+    document_.value = value_of(root, Pointer(), 0);
+    return std::move(document_);
+  }
+
+ private:
+  Json value_of(const YAML::Node& node, const Pointer& key, int depth) {
+    if (depth > kDeepest) fail(node.Mark(), fmt::format("nested more than {} levels deep", kDeepest), "flatten it");
+    switch (node.Type()) {
+      case YAML::NodeType::Map:
+        return object_of(node, key, depth);
+      case YAML::NodeType::Sequence: {
+        Json array = Json::array();
+        for (const YAML::Node& element : node) {
+          const Pointer child = key / array.size();
+          document_.places[child.to_string()] = place_of(element.Mark());
+          array.push_back(value_of(element, child, depth + 1));
+        }
+        return array;
+      }
+      case YAML::NodeType::Scalar:
+        // Quoted text carries the tag "!": it stays text even when it looks like a number.
+        require_utf8(node);
+        return node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str" ? Json(node.Scalar())
+                                                                          : plain_scalar(node.Scalar());
+      default:
+        return nullptr;
+    }
+  }
+
+  Json object_of(const YAML::Node& node, const Pointer& key, int depth) {
+    Json object = Json::object();
+    for (const auto& entry : node) {
+      if (!entry.first.IsScalar()) fail(entry.first.Mark(), "a key must be a word", "write key: value");
+      require_utf8(entry.first);
+      const std::string name = entry.first.Scalar();
+      const Pointer child = key / name;
+      const Place place = place_of(entry.first.Mark());
+      if (object.contains(name)) {
+        fail(entry.first.Mark(), fmt::format("'{}' is given twice", dotted(child)),
+             fmt::format("keep one; the first is at {}", document_.places[child.to_string()].text()));
+      }
+      document_.places[child.to_string()] = place;
+      object[name] = value_of(entry.second, child, depth + 1);
+    }
+    return object;
+  }
+
+  // yaml-cpp passes any bytes on; nlohmann-json could then not print them.
+  void require_utf8(const YAML::Node& scalar) const {
+    try {
+      Json(scalar.Scalar()).dump();
+    } catch (const Json::exception&) {
+      fail(scalar.Mark(), "this text is not valid UTF-8", "save the file as UTF-8");
+    }
+  }
+
+  Place place_of(const YAML::Mark& mark) const { return {document_.name, mark.line + 1, mark.column + 1}; }
+
+  [[noreturn]] void fail(const YAML::Mark& mark, const std::string& what, const std::string& fix) const {
+    throw Error(ErrorKind::kConfig, {what, place_of(mark).text(), fix});
+  }
+
+  Document document_;
+};
+
+bool looks_like_json(const std::string& text) {
+  size_t at = text.compare(0, 3, "\xEF\xBB\xBF") == 0 ? 3 : 0;
+  while ((at = text.find_first_not_of(" \t\r\n", at)) != std::string::npos) {
+    if (text.compare(at, 2, "//") == 0) {
+      at = text.find('\n', at);
+    } else if (text.compare(at, 2, "/*") == 0) {
+      at = text.find("*/", at);
+      if (at != std::string::npos) at += 2;
+    } else {
+      return text[at] == '{';
+    }
+    if (at == std::string::npos) break;
+  }
+  return false;
+}
+
+}  // namespace
+
+Document parse_yaml(const std::string& text, const std::string& name) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      throw Error(ErrorKind::kConfig, {"there is more than one YAML document in the file", name, "keep one"});
+    }
+    return Reader(name).read(documents.empty() ? YAML::Node() : documents.front());
+  } catch (const YAML::Exception& error) {
+    const Place place{name, error.mark.line + 1, error.mark.column + 1};
+    throw Error(ErrorKind::kConfig, {"not valid YAML: " + error.msg, place.text(),
+                                     "check the indentation, the brackets and the quotes there"});
+  }
+}
+
+std::string read_text(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {
+    throw Error(ErrorKind::kConfig, {"this is a folder, not a configuration file", path, "name the file in it"});
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf())) {
+    const int reason = errno;
+    // An empty file leaves nothing to copy, which the stream calls a failure.
+    if (file && std::filesystem::is_empty(path)) return "";
+    throw Error(ErrorKind::kConfig, {"the configuration file cannot be read: " + errno_text(reason), path,
+                                     "check the name (paths are relative to the folder you are in)"});
+  }
+  return text.str();
+}
+
+Document load_document(const std::string& path) {
+  const std::string text = read_text(path);
+  const std::string extension = std::filesystem::path(path).extension().string();
+  const bool is_yaml = extension == ".yaml" || extension == ".yml";
+  const bool is_json = extension == ".json" || (!is_yaml && looks_like_json(text));
+  return is_json ? parse_commented_json(text, path) : parse_yaml(text, path);
+}
+
+}  // namespace tessera::config

@@ -1,0 +1,155 @@
+#include "tessera/engine/engine.h"
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/engine/random_state.h"
+#include "tessera/engine/wiring.h"
+#include "tessera/optim/optimizers.h"
+#include "tessera/zero/sharded_step.h"
+
+namespace tessera {
+
+config::DsConfig load_config_for(const std::string& path, const InitializeOptions& options) {
+  return config::load_ds_config(path, {.data_parallel_size = options.world ? options.world->size() : 1});
+}
+
+Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
+               const InitializeOptions& options)
+    : model_(std::move(model)), config_(config), world_(options.world ? options.world : comm::init_distributed()) {
+  config::require_supported(config_);
+  if (world_->rank() == 0) {
+    for (const std::string& warning : config_.warnings) log_warning("{}", warning);
+  }
+  engine::Wiring wiring = engine::wire(*model_, config_, options, world_);
+  optimizer_ = std::move(wiring.optimizer);
+  schedule_ = std::move(wiring.schedule);
+  initial_groups_ = wiring.groups;
+  groups_ = std::move(wiring.groups);
+  announcing_ = std::move(wiring.announcing);
+  sharded_ = std::move(wiring.sharded);
+  for (size_t number = 0; number < announcing_.size(); ++number) {
+    if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
+  }
+  apply_schedule();
+}
+
+Engine::~Engine() {
+  for (nn::UnitModuleBase* module : announcing_) {
+    if (module != nullptr) module->set_observer(nullptr, 0);
+  }
+}
+
+void Engine::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
+  sharded_->before_forward(module, inputs);
+}
+
+void Engine::after_forward(size_t module, const std::vector<at::Tensor>& outputs) {
+  sharded_->after_forward(module, outputs);
+}
+
+bool Engine::is_gradient_accumulation_boundary() const {
+  if (boundary_override_) return *boundary_override_;
+  return (micro_steps_ + 1) % config_.batch.accumulation == 0;
+}
+
+void Engine::backward(const at::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
+    throw Error(ErrorKind::kUsage,
+                {"backward() needs a loss of one element that depends on the parameters", "Engine::backward",
+                 "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
+  }
+  sharded_->reducer().set_boundary(is_gradient_accumulation_boundary());
+  const int64_t accumulation = config_.batch.accumulation;
+  (accumulation == 1 ? loss : loss / accumulation).backward();
+  sharded_->finish_backward();
+  gradients_pending_ = true;
+}
+
+void Engine::step() {
+  if (!gradients_pending_) {
+    throw Error(ErrorKind::kUsage, {"step() was called without a backward() since the last one", "Engine::step",
+                                    "call forward, backward and step in turn"});
+  }
+  gradients_pending_ = false;
+  const bool boundary = is_gradient_accumulation_boundary();
+  ++micro_steps_;
+  if (!boundary) return;
+
+  const zero::StepResult result =
+      zero::sharded_step(*sharded_, *optimizer_, groups_, {.max_norm = config_.gradient_clipping});
+  last_grad_norm_ = result.grad_norm;
+  last_step_applied_ = !result.skipped;
+  ++global_steps_;
+  global_samples_ += config_.batch.global;
+  if (result.skipped) {
+    ++skipped_steps_;
+    if (world_->rank() == 0) {
+      log_warning("step {} was skipped: the gradient's norm is {}", global_steps_, result.grad_norm);
+    }
+  }
+  apply_schedule();
+}
+
+// See schedule.h: the schedule advances with each step that was applied.
+void Engine::apply_schedule() {
+  if (!schedule_) return;
+  const int64_t n = global_steps_ - skipped_steps_ - 1;
+  for (size_t index = 0; index < groups_.size(); ++index) {
+    const optim::ScheduledValues values = schedule_->at(n, initial_groups_[index], index);
+    groups_[index].lr = values.lr;
+    if (values.beta1) groups_[index].beta1 = *values.beta1;
+    if (values.beta2) groups_[index].beta2 = *values.beta2;
+  }
+}
+
+nlohmann::json Engine::state() const {
+  return {{"micro_steps", micro_steps_},
+          {"global_steps", global_steps_},
+          {"global_samples", global_samples_},
+          {"skipped_steps", skipped_steps_}};
+}
+
+std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
+                                    const nlohmann::json& client_state) {
+  if (gradients_pending_ || micro_steps_ % config_.batch.accumulation != 0) {
+    if (!boundary_override_) {
+      throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of a gradient accumulation would lose gradients",
+                                      "Engine::save_checkpoint", "save after the step() that ends the accumulation"});
+    }
+  }
+  return checkpoint::save({.folder = folder,
+                           .tag = tag.empty() ? fmt::format("global_step{}", global_steps_) : tag,
+                           .model = *sharded_,
+                           .optimizer_states = optimizer_ ? optimizer_->state_names() : std::vector<std::string>{},
+                           .engine_state = state(),
+                           .client_state = client_state,
+                           .rank_tensors = {{"random_state", engine::random_state()}}});
+}
+
+std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag) {
+  const auto loaded =
+      checkpoint::load({.folder = folder,
+                        .tag = tag,
+                        .model = *sharded_,
+                        .optimizer_states = optimizer_ ? optimizer_->state_names() : std::vector<std::string>{}});
+  if (!loaded) return std::nullopt;
+  zero::publish_parameters(*sharded_);
+  micro_steps_ = loaded->engine_state.at("micro_steps");
+  global_steps_ = loaded->engine_state.at("global_steps");
+  global_samples_ = loaded->engine_state.at("global_samples");
+  skipped_steps_ = loaded->engine_state.at("skipped_steps");
+  const auto random = loaded->rank_tensors.find("random_state");
+  if (random != loaded->rank_tensors.end()) {
+    engine::set_random_state(random->second);
+  } else if (world_->rank() == 0) {
+    log_info("the checkpoint was made by another number of ranks: random numbers (dropout) continue from the seed");
+  }
+  apply_schedule();
+  return LoadedCheckpoint{loaded->path, loaded->client_state};
+}
+
+}  // namespace tessera

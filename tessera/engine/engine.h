@@ -1,0 +1,171 @@
+// Trains any torch::nn::Module as a ds_config says: the C++ face of DeepSpeed's engine.
+//
+//   auto world = tessera::init_distributed();
+//   auto engine = tessera::initialize(model, "ds_config.json", {.world = world});
+//   for (…) {
+//     at::Tensor loss = engine->forward(inputs, labels);   // model->forward(inputs, labels), parameters gathered as
+//     needed engine->backward(loss); engine->step();                                      // updates once every
+//     gradient_accumulation_steps calls
+//   }
+//   engine->save_checkpoint("checkpoints");
+//
+// Each rank computes on its own micro batch; the gradient is the mean over ranks and accumulation steps. After
+// initialize the parameters belong to the engine: at stage 3 they are placeholders outside of forward and backward.
+// Modules that derive from nn::UnitModule are gathered one at a time; a model without such is one unit.
+//
+// Collective throughout: every rank makes the same calls in the same order. Errors are tessera::Error; after one that
+// was thrown by forward, backward or step the engine is good for nothing but being destroyed. One thread at a time. The
+// engine and the model must outlive the autograd graphs that they made.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/config/ds_config.h"
+#include "tessera/nn/unit_module.h"
+#include "tessera/optim/optimizer.h"
+#include "tessera/optim/schedule.h"
+#include "tessera/zero/sharded_model.h"
+
+namespace tessera {
+
+struct InitializeOptions {
+  std::shared_ptr<comm::Communicator> world;  // null: init_distributed()
+
+  // Writes initial values of declared parameters (nn::declared_parameter). Must be given when the model has such; other
+  // parameters start with what they hold on rank 0.
+  zero::FillParameter fill;
+
+  // True for parameters that weight decay leaves alone (biases and norms, usually). Null: it applies to all.
+  std::function<bool(const std::string& name)> no_decay;
+};
+
+struct LoadedCheckpoint {
+  std::string path;
+  nlohmann::json client_state;
+};
+
+class Engine : public nn::UnitObserver {
+ public:
+  Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config, const InitializeOptions& options);
+  ~Engine() override;
+
+  // Loss: a scalar. Divides by gradient_accumulation_steps, as DeepSpeed does, and reduces the gradients.
+  void backward(const at::Tensor& loss);
+
+  // Counts a micro step; at the accumulation's boundary clips, updates and publishes.
+  void step();
+
+  void train(bool on = true) { model_->train(on); }
+  void eval() { model_->eval(); }
+
+  bool is_gradient_accumulation_boundary() const;
+  // Takes the boundary out of the engine's counting: call before backward of each micro step.
+  void set_gradient_accumulation_boundary(bool boundary) { boundary_override_ = boundary; }
+
+  // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/writer.h.
+  std::string save_checkpoint(const std::string& folder, const std::string& tag = "",
+                              const nlohmann::json& client_state = nlohmann::json::object());
+
+  // `tag` empty: the one that `latest` names; nothing when the folder has no checkpoint at all.
+  std::optional<LoadedCheckpoint> load_checkpoint(const std::string& folder, const std::string& tag = "");
+
+  // Of the last step that was taken: global L2 norm before clipping; infinite or NaN when the step was skipped.
+  double get_global_grad_norm() const { return last_grad_norm_; }
+  bool was_step_applied() const { return last_step_applied_; }
+  double lr() const { return groups_.front().lr; }  // of the next step
+  double loss_scale() const { return 1; }
+  int64_t global_steps() const { return global_steps_; }
+  int64_t global_samples() const { return global_samples_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  int64_t micro_steps() const { return micro_steps_; }
+  const config::DsConfig& config() const { return config_; }
+  comm::Communicator& world() { return *world_; }
+  int64_t model_state_bytes() const { return sharded_->model_state_bytes(); }
+  zero::ShardedModel& sharded_model() { return *sharded_; }
+
+  void before_forward(size_t module, const std::vector<at::Tensor>& inputs) override;
+  void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;
+
+ protected:
+  static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
+
+ private:
+  void apply_schedule();
+  nlohmann::json state() const;
+
+  std::shared_ptr<torch::nn::Module> model_;
+  config::DsConfig config_;
+  std::shared_ptr<comm::Communicator> world_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Schedule> schedule_;
+  std::vector<optim::ParamGroup> initial_groups_;
+  std::vector<optim::ParamGroup> groups_;
+  std::vector<nn::UnitModuleBase*> announcing_;
+  std::shared_ptr<zero::ShardedModel> sharded_;
+
+  std::optional<bool> boundary_override_;
+  bool gradients_pending_ = false;  // backward has run since the last step
+  int64_t micro_steps_ = 0;
+  int64_t global_steps_ = 0;
+  int64_t global_samples_ = 0;
+  int64_t skipped_steps_ = 0;
+  double last_grad_norm_ = 0;
+  bool last_step_applied_ = false;
+};
+
+// An engine that knows the model's type, and so can call its forward.
+template <class Model>
+class ModelEngine : public Engine {
+ public:
+  ModelEngine(std::shared_ptr<Model> model, const config::DsConfig& config, const InitializeOptions& options)
+      : Engine(model, config, options), typed_model_(std::move(model)) {}
+
+  template <class... Args>
+  auto forward(Args&&... args) {
+    return call([](Model& model, auto&&... values) { return model.forward(std::forward<decltype(values)>(values)...); },
+                std::forward<Args>(args)...);
+  }
+
+  // For models with several entries: call([](Model& m, auto& batch) { return m.loss(batch); }, batch).
+  template <class Function, class... Args>
+  auto call(Function function, Args&&... args) {
+    before_forward(kRootModule, nn::tensors_in(args...));
+    auto output = function(*typed_model_, std::forward<Args>(args)...);
+    after_forward(kRootModule, nn::tensors_in(output));
+    return output;
+  }
+
+  Model& module() { return *typed_model_; }
+
+ private:
+  std::shared_ptr<Model> typed_model_;
+};
+
+// The configuration from a file, for the world that `options` names.
+config::DsConfig load_config_for(const std::string& path, const InitializeOptions& options);
+
+template <class Model>
+std::unique_ptr<ModelEngine<Model>> initialize(std::shared_ptr<Model> model, const config::DsConfig& config,
+                                               const InitializeOptions& options = {}) {
+  return std::make_unique<ModelEngine<Model>>(std::move(model), config, options);
+}
+
+template <class Model>
+std::unique_ptr<ModelEngine<Model>> initialize(std::shared_ptr<Model> model, const std::string& config_path,
+                                               InitializeOptions options = {}) {
+  if (!options.world) options.world = comm::init_distributed();
+  const config::DsConfig config = load_config_for(config_path, options);
+  return std::make_unique<ModelEngine<Model>>(std::move(model), config, options);
+}
+
+}  // namespace tessera

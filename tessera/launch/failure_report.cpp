@@ -1,0 +1,70 @@
+#include "tessera/launch/failure_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tessera/base/format.h"
+
+namespace tessera::launch {
+namespace {
+
+std::string memory_words(const RankFailure& failure) {
+  if (failure.memory.resident_bytes == 0) return "";  // it ended before it was looked at
+  std::string words = fmt::format("resident {}", format_bytes(failure.memory.resident_bytes));
+  if (failure.memory.peak_resident_bytes > failure.memory.resident_bytes) {
+    words += fmt::format(" (at most {})", format_bytes(failure.memory.peak_resident_bytes));
+  }
+  if (failure.memory_limit_bytes > 0) words += fmt::format(" of {}", format_bytes(failure.memory_limit_bytes));
+  return words;
+}
+
+// On one line, of bounded length: a script given with -c would fill the report.
+std::string command_words(const std::vector<std::string>& command) {
+  constexpr size_t kMost = 200;
+  std::string words = fmt::format("{}", fmt::join(command, " "));
+  std::replace(words.begin(), words.end(), '\n', ' ');
+  return words.size() <= kMost ? words : words.substr(0, kMost) + "...";
+}
+
+}  // namespace
+
+std::string failure_name(const RankFailure& failure) {
+  return failure.exit.signal != 0 ? fmt::format("rank {} ({})", failure.rank, signal_name(failure.exit.signal))
+                                  : fmt::format("rank {} (code {})", failure.rank, failure.exit.code);
+}
+
+std::string failure_sentence(const RankFailure& failure) {
+  std::string sentence = fmt::format("rank {} {}", failure.rank, exit_words(failure.exit));
+  if (probably_out_of_memory(failure.exit)) {
+    const std::string memory = memory_words(failure);
+    if (!memory.empty()) sentence += ": " + memory;
+  }
+  return sentence + fmt::format(", {} after start", format_duration(failure.after_start));
+}
+
+std::string failure_report(const RankFailure& failure, const std::string& others) {
+  std::string report = fmt::format("error: {}\n", failure_sentence(failure));
+  report += fmt::format("  where: process {}: {}\n", failure.pid, command_words(failure.command));
+  if (failure.output_not_seen && failure.last_lines.empty()) {
+    report += "  its last lines are above\n";
+  } else if (failure.last_lines.empty()) {
+    report += "  it has written nothing\n";
+  } else {
+    report += fmt::format("  its last {}:\n", failure.last_lines.size() == 1 ? "line" : "lines");
+    for (const std::string& line : failure.last_lines) report += fmt::format("    {}\n", line);
+  }
+  if (!others.empty()) report += fmt::format("  others: {}\n", others);
+  if (probably_out_of_memory(failure.exit)) {
+    if (failure.out_of_memory_kills > 0) {
+      report += fmt::format(
+          "  the kernel killed {} for want of memory on this machine since the start\n",
+          failure.out_of_memory_kills == 1 ? "one process" : fmt::format("{} processes", failure.out_of_memory_kills));
+    }
+    report += "  fix:   less to hold at a time (a smaller micro batch, fewer ranks on this host) or more memory\n";
+  }
+  return report;
+}
+
+}  // namespace tessera::launch

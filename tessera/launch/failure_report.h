@@ -1,0 +1,41 @@
+// What standard error says about a rank that failed. Texts only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "tessera/launch/memory_use.h"
+#include "tessera/launch/rank_exit.h"
+
+namespace tessera::launch {
+
+struct RankFailure {
+  int rank = 0;
+  pid_t pid = 0;
+  RankExit exit = {};
+  std::chrono::duration<double> after_start{0};
+  MemoryUse memory = {};             // as last seen while it ran
+  uint64_t memory_limit_bytes = 0;   // of the machine or the control group
+  uint64_t out_of_memory_kills = 0;  // by the kernel, on this machine, since the run began
+  std::vector<std::string> command = {};
+  std::deque<std::string> last_lines = {};
+  bool output_not_seen = false;  // it wrote to the terminal itself
+};
+
+// "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (at most 21.9 GB) of 23.0 GB, 14 s after
+// start".
+std::string failure_sentence(const RankFailure& failure);
+
+// "rank 1 (SIGKILL)", "rank 0 (code 3)": for the line that comes at once.
+std::string failure_name(const RankFailure& failure);
+
+// The whole report, several lines: the sentence, the process, its last lines, `others` (what became of the other ranks;
+// may be empty) and what to do about it.
+std::string failure_report(const RankFailure& failure, const std::string& others);
+
+}  // namespace tessera::launch

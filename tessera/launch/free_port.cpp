@@ -1,0 +1,78 @@
+#include "tessera/launch/free_port.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <fstream>
+#include <random>
+
+#include "tessera/base/error.h"
+#include "tessera/launch/unique_fd.h"
+
+namespace tessera::launch {
+namespace {
+
+// Ports to choose from; the kernel's own range usually begins at 32768.
+constexpr int kFirstPort = 20000;
+constexpr int kLastPort = 32767;
+constexpr int kAttempts = 200;
+
+// 0 when a server could listen on `port` of every address now, as a rendezvous store does; else the errno.
+int listen_error(int port) {
+  UniqueFd socket6(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  const int off = 0;
+  if (socket6.open() && setsockopt(socket6.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) {
+    setsockopt(socket6.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in6 any{};
+    any.sin6_family = AF_INET6;
+    any.sin6_port = htons(static_cast<uint16_t>(port));
+    if (bind(socket6.get(), reinterpret_cast<sockaddr*>(&any), sizeof any) == 0) {
+      return listen(socket6.get(), 1) == 0 ? 0 : errno;
+    }
+    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) return errno;
+  }
+  UniqueFd socket4(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket4.open()) return errno;
+  setsockopt(socket4.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_port = htons(static_cast<uint16_t>(port));
+  if (bind(socket4.get(), reinterpret_cast<sockaddr*>(&any), sizeof any) != 0) return errno;
+  return listen(socket4.get(), 1) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+int pick_free_port() {
+  int kernel_first = 32768;
+  int kernel_last = 60999;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> kernel_first >> kernel_last;
+  std::random_device random;
+  int error = 0;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const int port = std::uniform_int_distribution<int>(kFirstPort, kLastPort)(random);
+    // A machine may have widened the kernel's range over all of ours; then half of the attempts take what there is.
+    if (port >= kernel_first && port <= kernel_last && attempt < kAttempts / 2) continue;
+    error = listen_error(port);
+    if (error == 0) return port;
+  }
+  throw Error(ErrorKind::kMachine,
+              {fmt::format("no free port from {} to {}: {}", kFirstPort, kLastPort, errno_text(error)), "this host",
+               "give one with --master-port"});
+}
+
+void require_free_port(int port) {
+  if (port < 1 || port > 65535) {
+    throw Error(ErrorKind::kUsage, {fmt::format("--master-port is {}", port), "",
+                                    "use a port from 1 to 65535, or leave it out: a free one is picked"});
+  }
+  if (const int error = listen_error(port)) {
+    throw Error(ErrorKind::kMachine, {fmt::format("port {} cannot be used: {}", port, errno_text(error)),
+                                      "--master-port", "leave it out: a free port is picked"});
+  }
+}
+
+}  // namespace tessera::launch

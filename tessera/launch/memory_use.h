@@ -1,0 +1,26 @@
+// How much memory a process holds and how much there is, from /proc and the control group. In bytes; 0 where the
+// machine does not say.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace tessera::launch {
+
+struct MemoryUse {
+  uint64_t resident_bytes = 0;
+  uint64_t peak_resident_bytes = 0;
+};
+
+// Of the process or of that of its descendants which holds most: a rank may be a shell, and what runs out of memory is
+// below it. Only children of a process's first thread are looked at. Zeros once the process has ended: ask before.
+MemoryUse memory_use(pid_t pid);
+
+// The smaller of the machine's memory and the limit of our control group or one above it.
+uint64_t memory_limit_bytes();
+
+// Kills by the kernel's out-of-memory killer since boot, on the whole machine.
+uint64_t out_of_memory_kills();
+
+}  // namespace tessera::launch

@@ -1,0 +1,62 @@
+#include "tessera/launch/program_path.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+
+#include "tessera/base/error.h"
+
+namespace tessera::launch {
+namespace {
+
+// 0 when `path` is a file that may be executed; else the errno that execve would give.
+int execute_error(const std::string& path) {
+  struct stat status;
+  if (stat(path.c_str(), &status) != 0) return errno;
+  if (!S_ISREG(status.st_mode)) return EACCES;
+  return access(path.c_str(), X_OK) == 0 ? 0 : errno;
+}
+
+std::string how_to_run(const std::string& path, int error) {
+  if (path.ends_with(".py")) return fmt::format("launch 'python3 {}'", path);
+  if (path.ends_with(".sh")) return fmt::format("launch 'sh {}'", path);
+  struct stat status;
+  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return "that is a directory: name a program in it";
+  return error == EACCES ? fmt::format("make it executable: chmod +x {}", path) : "check the path";
+}
+
+}  // namespace
+
+std::string program_path(const std::string& name, const std::string& search_path) {
+  if (name.find('/') != std::string::npos) {
+    if (const int error = execute_error(name)) {
+      throw Error(ErrorKind::kUsage,
+                  {fmt::format("'{}' cannot be run: {}", name, errno_text(error)), "", how_to_run(name, error)});
+    }
+    return name;
+  }
+  std::istringstream directories(search_path);
+  std::string found_but_locked;
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    const std::string path = (directory.empty() ? "." : directory) + "/" + name;
+    const int error = execute_error(path);
+    if (error == 0) return path;
+    if (error == EACCES && found_but_locked.empty()) found_but_locked = path;
+  }
+  if (!found_but_locked.empty()) {
+    throw Error(ErrorKind::kUsage, {fmt::format("'{}' cannot be run: {}", found_but_locked, errno_text(EACCES)), "PATH",
+                                    how_to_run(found_but_locked, EACCES)});
+  }
+  std::string fix = "check the spelling, or give its path";
+  struct stat status;
+  if (stat(name.c_str(), &status) == 0) {
+    fix = execute_error(name) == 0 ? fmt::format("write './{}' for the one in this directory", name)
+                                   : how_to_run(name, execute_error(name));
+  }
+  throw Error(ErrorKind::kUsage, {fmt::format("there is no program '{}'", name), "PATH", fix});
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,12 @@
+// Finding the program to launch as a shell would.
+#pragma once
+
+#include <string>
+
+namespace tessera::launch {
+
+// The path of the file to execute: `name` itself when it has a slash, else the first executable file of that name in
+// the directories of `search_path` (PATH's form). ErrorKind::kUsage, with what to write instead where that is known.
+std::string program_path(const std::string& name, const std::string& search_path);
+
+}  // namespace tessera::launch

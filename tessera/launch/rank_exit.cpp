@@ -1,0 +1,97 @@
+#include "tessera/launch/rank_exit.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+
+namespace tessera::launch {
+namespace {
+
+struct SignalMeaning {
+  int signal;
+  const char* words;
+};
+
+constexpr SignalMeaning kMeanings[] = {
+    {SIGKILL, "probably out of memory"},
+    {SIGSEGV, "an access to memory that is not its own"},
+    {SIGBUS, "an access to memory that has nothing behind it: a mapped file cut short, or /dev/shm full"},
+    {SIGABRT, "it gave up by itself: an uncaught exception or a failed assertion, see its last lines"},
+    {SIGILL, "an instruction that this processor does not know"},
+    {SIGFPE, "a whole number divided by zero"},
+    {SIGTERM, "somebody asked it to end"},
+    {SIGINT, "somebody interrupted it"},
+    {SIGHUP, "its terminal was closed"},
+    {SIGPIPE, "it wrote to a pipe or connection that nobody reads any more"},
+    {SIGXCPU, "its processor time (ulimit -t) was used up"},
+    {SIGXFSZ, "a file grew beyond ulimit -f"},
+    {SIGSYS, "a system call that this machine forbids"},
+};
+
+std::string signal_words(int signal) {
+  for (const SignalMeaning& meaning : kMeanings) {
+    if (meaning.signal == signal) return fmt::format("{}, {}", signal_name(signal), meaning.words);
+  }
+  return signal_name(signal);
+}
+
+// The signal that killed a command below the rank, when the rank is a shell that says so by its code; else 0.
+int signal_told_by(int code) { return code > 128 && sigabbrev_np(code - 128) != nullptr ? code - 128 : 0; }
+
+int blame(const RankExit& exit) {
+  if (!exit.failed()) return 0;
+  switch (exit.signal) {
+    case 0:
+    case SIGABRT:
+    case SIGPIPE:
+    case SIGTERM:
+    case SIGINT:
+    case SIGHUP:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+}  // namespace
+
+RankExit rank_exit_of(int wait_status) {
+  if (!WIFSIGNALED(wait_status)) return {.code = WEXITSTATUS(wait_status)};
+  return {.signal = WTERMSIG(wait_status), .core_dumped = WCOREDUMP(wait_status) != 0};
+}
+
+int exit_code_of(const RankExit& exit) { return exit.signal != 0 ? 128 + exit.signal : exit.code; }
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+std::string exit_words(const RankExit& exit) {
+  if (exit.signal != 0) {
+    return fmt::format("was killed by {}{}", signal_words(exit.signal), exit.core_dumped ? " (core dumped)" : "");
+  }
+  if (exit.code == 0) return "ended with code 0";
+  if (exit.code == 126) return "exited with code 126: its shell may not run a command";
+  if (exit.code == 127) return "exited with code 127: its shell does not find a command";
+  if (const int signal = signal_told_by(exit.code)) {
+    return fmt::format("exited with code {}: a command below it was killed by {}", exit.code, signal_words(signal));
+  }
+  return fmt::format("exited with code {}", exit.code);
+}
+
+bool probably_out_of_memory(const RankExit& exit) {
+  return exit.signal == SIGKILL || (exit.signal == 0 && signal_told_by(exit.code) == SIGKILL);
+}
+
+int index_to_blame(std::span<const RankExit> exits) {
+  int worst = -1;
+  for (int i = 0; i < static_cast<int>(exits.size()); ++i) {
+    if (blame(exits[i]) > (worst < 0 ? 0 : blame(exits[worst]))) worst = i;
+  }
+  return worst;
+}
+
+}  // namespace tessera::launch

@@ -1,0 +1,38 @@
+// How a rank ended, in words and as an exit code, and whose end is to blame when several ended at once. Arithmetic
+// only.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace tessera::launch {
+
+struct RankExit {
+  int code = 0;    // meaningful when signal is 0
+  int signal = 0;  // that killed it; 0: it ended by itself
+  bool core_dumped = false;
+
+  bool failed() const { return code != 0 || signal != 0; }
+};
+
+// From the status that waitpid gives.
+RankExit rank_exit_of(int wait_status);
+
+// The code to hand on: its own, or 128 + signal as a shell does.
+int exit_code_of(const RankExit& exit);
+
+// "SIGKILL".
+std::string signal_name(int signal);
+
+// To follow "rank 1 ": "was killed by SIGKILL, probably out of memory", "exited with code 3".
+std::string exit_words(const RankExit& exit);
+
+// Whether SIGKILL ended it, or a command below it of which a shell tells with code 137.
+bool probably_out_of_memory(const RankExit& exit);
+
+// The index of the one to blame among exits seen at the same moment. A signal that only this process or the machine can
+// cause (SIGSEGV, SIGKILL) goes before a plain code; a plain code and what an uncaught "connection closed by peer" ends
+// in (SIGABRT, SIGPIPE) come last, since they may be consequences. The first of equals; -1 when none has failed.
+int index_to_blame(std::span<const RankExit> exits);
+
+}  // namespace tessera::launch

@@ -1,0 +1,308 @@
+#include "tessera/launch/rank_loop.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+
+namespace tessera::launch {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookEvery{500};   // at the ranks' memory
+constexpr milliseconds kKillTime{10000};  // a killed process may take to go, e.g. while it frees a device
+constexpr milliseconds kStrayTime{2000};
+constexpr size_t kReadBytes = 64 << 10;
+
+std::string prefix_of(const RankPlan& plan) { return plan.plain_output ? "" : fmt::format("[rank {}] ", plan.rank); }
+
+}  // namespace
+
+RankLoop::Rank::Rank(const RankPlan& rank_plan, const std::string& program, const RankProcess::Wiring& wiring)
+    : plan(rank_plan),
+      process(rank_plan, program, wiring),
+      output(prefix_of(rank_plan), last_lines),
+      error(prefix_of(rank_plan), last_lines) {}
+
+RankLoop::RankLoop(const LocalRun& run, const std::vector<RankPlan>& plans, std::string program)
+    : run_(run),
+      plans_(plans),
+      program_(std::move(program)),
+      one_stream_(same_target(STDOUT_FILENO, STDERR_FILENO)),
+      output_(STDOUT_FILENO),
+      error_(STDERR_FILENO),
+      inbox_({SIGINT, SIGTERM, SIGHUP, SIGCHLD}),
+      guard_(static_cast<int>(plans.size())) {
+  strays_.except(guard_.pid());
+}
+
+int RankLoop::run() {
+  start_ranks();
+  while (running() > 0) {
+    wait_for_events();
+    for (Rank& rank : ranks_) pass_on_output(rank);
+    take_signals();
+    reap();
+    look_at_memory();
+    keep_time();
+    write_output();
+  }
+  finish();
+  return outcome();
+}
+
+void RankLoop::start_ranks() {
+  start_ = Clock::now();
+  next_look_ = start_;
+  kills_before_ = out_of_memory_kills();
+  for (const RankPlan& plan : plans_) {
+    // A terminal is handed on itself: a progress bar looks for one, and nothing can be written past it anyway.
+    const RankProcess::Wiring wiring{.inherit_output = plan.plain_output && isatty(STDOUT_FILENO) == 1,
+                                     .inherit_error = plan.plain_output && isatty(STDERR_FILENO) == 1};
+    Rank& rank = ranks_.emplace_back(plan, program_, wiring);
+    guard_.watch(plan.rank, rank.process.pid());
+    strays_.except(rank.process.pid());
+  }
+}
+
+void RankLoop::wait_for_events() {
+  std::vector<pollfd> awaited = {{.fd = inbox_.fd(), .events = POLLIN, .revents = 0}};
+  for (Rank& rank : ranks_) {
+    if (rank.process.output().open() && !output_.full()) {
+      awaited.push_back({.fd = rank.process.output().get(), .events = POLLIN, .revents = 0});
+    }
+    if (rank.process.error().open() && !error_stream().full()) {
+      awaited.push_back({.fd = rank.process.error().get(), .events = POLLIN, .revents = 0});
+    }
+  }
+  for (const OutputStream* stream : {&output_, &error_}) {
+    if (stream->pending()) awaited.push_back({.fd = stream->fd(), .events = POLLOUT, .revents = 0});
+  }
+  const auto left = std::chrono::ceil<milliseconds>(std::min(phase_end_, next_look_) - Clock::now());
+  poll(awaited.data(), awaited.size(), static_cast<int>(std::max(left, milliseconds(0)).count()));
+}
+
+void RankLoop::pass_on_output(Rank& rank) {
+  const bool plain = rank.plan.plain_output;
+  if (!output_.full()) pass_on(rank.process.output(), rank.output, plain, output_);
+  if (!error_stream().full()) pass_on(rank.process.error(), rank.error, plain, error_stream());
+}
+
+// One read; whether there may be more.
+bool RankLoop::pass_on(UniqueFd& from, OutputLines& lines, bool plain, OutputStream& to) {
+  if (!from.open()) return false;
+  std::array<char, kReadBytes> bytes;
+  const ssize_t count = read(from.get(), bytes.data(), bytes.size());
+  if (count < 0) return errno == EINTR;
+  if (count == 0) {
+    from.reset();
+    return false;
+  }
+  const std::string_view taken(bytes.data(), static_cast<size_t>(count));
+  const std::string whole = lines.take(taken);
+  if (plain) {
+    to.append_bytes(taken);
+  } else {
+    to.append_lines(whole);
+  }
+  return true;
+}
+
+void RankLoop::take_signals() {
+  while (const auto signal = inbox_.next()) {
+    if (*signal != SIGCHLD) on_signal(*signal);
+  }
+}
+
+void RankLoop::on_signal(int signal) {
+  if (phase_ == Phase::kRunning) {
+    forwarded_signal_ = signal;
+    phase_ = Phase::kEnding;
+    phase_end_ = Clock::now() + run_.ending_time;
+    signal_all(signal);
+    say(fmt::format("info: {}: the ranks have {} to save and end{}\n", signal_name(signal),
+                    format_duration(run_.ending_time), signal == SIGINT ? "; Ctrl-C again stops them at once" : ""));
+  } else if (signal == SIGINT && phase_ != Phase::kKilled) {
+    kill_all();
+  }
+}
+
+void RankLoop::reap() {
+  std::vector<Rank*> ended;
+  for (Rank& rank : ranks_) {
+    const auto exit = rank.process.poll_exit();
+    if (!exit) continue;
+    rank.exit = exit;
+    guard_.forget(rank.plan.rank);
+    strays_.forget(rank.process.pid());
+    const bool plain = rank.plan.plain_output;
+    // What it wrote last is still in the pipes, at most 64 KiB each unless somebody out of reach goes on writing.
+    for (int reads = 0; reads < 32 && pass_on(rank.process.output(), rank.output, plain, output_); ++reads) {
+    }
+    for (int reads = 0; reads < 32 && pass_on(rank.process.error(), rank.error, plain, error_stream()); ++reads) {
+    }
+    rank.process.output().reset();
+    rank.process.error().reset();
+    const std::string output_rest = rank.output.finish();
+    const std::string error_rest = rank.error.finish();
+    if (!plain) {
+      output_.append_lines(output_rest);
+      error_stream().append_lines(error_rest);
+    }
+    ended.push_back(&rank);
+  }
+  strays_.reap();
+  judge(ended);
+}
+
+// Whether one of the ranks that have just been found ended is the first to fail.
+void RankLoop::judge(const std::vector<Rank*>& ended) {
+  std::vector<RankExit> exits;
+  for (const Rank* rank : ended) exits.push_back(*rank->exit);
+  if (phase_ == Phase::kEnding) {
+    // Ranks that were told to end do so in their own way; only one that crashes meanwhile lets the others wait in vain.
+    for (RankExit& exit : exits) {
+      if (exit.signal == 0 || exit.signal == forwarded_signal_) exit = {};
+    }
+  } else if (phase_ != Phase::kRunning) {
+    // The first is known, unless a rank that was ending at that moment proves to have had a cause of its own.
+    for (size_t i = 0; i < ended.size(); ++i) {
+      const bool worse = first_failure_ && index_to_blame(std::array{first_failure_->exit, exits[i]}) == 1;
+      if (!ended[i]->suspect || !worse || phase_ == Phase::kKilled) exits[i] = {};
+    }
+  }
+  const int worst = index_to_blame(exits);
+  if (worst < 0) return;
+  blame(*ended[static_cast<size_t>(worst)]);
+  const bool first = phase_ == Phase::kRunning || phase_ == Phase::kEnding;
+  if (!first) return;
+  for (Rank& rank : ranks_) rank.suspect = rank.process.ending();
+  stop_all();
+}
+
+void RankLoop::blame(const Rank& rank) {
+  first_failure_ = RankFailure{.rank = rank.plan.rank,
+                               .pid = rank.process.pid(),
+                               .exit = *rank.exit,
+                               .after_start = Clock::now() - start_,
+                               .memory = rank.memory,
+                               .memory_limit_bytes = memory_limit_bytes(),
+                               .out_of_memory_kills = out_of_memory_kills() - kills_before_,
+                               .command = rank.plan.command,
+                               .last_lines = rank.last_lines.lines(),
+                               .output_not_seen = rank.plan.plain_output};
+  if (running() > 0 && phase_ != Phase::kStopping) {
+    say(fmt::format("info: {} has failed; stopping the others\n", failure_name(*first_failure_)));
+  }
+}
+
+void RankLoop::look_at_memory() {
+  if (Clock::now() < next_look_) return;
+  next_look_ = Clock::now() + kLookEvery;
+  for (Rank& rank : ranks_) {
+    if (!rank.process.running()) continue;
+    const MemoryUse now = memory_use(rank.process.pid());
+    if (now.resident_bytes > 0) rank.memory = now;  // 0: it is ending
+  }
+}
+
+void RankLoop::keep_time() {
+  if (Clock::now() < phase_end_) return;
+  if (phase_ == Phase::kKilled) {
+    abandon_all();
+  } else {
+    for (Rank& rank : ranks_) rank.killed_late = rank.process.running();
+    kill_all();
+  }
+}
+
+void RankLoop::write_output() {
+  for (OutputStream* stream : {&output_, &error_}) {
+    stream->write_some();
+    if (stream->error() != 0 && output_error_ == 0) {
+      output_error_ = stream->error();
+      if (phase_ == Phase::kRunning || phase_ == Phase::kEnding) stop_all();
+    }
+  }
+}
+
+void RankLoop::stop_all() {
+  phase_ = Phase::kStopping;
+  phase_end_ = Clock::now() + run_.grace;
+  signal_all(SIGTERM);
+}
+
+void RankLoop::kill_all() {
+  phase_ = Phase::kKilled;
+  phase_end_ = Clock::now() + kKillTime;
+  signal_all(SIGKILL);
+}
+
+void RankLoop::abandon_all() {
+  for (Rank& rank : ranks_) {
+    if (!rank.process.running()) continue;
+    say(fmt::format("error: process {} of rank {} does not end, even after SIGKILL: it hangs in the kernel\n",
+                    rank.process.pid(), rank.plan.rank));
+    rank.process.abandon();
+  }
+}
+
+void RankLoop::signal_all(int signal) {
+  for (Rank& rank : ranks_) rank.process.signal(signal);
+}
+
+void RankLoop::say(const std::string& lines) { error_stream().append_lines(lines); }
+
+int RankLoop::running() const {
+  return static_cast<int>(
+      std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process.running(); }));
+}
+
+std::string RankLoop::others_words() const {
+  std::vector<std::string> late;
+  for (const Rank& rank : ranks_) {
+    if (rank.killed_late) late.push_back(std::to_string(rank.plan.rank));
+  }
+  if (late.empty()) return "";
+  return fmt::format("{} {} did not end when asked to and had to be killed", late.size() == 1 ? "rank" : "ranks",
+                     fmt::join(late, ", "));
+}
+
+// Says the outcome and lets the reader of our output take what is left, however slow it is; a Ctrl-C cuts that short.
+void RankLoop::finish() {
+  strays_.kill_all(kStrayTime);
+  const std::string others = others_words();
+  if (first_failure_) {
+    say(failure_report(*first_failure_, others));
+  } else if (!others.empty()) {
+    say(fmt::format("error: {}\n", others));
+  }
+  while (output_.pending() || error_.pending()) {
+    next_look_ = Clock::now() + kLookEvery;
+    phase_end_ = next_look_;
+    wait_for_events();
+    while (const auto signal = inbox_.next()) {
+      if (*signal != SIGCHLD) return;
+    }
+    write_output();
+  }
+}
+
+int RankLoop::outcome() const {
+  if (first_failure_) return exit_code_of(first_failure_->exit);
+  if (output_error_ != 0) return output_error_ == EPIPE ? 128 + SIGPIPE : exit_code(ErrorKind::kMachine);
+  const bool all_well =
+      std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.exit && !rank.exit->failed(); });
+  if (all_well) return 0;
+  return forwarded_signal_ != 0 ? 128 + forwarded_signal_ : 1;
+}
+
+}  // namespace tessera::launch

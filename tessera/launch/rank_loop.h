@@ -1,0 +1,106 @@
+// Starts the ranks of a plan and stays with them: passes on their output, sees each end at once, and stops the others.
+//
+//   kRunning --a rank fails--------------> kStopping (SIGTERM sent) --grace over------> kKilled (SIGKILL sent)
+//   kRunning --SIGINT, SIGTERM, SIGHUP---> kEnding (forwarded)      --ending_time over,
+//                                                                     second SIGINT---> kKilled
+//   kEnding  --a rank is killed by another signal than the forwarded one--> kStopping
+//
+// The rank to blame is the first whose end is seen; one that was ending at that moment already takes its place when it
+// turns out to have been killed (a peer that loses the connection to it fails sooner than its own end is seen).
+//
+// No thread: one poll() over signals, output and time. local_runner.h has what it promises.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/base/signals.h"
+#include "tessera/launch/failure_report.h"
+#include "tessera/launch/local_runner.h"
+#include "tessera/launch/orphan_guard.h"
+#include "tessera/launch/output_lines.h"
+#include "tessera/launch/output_stream.h"
+#include "tessera/launch/process_plan.h"
+#include "tessera/launch/rank_process.h"
+#include "tessera/launch/stray_processes.h"
+
+namespace tessera::launch {
+
+class RankLoop {
+ public:
+  // `run` and `plans` are borrowed and outlive this. `program` is the path of what the plans' commands begin with.
+  RankLoop(const LocalRun& run, const std::vector<RankPlan>& plans, std::string program);
+
+  // Once. Returns the code to leave with.
+  int run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { kRunning, kEnding, kStopping, kKilled };
+
+  struct Rank {
+    Rank(const RankPlan& rank_plan, const std::string& program, const RankProcess::Wiring& wiring);
+
+    const RankPlan& plan;
+    RankProcess process;
+    LastLines last_lines;
+    OutputLines output;
+    OutputLines error;
+    MemoryUse memory;
+    std::optional<RankExit> exit = {};
+    bool suspect = false;      // was ending already when another rank's failure was seen
+    bool killed_late = false;  // was still there when SIGKILL had to be sent
+  };
+
+  void start_ranks();
+  void wait_for_events();
+  void pass_on_output(Rank& rank);
+  bool pass_on(UniqueFd& from, OutputLines& lines, bool plain, OutputStream& to);
+  void take_signals();
+  void on_signal(int signal);
+  void reap();
+  void look_at_memory();
+  void keep_time();
+  void write_output();
+  void finish();
+
+  void judge(const std::vector<Rank*>& ended);
+  void blame(const Rank& rank);
+  void stop_all();
+  void kill_all();
+  void abandon_all();
+  void signal_all(int signal);
+  void say(const std::string& lines);
+
+  int running() const;
+  std::string others_words() const;
+  int outcome() const;
+
+  OutputStream& error_stream() { return one_stream_ ? output_ : error_; }
+
+  const LocalRun& run_;
+  const std::vector<RankPlan>& plans_;
+  const std::string program_;
+  const bool one_stream_;
+  OutputStream output_;
+  OutputStream error_;
+  SignalInbox inbox_;
+  StrayProcesses strays_;
+  OrphanGuard guard_;
+  std::deque<Rank> ranks_;
+
+  Phase phase_ = Phase::kRunning;
+  Clock::time_point phase_end_ = Clock::time_point::max();
+  Clock::time_point start_;
+  Clock::time_point next_look_;
+  uint64_t kills_before_ = 0;
+  int forwarded_signal_ = 0;
+  int output_error_ = 0;  // the errno after which our output goes nowhere
+  std::optional<RankFailure> first_failure_ = {};
+};
+
+}  // namespace tessera::launch

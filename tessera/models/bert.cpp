@@ -1,0 +1,203 @@
+#include "tessera/models/bert.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/nn/module_path.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr int64_t kIgnoredLabel = -100;
+
+at::Tensor activate(const std::string& name, const at::Tensor& input) {
+  if (name == "gelu") return at::gelu(input);
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return at::gelu(input, "tanh");
+  if (name == "relu") return at::relu(input);
+  throw Error(ErrorKind::kData, {fmt::format("the activation '{}' is not supported", name), "config.json, hidden_act",
+                                 "use gelu, gelu_new, gelu_pytorch_tanh or relu"});
+}
+
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  uint64_t hash = 0xcbf29ce484222325 ^ (seed * 0x9e3779b97f4a7c15);
+  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;  // FNV-1a
+  return hash;
+}
+
+}  // namespace
+
+BertConfig read_bert_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(ErrorKind::kData, {"the model folder does not exist", folder, "check model.path"});
+  }
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw Error(ErrorKind::kData, {"config.json is no JSON object", path, ""});
+  const std::string type = json.value("model_type", "bert");
+  if (type != "bert") {
+    throw Error(ErrorKind::kData, {fmt::format("the model is a '{}'", type), path, "supported model types: bert"});
+  }
+  BertConfig config;
+  try {
+    config.vocab_size = json.value("vocab_size", config.vocab_size);
+    config.hidden_size = json.value("hidden_size", config.hidden_size);
+    config.num_hidden_layers = json.value("num_hidden_layers", config.num_hidden_layers);
+    config.num_attention_heads = json.value("num_attention_heads", config.num_attention_heads);
+    config.intermediate_size = json.value("intermediate_size", config.intermediate_size);
+    config.max_position_embeddings = json.value("max_position_embeddings", config.max_position_embeddings);
+    config.type_vocab_size = json.value("type_vocab_size", config.type_vocab_size);
+    config.pad_token_id = json.value("pad_token_id", config.pad_token_id);
+    config.hidden_act = json.value("hidden_act", config.hidden_act);
+    config.hidden_dropout_prob = json.value("hidden_dropout_prob", config.hidden_dropout_prob);
+    config.attention_probs_dropout_prob =
+        json.value("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
+    config.layer_norm_eps = json.value("layer_norm_eps", config.layer_norm_eps);
+    config.initializer_range = json.value("initializer_range", config.initializer_range);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::kData, {std::string("a key has the wrong type: ") + error.what(), path, ""});
+  }
+  if (config.hidden_size < 1 || config.num_attention_heads < 1 ||
+      config.hidden_size % config.num_attention_heads != 0 || config.vocab_size < 1 || config.num_hidden_layers < 0 ||
+      config.max_position_embeddings < 1) {
+    throw Error(ErrorKind::kData, {fmt::format("hidden_size {}, num_attention_heads {}, vocab_size {} and the other "
+                                               "sizes do not make a model",
+                                               config.hidden_size, config.num_attention_heads, config.vocab_size),
+                                   path, "sizes are positive and the heads divide hidden_size"});
+  }
+  return config;
+}
+
+BertEmbeddings::BertEmbeddings(const BertConfig& config) : dropout_(config.hidden_dropout_prob) {
+  const int64_t width = config.hidden_size;
+  word_embeddings =
+      nn::add(*this, "word_embeddings", std::make_shared<nn::Embedding>(config.vocab_size, width, config.pad_token_id));
+  position_embeddings_ =
+      nn::add(*this, "position_embeddings", std::make_shared<nn::Embedding>(config.max_position_embeddings, width));
+  token_type_embeddings_ =
+      nn::add(*this, "token_type_embeddings", std::make_shared<nn::Embedding>(config.type_vocab_size, width));
+  norm_ = nn::add(*this, "LayerNorm", std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
+}
+
+at::Tensor BertEmbeddings::forward(const BertInput& input) {
+  const at::Tensor& ids = input.input_ids;
+  const at::Tensor types = input.token_type_ids.defined() ? input.token_type_ids : at::zeros_like(ids);
+  const at::Tensor positions = at::arange(ids.size(1), ids.options()).unsqueeze(0);
+  at::Tensor hidden = word_embeddings->forward(ids) + token_type_embeddings_->forward(types);
+  hidden = hidden + position_embeddings_->forward(positions);
+  return at::dropout(norm_->forward(hidden), dropout_, is_training());
+}
+
+BertLayer::BertLayer(const BertConfig& config) : config_(config) {
+  const int64_t width = config.hidden_size;
+  const auto linear = [&](const std::string& path, int64_t in, int64_t out) {
+    return nn::add(*this, path, std::make_shared<nn::Linear>(in, out));
+  };
+  const auto norm = [&](const std::string& path) {
+    return nn::add(*this, path, std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
+  };
+  query_ = linear("attention.self.query", width, width);
+  key_ = linear("attention.self.key", width, width);
+  value_ = linear("attention.self.value", width, width);
+  attention_output_ = linear("attention.output.dense", width, width);
+  attention_norm_ = norm("attention.output.LayerNorm");
+  intermediate_ = linear("intermediate.dense", width, config.intermediate_size);
+  output_ = linear("output.dense", config.intermediate_size, width);
+  output_norm_ = norm("output.LayerNorm");
+}
+
+at::Tensor BertLayer::attend(const at::Tensor& hidden, const at::Tensor& mask) const {
+  const int64_t heads = config_.num_attention_heads;
+  const auto split = [&](const at::Tensor& x) {  // (batch, length, hidden) -> (batch, heads, length, hidden / heads)
+    return x.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+  };
+  const std::optional<at::Tensor> attend_to = mask.defined() ? std::optional(mask) : std::nullopt;
+  const at::Tensor context = at::scaled_dot_product_attention(
+      split(query_->forward(hidden)), split(key_->forward(hidden)), split(value_->forward(hidden)), attend_to,
+      is_training() ? config_.attention_probs_dropout_prob : 0.0);
+  return context.transpose(1, 2).reshape(hidden.sizes());
+}
+
+at::Tensor BertLayer::forward(const at::Tensor& hidden, const at::Tensor& mask) {
+  const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.hidden_dropout_prob, is_training()); };
+  const at::Tensor attended =
+      attention_norm_->forward(dropout(attention_output_->forward(attend(hidden, mask))) + hidden);
+  const at::Tensor inner = activate(config_.hidden_act, intermediate_->forward(attended));
+  return output_norm_->forward(dropout(output_->forward(inner)) + attended);
+}
+
+BertHead::BertHead(const BertConfig& config, const at::Tensor& word_embeddings)
+    : activation_(config.hidden_act), decoder_weight_(word_embeddings) {
+  const int64_t width = config.hidden_size;
+  dense_ = nn::add(*this, "transform.dense", std::make_shared<nn::Linear>(width, width));
+  norm_ = nn::add(*this, "transform.LayerNorm", std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
+  bias_ = register_parameter("bias", nn::declared_parameter({config.vocab_size}));
+  // Both names of Hugging Face's tied decoder.
+  const auto decoder = register_module("decoder", std::make_shared<torch::nn::Module>("decoder"));
+  decoder->register_parameter("weight", decoder_weight_);
+  decoder->register_parameter("bias", bias_);
+}
+
+at::Tensor BertHead::forward(const at::Tensor& hidden) {
+  const at::Tensor transformed = norm_->forward(activate(activation_, dense_->forward(hidden)));
+  return nn::linear(transformed, decoder_weight_, bias_);
+}
+
+BertForMaskedLM::BertForMaskedLM(const BertConfig& config) : config_(config) {
+  embeddings_ = nn::add(*this, "bert.embeddings", std::make_shared<BertEmbeddings>(config));
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    layers_.push_back(nn::add(*this, fmt::format("bert.encoder.layer.{}", i), std::make_shared<BertLayer>(config)));
+  }
+  head_ = nn::add(*this, "cls.predictions", std::make_shared<BertHead>(config, embeddings_->word_embeddings->weight));
+}
+
+at::Tensor BertForMaskedLM::encode(const BertInput& input) {
+  at::Tensor mask;
+  if (input.attention_mask.defined()) mask = input.attention_mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
+  at::Tensor hidden = (*embeddings_)(input);
+  for (const auto& layer : layers_) hidden = (*layer)(hidden, mask);
+  return hidden;
+}
+
+at::Tensor BertForMaskedLM::forward(const BertInput& input) { return (*head_)(encode(input)); }
+
+at::Tensor BertForMaskedLM::masked_loss_sum(const BertInput& input, const at::Tensor& labels) {
+  const at::Tensor hidden = encode(input);
+  const at::Tensor flat_labels = labels.reshape({-1});
+  const at::Tensor targets = at::nonzero(flat_labels != kIgnoredLabel).squeeze(1);
+  const at::Tensor logits = (*head_)(hidden.reshape({-1, hidden.size(-1)}).index_select(0, targets));
+  return at::cross_entropy_loss(logits.to(at::kFloat), flat_labels.index_select(0, targets), /*weight=*/{},
+                                at::Reduction::Sum);
+}
+
+void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const std::string& name, at::Tensor value) {
+  const at::NoGradGuard no_grad;
+  if (name.ends_with("bias")) {
+    value.zero_();
+  } else if (name.find("LayerNorm") != std::string::npos) {
+    value.fill_(1);
+  } else {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of(seed, name));
+    value.normal_(0, config.initializer_range, generator);
+    if (name.ends_with("word_embeddings.weight") && config.pad_token_id >= 0 && config.pad_token_id < value.size(0)) {
+      value.select(0, config.pad_token_id).zero_();
+    }
+  }
+}
+
+}  // namespace tessera::models

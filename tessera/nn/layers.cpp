@@ -1,0 +1,106 @@
+#include "tessera/nn/layers.h"
+
+#include <ATen/Version.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/Allocator.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <unordered_set>
+
+namespace tessera::nn {
+namespace {
+
+bool has_fast_16_bit_products() {
+  static const bool fast = at::get_cpu_capability() == "AVX512";
+  return fast;
+}
+
+class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const at::Tensor& bias) {
+    context->save_for_backward({input, weight});
+    context->saved_data["has_bias"] = bias.defined();
+    const at::Tensor wide_input = input.to(at::kFloat);
+    const at::Tensor wide_weight = weight.to(at::kFloat);
+    const at::Tensor output =
+        bias.defined() ? at::linear(wide_input, wide_weight, bias.to(at::kFloat)) : at::linear(wide_input, wide_weight);
+    return output.to(input.scalar_type());
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& output_grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& input = saved[0];
+    const at::Tensor& weight = saved[1];
+    const auto dtype = input.scalar_type();
+    const at::Tensor grad = output_grads[0].to(at::kFloat).reshape({-1, weight.size(0)});  // (rows, out)
+    at::Tensor input_grad, weight_grad, bias_grad;
+    if (context->needs_input_grad(0)) {
+      input_grad = at::mm(grad, weight.to(at::kFloat)).view(input.sizes()).to(dtype);
+    }
+    if (context->needs_input_grad(1)) {
+      weight_grad = at::mm(grad.t(), input.to(at::kFloat).reshape({-1, weight.size(1)})).to(dtype);
+    }
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) bias_grad = grad.sum(0).to(dtype);
+    return {input_grad, weight_grad, bias_grad};
+  }
+};
+
+}  // namespace
+
+at::Tensor declared_parameter(std::vector<int64_t> shape) {
+  at::Tensor parameter = at::empty(shape, at::kFloat);  // its pages are never touched
+  c10::StorageImpl* const storage = parameter.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(0));
+  storage->set_nbytes(0);
+  return parameter.requires_grad_(true);
+}
+
+Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias) {
+  weight = register_parameter("weight", declared_parameter({out_features, in_features}));
+  if (with_bias) bias = register_parameter("bias", declared_parameter({out_features}));
+}
+
+at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  const bool is_wide = input.element_size() >= 4;
+  if (!is_wide && input.is_cpu() && !has_fast_16_bit_products()) return LinearInFp32::apply(input, weight, bias);
+  return bias.defined() ? at::linear(input, weight, bias) : at::linear(input, weight);
+}
+
+at::Tensor Linear::forward(const at::Tensor& input) const { return linear(input, weight, bias); }
+
+Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index) : padding_index_(padding_index) {
+  weight = register_parameter("weight", declared_parameter({count, width}));
+}
+
+at::Tensor Embedding::forward(const at::Tensor& ids) const { return at::embedding(weight, ids, padding_index_); }
+
+LayerNorm::LayerNorm(int64_t width, double eps) : width_(width), eps_(eps) {
+  weight = register_parameter("weight", declared_parameter({width}));
+  bias = register_parameter("bias", declared_parameter({width}));
+}
+
+at::Tensor LayerNorm::forward(const at::Tensor& input) const {
+  return at::layer_norm(input, {width_}, weight, bias, eps_);
+}
+
+void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill) {
+  const at::NoGradGuard no_grad;
+  std::unordered_set<const at::TensorImpl*> done;
+  for (auto& item : model.named_parameters()) {
+    at::Tensor& parameter = item.value();
+    if (!done.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (parameter.numel() == 0 || parameter.storage().nbytes() > 0) continue;
+    at::Tensor value = at::empty(parameter.sizes(), parameter.options().requires_grad(false));
+    fill(item.key(), value);
+    parameter.set_data(value);
+  }
+}
+
+}  // namespace tessera::nn

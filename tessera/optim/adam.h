@@ -1,0 +1,32 @@
+// Adam (Kingma & Ba 2015, algorithm 1) and AdamW (Loshchilov & Hutter 2019, algorithm 2, with the schedule's factor in
+// lr):
+//   g <- grad + decay w                     (L2 decay only)
+//   m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
+//   w <- w - lr decay w                     (decoupled decay only)
+//   w <- w - lr mhat / (sqrt(vhat) + eps)   mhat = m / (1 - b1^t), vhat = v / (1 - b2^t); without correction m and v
+// States: "exp_avg" (m), "exp_avg_sq" (v). Runs at memory speed on ATen's fused kernels.
+#pragma once
+
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::optim {
+
+struct AdamOptions {
+  bool decoupled_decay = true;  // AdamW; false: L2 decay inside the gradient
+  bool bias_correction = true;
+};
+
+class Adam : public Optimizer {
+ public:
+  explicit Adam(const AdamOptions& options) : options_(options) {}
+
+  std::vector<std::string> state_names() const override;
+  void update(std::span<ParamSlice> slices, std::span<const ParamGroup> groups, double grad_divisor) const override;
+
+ private:
+  void update_uncorrected(ParamSlice& slice, const ParamGroup& group, double grad_divisor) const;
+
+  AdamOptions options_;
+};
+
+}  // namespace tessera::optim

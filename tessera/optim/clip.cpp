@@ -1,0 +1,59 @@
+#include "tessera/optim/clip.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include "tessera/base/error.h"
+
+namespace tessera::optim {
+namespace {
+
+constexpr int64_t kBlock = 65536;  // elements summed by one thread, in one order
+constexpr int64_t kLanes = 16;     // partial sums that a compiler can keep in vector registers
+
+template <class Element>
+double sum_block(const Element* values, int64_t count) {
+  std::array<double, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const double value = static_cast<double>(static_cast<float>(values[i + lane]));
+      lanes[lane] += value * value;
+    }
+  }
+  for (; i < count; ++i) {
+    const double value = static_cast<double>(static_cast<float>(values[i]));
+    lanes[0] += value * value;
+  }
+  return std::accumulate(lanes.begin(), lanes.end(), 0.0);
+}
+
+}  // namespace
+
+double sum_of_squares(const at::Tensor& flat) {
+  TESSERA_INVARIANT(flat.is_contiguous());
+  const int64_t numel = flat.numel();
+  std::vector<double> blocks((numel + kBlock - 1) / kBlock);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, flat.scalar_type(), "sum_of_squares", [&] {
+    const auto* const values = flat.const_data_ptr<scalar_t>();
+    at::parallel_for(0, static_cast<int64_t>(blocks.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * kBlock;
+        blocks[block] = sum_block(values + first, std::min(kBlock, numel - first));
+      }
+    });
+  });
+  return std::accumulate(blocks.begin(), blocks.end(), 0.0);
+}
+
+double clip_divisor(double norm, double max_norm) {
+  if (max_norm <= 0) return 1;
+  return std::max(1.0, (norm + 1e-6) / max_norm);
+}
+
+}  // namespace tessera::optim

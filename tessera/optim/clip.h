@@ -1,0 +1,16 @@
+// Clipping by the global L2 norm of all gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace tessera::optim {
+
+// Sum of the squares of a flat fp32, bf16 or fp16 tensor, in fp64. The order of additions depends on the numel alone,
+// not on threads, so the same slice gives the same bits on every rank and at every stage.
+double sum_of_squares(const at::Tensor& flat);
+
+// What to divide gradients by so that their norm becomes at most max_norm: max(1, (norm + 1e-6) / max_norm), as
+// DeepSpeed does; 1 when max_norm is 0 (no clipping).
+double clip_divisor(double norm, double max_norm);
+
+}  // namespace tessera::optim

@@ -1,0 +1,181 @@
+#include "tessera/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace tessera::optim {
+namespace {
+
+using config::Json;
+
+// A number, or the group's entry of a list (a list of one serves all groups); nothing for null.
+std::optional<double> number(const Json& params, const char* key, size_t index = 0) {
+  const auto found = params.find(key);
+  if (found == params.end() || found->is_null()) return std::nullopt;
+  if (!found->is_array()) return found->get<double>();
+  if (found->size() != 1 && index >= found->size()) {
+    throw Error(ErrorKind::kConfig, {std::string("'") + key + "' has fewer entries than there are parameter groups", "",
+                                     "give one value, or one for each group"});
+  }
+  return found->at(found->size() == 1 ? 0 : index).get<double>();
+}
+
+class Warmup {
+ public:
+  explicit Warmup(const Json& params)
+      : steps_(std::max(2.0, number(params, "warmup_num_steps").value_or(1000))),
+        linear_(params.value("warmup_type", "log") == "linear") {}
+
+  double steps() const { return steps_; }
+  bool done(int64_t n) const { return static_cast<double>(n) >= steps_; }
+  double gamma(int64_t n) const {
+    const auto at = static_cast<double>(n);
+    return linear_ ? at / steps_ : std::log(at + 1) / std::log(steps_);
+  }
+
+ private:
+  double steps_;
+  bool linear_;
+};
+
+class WarmupLr : public Schedule {
+ public:
+  // With `decays` it is WarmupDecayLR.
+  WarmupLr(const Json& params, bool decays) : params_(params), warmup_(params), decays_(decays) {}
+
+  ScheduledValues at(int64_t n, const ParamGroup& group, size_t index) const override {
+    const double low = number(params_, "warmup_min_lr", index).value_or(0);
+    const double high = number(params_, "warmup_max_lr", index).value_or(decays_ ? 0.001 : group.lr);
+    if (n < 0) return {.lr = low};
+    return {.lr = low + (high - low) * (warmup_.done(n) ? after(n) : warmup_.gamma(n))};
+  }
+
+ private:
+  double after(int64_t n) const {
+    if (!decays_) return 1;
+    const double total = number(params_, "total_num_steps").value_or(0);
+    return std::max(0.0, (total - static_cast<double>(n)) / std::max(1.0, total - warmup_.steps()));
+  }
+
+  Json params_;
+  Warmup warmup_;
+  bool decays_;
+};
+
+class WarmupCosineLr : public Schedule {
+ public:
+  explicit WarmupCosineLr(const Json& params)
+      : warmup_(params),
+        total_(number(params, "total_num_steps").value_or(0)),
+        first_(number(params, "warmup_min_ratio").value_or(0)),
+        last_(number(params, "cos_min_ratio").value_or(0.0001)) {}
+
+  ScheduledValues at(int64_t n, const ParamGroup& group, size_t) const override {
+    return {.lr = n < 0 ? 0 : group.lr * ratio(n)};
+  }
+
+ private:
+  double ratio(int64_t n) const {
+    if (!warmup_.done(n)) return first_ + (1 - first_) * warmup_.gamma(n);
+    const double w = warmup_.steps();
+    const double k = std::min(1.0, (static_cast<double>(n) - w + 1) / std::max(1.0, total_ - w));
+    return std::max(0.0, last_ + (1 - last_) * (1 + std::cos(std::numbers::pi * k)) / 2);
+  }
+
+  Warmup warmup_;
+  double total_, first_, last_;
+};
+
+class LrRangeTest : public Schedule {
+ public:
+  explicit LrRangeTest(const Json& params) : params_(params) {}
+
+  ScheduledValues at(int64_t n, const ParamGroup&, size_t index) const override {
+    const double low = number(params_, "lr_range_test_min_lr", index).value_or(1e-3);
+    if (n < 0) return {.lr = low};
+    double interval = static_cast<double>(n + 1) / number(params_, "lr_range_test_step_size").value_or(2000);
+    if (params_.value("lr_range_test_staircase", false)) interval = std::floor(interval);
+    return {.lr = low * (1 + number(params_, "lr_range_test_step_rate").value_or(1.0) * interval)};
+  }
+
+ private:
+  Json params_;
+};
+
+// One rise and fall of the learning rate (and, mirrored, of the momentum), then a slow decay. With first and second
+// sizes S1, S2, S = S1 + S2, b = n + 1, x = 1 + b/S - floor(1 + b/S), q = S1/S: f = x/q up to q, then (x - 1)/(q - 1);
+// with stair counts f in steps of the half's length. lr = min + (max - min) f, momentum = max_mom - (max_mom - min_mom)
+// f while n < S; afterwards, with d = n - S + 1 and D = decay_step_size: lr = min / (1 + decay_lr_rate d/D), momentum =
+// max_mom (1 + decay_mom_rate d/D).
+class OneCycle : public Schedule {
+ public:
+  explicit OneCycle(const Json& params)
+      : params_(params),
+        first_(number(params, "cycle_first_step_size").value_or(2000)),
+        second_(number(params, "cycle_second_step_size").value_or(first_)),
+        first_stairs_(number(params, "cycle_first_stair_count").value_or(0)),
+        second_stairs_(number(params, "cycle_second_stair_count").value_or(first_stairs_)),
+        decay_step_(number(params, "decay_step_size").value_or(0)) {}
+
+  ScheduledValues at(int64_t n, const ParamGroup&, size_t index) const override {
+    const double low = number(params_, "cycle_min_lr", index).value_or(0);
+    const double high = number(params_, "cycle_max_lr", index).value_or(0);
+    const double low_momentum = number(params_, "cycle_min_mom", index).value_or(0.8);
+    const double high_momentum = number(params_, "cycle_max_mom", index).value_or(0.9);
+    ScheduledValues values{.lr = low};
+    double momentum = low_momentum;
+    const double total = first_ + second_;
+    if (n >= 0 && static_cast<double>(n) < total) {
+      const double f = factor(static_cast<double>(n + 1));
+      values.lr = low + (high - low) * f;
+      momentum = high_momentum - (high_momentum - low_momentum) * f;
+    } else if (n >= 0) {
+      const double decays = decay_step_ == 0 ? 0 : (static_cast<double>(n) - total + 1) / decay_step_;
+      values.lr = low / (1 + number(params_, "decay_lr_rate").value_or(0) * decays);
+      momentum = high_momentum * (1 + number(params_, "decay_mom_rate").value_or(0) * decays);
+    }
+    if (params_.value("cycle_momentum", true)) {
+      values.beta1 = momentum;
+      values.beta2 = 0.99;
+    }
+    return values;
+  }
+
+ private:
+  double factor(double b) const {
+    const double total = first_ + second_;
+    const double x = 1 + b / total - std::floor(1 + b / total);
+    const double q = first_ / total;
+    const double c = std::fmod(b, total);
+    const bool rising = c <= first_;
+    const double stairs = rising ? first_stairs_ : second_stairs_;
+    if (stairs > 0) {
+      return rising ? std::floor(c * stairs / first_) / stairs : std::floor((total - c) * stairs / second_) / stairs;
+    }
+    return x <= q ? x / q : (x - 1) / (q - 1);
+  }
+
+  Json params_;
+  double first_, second_, first_stairs_, second_stairs_, decay_step_;
+};
+
+template <class S, auto... extra>
+std::unique_ptr<Schedule> make(const config::SchedulerOptions& options) {
+  return std::make_unique<S>(options.params, extra...);
+}
+
+}  // namespace
+
+Registry<MakeSchedule> schedules() {
+  static constexpr Registry<MakeSchedule>::Entry kEntries[] = {
+      {"WarmupLR", "rises to the maximum, then stays", make<WarmupLr, false>},
+      {"WarmupDecayLR", "rises to the maximum, then falls in a line to 0", make<WarmupLr, true>},
+      {"WarmupCosineLR", "rises, then falls along a cosine", make<WarmupCosineLr>},
+      {"LRRangeTest", "grows without end, to find the largest usable rate", make<LrRangeTest>},
+      {"OneCycle", "one rise and fall, the momentum mirrored, then decay", make<OneCycle>},
+  };
+  return {"scheduler", kEntries};
+}
+
+}  // namespace tessera::optim

@@ -1,0 +1,43 @@
+// DeepSpeed's learning-rate schedules as pure functions of the step, so that a schedule's whole state is one number.
+//
+// `n` counts as DeepSpeed's last_batch_iteration does: -1 before the first step, 0 after it, and so on; step k (from 1)
+// is taken with the values of n = k - 2. The formulas, with w = max(2, warmup_num_steps) and N = total_num_steps:
+//
+//   gamma(n)        log: ln(n+1) / ln(w)      linear: n / w                   for 0 <= n < w
+//   WarmupLR        min + (max - min) gamma(n); gamma = 1 from n = w; at n = -1: min
+//   WarmupDecayLR   the same, gamma = max(0, (N - n) / max(1, N - w)) from n = w
+//   WarmupCosineLR  lr0 r; r = rmin + (1 - rmin) gamma(n), from n = w: k = min(1, (n - w + 1) / max(1, N - w)),
+//                   r = max(0, c + (1 - c)(1 + cos(pi k)) / 2); at n = -1: 0
+//   LRRangeTest     min (1 + rate i), i = (n + 1) / step_size, rounded down when staircase; at n = -1: min
+//   OneCycle        see one_cycle in schedule.cpp
+//
+// lr0 is the group's own learning rate. Immutable; safe from any thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "tessera/base/registry.h"
+#include "tessera/config/ds_config.h"
+#include "tessera/optim/param_group.h"
+
+namespace tessera::optim {
+
+struct ScheduledValues {
+  double lr = 0;
+  std::optional<double> beta1;  // OneCycle cycles the momentum too, …
+  std::optional<double> beta2;  // … and then fixes this
+};
+
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+  // `group` with its values at construction; `index`: which entry of a list-valued parameter is its own.
+  virtual ScheduledValues at(int64_t n, const ParamGroup& group, size_t index) const = 0;
+};
+
+using MakeSchedule = std::unique_ptr<Schedule> (*)(const config::SchedulerOptions& options);
+
+Registry<MakeSchedule> schedules();
+
+}  // namespace tessera::optim

@@ -1,0 +1,218 @@
+#include "tessera/storage/safetensors.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/storage/dtype.h"
+
+namespace tessera::storage {
+namespace {
+
+constexpr uint64_t kPrefixBytes = 8;
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+
+uint64_t byte_count(at::ScalarType dtype, int64_t numel) {
+  return static_cast<uint64_t>(numel) * c10::elementSize(dtype);
+}
+
+}  // namespace
+
+int64_t TensorEntry::numel() const {
+  int64_t product = 1;
+  for (const int64_t size : shape) product *= size;
+  return product;
+}
+
+struct SafetensorsFile::Mapping {
+  const char* data = nullptr;
+  uint64_t bytes = 0;
+
+  explicit Mapping(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+      throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, "check the path"});
+    }
+    struct stat info {};
+    fstat(fd, &info);
+    bytes = static_cast<uint64_t>(info.st_size);
+    void* const mapped = bytes == 0 ? nullptr : mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    const int error_number = errno;
+    close(fd);
+    if (mapped == MAP_FAILED) {
+      throw Error(ErrorKind::kData, {"the file cannot be mapped: " + errno_text(error_number), path, ""});
+    }
+    data = static_cast<const char*>(mapped);
+  }
+
+  ~Mapping() {
+    if (data != nullptr) munmap(const_cast<char*>(data), bytes);
+  }
+
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+};
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping_(std::make_shared<Mapping>(path)) {
+  read_header();
+}
+
+void SafetensorsFile::refuse(const std::string& what) const {
+  throw Error(ErrorKind::kData, {"not a whole safetensors file: " + what, path_, "download or save the file again"});
+}
+
+void SafetensorsFile::read_header() {
+  if (mapping_->bytes < kPrefixBytes) refuse(fmt::format("it has {} bytes", mapping_->bytes));
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, mapping_->data, kPrefixBytes);
+  if (header_bytes > kMaxHeaderBytes || header_bytes > mapping_->bytes - kPrefixBytes) {
+    refuse(fmt::format("its header claims {} bytes of the file's {}", header_bytes, mapping_->bytes));
+  }
+  data_begin_ = kPrefixBytes + header_bytes;
+  const uint64_t data_bytes = mapping_->bytes - data_begin_;
+  const char* const text = mapping_->data + kPrefixBytes;
+  const auto header = nlohmann::json::parse(text, text + header_bytes, nullptr, /*allow_exceptions=*/false);
+  if (!header.is_object()) refuse("its header is no JSON object");
+
+  uint64_t used = 0;
+  for (const auto& [name, value] : header.items()) {
+    try {
+      if (name == "__metadata__") {
+        metadata_ = value.get<std::map<std::string, std::string>>();
+        continue;
+      }
+      const auto dtype = dtype_of_safetensors(value.at("dtype").get<std::string>());
+      if (!dtype) refuse(fmt::format("'{}' has the unknown dtype {}", name, value.at("dtype").dump()));
+      TensorEntry entry{.dtype = *dtype,
+                        .shape = value.at("shape").get<std::vector<int64_t>>(),
+                        .begin = value.at("data_offsets").at(0).get<uint64_t>(),
+                        .end = value.at("data_offsets").at(1).get<uint64_t>()};
+      int64_t numel = 1;
+      for (const int64_t size : entry.shape) {
+        if (size < 0 || (size > 0 && numel > std::numeric_limits<int64_t>::max() / 16 / size)) {
+          refuse(fmt::format("'{}' has an impossible shape", name));
+        }
+        numel *= size;
+      }
+      if (entry.begin > entry.end || entry.end > data_bytes) {
+        refuse(fmt::format("'{}' should end at byte {} but the file has {} (truncated?)", name, data_begin_ + entry.end,
+                           mapping_->bytes));
+      }
+      if (entry.end - entry.begin != byte_count(*dtype, numel)) {
+        refuse(fmt::format("'{}' has {} bytes where its shape needs {}", name, entry.end - entry.begin,
+                           byte_count(*dtype, numel)));
+      }
+      used += entry.end - entry.begin;
+      entries_.emplace(name, std::move(entry));
+    } catch (const nlohmann::json::exception&) {
+      refuse(fmt::format("its header says nothing usable of '{}'", name));
+    }
+  }
+  if (used != data_bytes) {
+    refuse(fmt::format("its tensors cover {} bytes but {} follow the header", used, data_bytes));
+  }
+}
+
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    throw Error(ErrorKind::kData, {fmt::format("there is no tensor '{}'", name), path_, ""});
+  }
+  return range(name, 0, found->second.numel()).view(found->second.shape);
+}
+
+at::Tensor SafetensorsFile::range(const std::string& name, int64_t first, int64_t numel) const {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    throw Error(ErrorKind::kData, {fmt::format("there is no tensor '{}'", name), path_, ""});
+  }
+  const TensorEntry& entry = found->second;
+  TESSERA_INVARIANT(first >= 0 && numel >= 0 && first + numel <= entry.numel());
+  const char* const begin = mapping_->data + data_begin_ + entry.begin + byte_count(entry.dtype, first);
+  const auto options = at::TensorOptions().dtype(entry.dtype);
+  const auto size = static_cast<uintptr_t>(c10::elementSize(entry.dtype));
+  if (reinterpret_cast<uintptr_t>(begin) % size != 0) {  // old writers did not pad their headers
+    at::Tensor copy = at::empty({numel}, options);
+    std::memcpy(copy.data_ptr(), begin, byte_count(entry.dtype, numel));
+    return copy;
+  }
+  return at::from_blob(
+      const_cast<char*>(begin), {numel}, [mapping = mapping_](void*) {}, options);
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<PlannedTensor> plan,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(path), plan_(std::move(plan)) {
+  nlohmann::ordered_json header;
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uint64_t offset = 0;
+  for (const PlannedTensor& planned : plan_) {
+    const TensorEntry entry{.dtype = planned.dtype, .shape = planned.shape, .begin = offset, .end = 0};
+    const uint64_t end = offset + byte_count(planned.dtype, entry.numel());
+    header[planned.name] = {
+        {"dtype", safetensors_name(planned.dtype)}, {"shape", planned.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.is_null() ? "{}" : header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data begins aligned
+
+  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    throw Error(ErrorKind::kMachine, {"the file cannot be created: " + errno_text(errno), path_, ""});
+  }
+  const uint64_t header_bytes = text.size();
+  write_all(&header_bytes, kPrefixBytes);
+  write_all(text.data(), text.size());
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (fd_ >= 0) close(fd_);
+}
+
+void SafetensorsWriter::write_all(const void* bytes, size_t count) {
+  const char* from = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t written = write(fd_, from, count);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      throw Error(ErrorKind::kMachine,
+                  {"writing failed: " + errno_text(errno), path_, "free some space or choose another folder"});
+    }
+    from += written;
+    count -= static_cast<size_t>(written);
+  }
+}
+
+void SafetensorsWriter::add(const at::Tensor& tensor) {
+  TESSERA_INVARIANT(next_ < plan_.size());
+  const PlannedTensor& planned = plan_[next_++];
+  const TensorEntry entry{.dtype = planned.dtype, .shape = planned.shape, .begin = 0, .end = 0};
+  TESSERA_INVARIANT(tensor.scalar_type() == planned.dtype && tensor.numel() == entry.numel());
+  const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  write_all(bytes.const_data_ptr(), bytes.nbytes());
+}
+
+void SafetensorsWriter::finish() {
+  TESSERA_INVARIANT(next_ == plan_.size());
+  const int synced = fsync(fd_);
+  const int error_number = errno;
+  const int closed = close(fd_);
+  fd_ = -1;
+  if (synced != 0 || closed != 0) {
+    throw Error(ErrorKind::kMachine, {"writing failed: " + errno_text(synced != 0 ? error_number : errno), path_,
+                                      "free some space or choose another folder"});
+  }
+}
+
+}  // namespace tessera::storage

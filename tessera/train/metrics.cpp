@@ -1,0 +1,72 @@
+#include "tessera/train/metrics.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tessera/base/error.h"
+#include "tessera/storage/atomic_dir.h"
+
+namespace tessera::train {
+namespace {
+
+std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
+  std::ifstream file(path);
+  std::string kept, line;
+  while (std::getline(file, line)) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object() && json.value("step", int64_t{0}) <= last_step) kept += line + "\n";
+  }
+  return kept;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step) : path_(path) {
+  storage::write_file_atomically(path, resumed_step > 0 ? lines_up_to(path, resumed_step) : "");
+  file_ = std::fopen(path.c_str(), "a");
+  if (file_ == nullptr) {
+    throw Error(ErrorKind::kMachine, {"the file cannot be written: " + errno_text(errno), path.string(), ""});
+  }
+}
+
+MetricsFile::~MetricsFile() {
+  if (file_ != nullptr) std::fclose(file_);
+}
+
+void MetricsFile::append(const StepMetrics& metrics) {
+  nlohmann::ordered_json line;
+  line["step"] = metrics.step;
+  line["epoch"] = metrics.epoch;
+  line["loss"] = metrics.loss;
+  line["grad_norm"] = metrics.grad_norm;
+  line["lr"] = metrics.lr;
+  line["loss_scale"] = metrics.loss_scale;
+  line["samples"] = metrics.samples;
+  line["tokens"] = metrics.tokens;
+  line["step_seconds"] = metrics.step_seconds;
+  line["model_state_bytes"] = metrics.model_state_bytes;
+  line["peak_memory_bytes"] = metrics.peak_memory_bytes;
+  const std::string text = line.dump() + "\n";
+  if (std::fputs(text.c_str(), file_) < 0 || std::fflush(file_) != 0) {
+    throw Error(ErrorKind::kMachine, {"writing failed: " + errno_text(errno), path_.string(), "free some space"});
+  }
+}
+
+int64_t peak_memory_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (!line.starts_with("VmHWM:")) continue;
+    std::istringstream fields(line.substr(6));
+    int64_t kilobytes = 0;
+    fields >> kilobytes;
+    return kilobytes * 1024;
+  }
+  return 0;
+}
+
+}  // namespace tessera::train

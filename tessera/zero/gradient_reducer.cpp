@@ -1,0 +1,162 @@
+#include "tessera/zero/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+namespace {
+
+// More would keep more whole gradients in memory at stages 2 and 3; fewer would not overlap with backward.
+constexpr size_t kMaxInFlight = 2;
+
+void zero_padding(const Layout& layout, const at::Tensor& buffer) {
+  int64_t end = 0;
+  for (const Placement& place : layout.params()) {
+    end = place.offset + place.padded_numel;
+    const int64_t padding = place.padded_numel - place.numel;
+    if (padding > 0) buffer.narrow(0, place.offset + place.numel, padding).zero_();
+  }
+  if (end < layout.numel()) buffer.narrow(0, end, layout.numel() - end).zero_();
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(std::vector<Unit*> units, const Policy& policy, comm::Communicator& world)
+    : units_(std::move(units)), policy_(policy), world_(world), gradients_(units_.size()) {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    const size_t count = units_[unit]->params().size();
+    gradients_[unit].filled.assign(count, false);
+    gradients_[unit].arrived.assign(count, false);
+    gradients_[unit].used.assign(count, false);
+  }
+}
+
+void GradientReducer::open_pending(size_t unit) {
+  UnitGradients& gradients = gradients_[unit];
+  // A gradient that comes after its unit's reduction began (a re-entrant backward) gets a buffer of its own.
+  const bool own_buffer = policy_.shard_gradients || gradients.started;
+  if (own_buffer) {
+    gradients.pending = at::empty({units_[unit]->layout().numel()}, units_[unit]->grad().options());
+    zero_padding(units_[unit]->layout(), gradients.pending);
+  } else {
+    gradients.pending = units_[unit]->grad();
+  }
+}
+
+bool GradientReducer::add(size_t unit, size_t param, const at::Tensor& grad) {
+  const at::NoGradGuard no_grad;
+  UnitGradients& gradients = gradients_[unit];
+  if (!gradients.pending.defined()) open_pending(unit);
+  const Placement& place = units_[unit]->layout().params()[param];
+  at::Tensor region = gradients.pending.narrow(0, place.offset, place.numel);
+  if (gradients.filled[param]) {
+    region.add_(grad.reshape({-1}));
+  } else {
+    region.copy_(grad.reshape({-1}));
+  }
+  gradients.filled[param] = true;
+  gradients.used[param] = true;
+  if (!gradients.arrived[param]) {
+    gradients.arrived[param] = true;
+    ++gradients.arrived_count;
+  }
+  const bool complete = gradients.arrived_count == gradients.arrived.size();
+  if (complete && reduces_now()) start_complete_units();
+  return complete;
+}
+
+void GradientReducer::start_complete_units() {
+  while (next_to_start_ < units_.size()) {
+    const size_t unit = units_.size() - 1 - next_to_start_;
+    const UnitGradients& gradients = gradients_[unit];
+    if (units_[unit]->trainable() && gradients.arrived_count < gradients.arrived.size()) return;
+    ++next_to_start_;
+    if (units_[unit]->trainable()) start_reduction(unit);
+  }
+}
+
+void GradientReducer::start_reduction(size_t unit) {
+  UnitGradients& gradients = gradients_[unit];
+  if (!gradients.pending.defined()) open_pending(unit);
+  const Layout& layout = units_[unit]->layout();
+  for (size_t param = 0; param < gradients.filled.size(); ++param) {
+    const Placement& place = layout.params()[param];
+    if (!gradients.filled[param]) gradients.pending.narrow(0, place.offset, place.numel).zero_();
+  }
+  Reduction reduction{.unit = unit, .source = gradients.pending, .adds = gradients.has_sum};
+  const double mean = 1.0 / world_.size();
+  const std::string& label = units_[unit]->name();
+  const bool in_place = !policy_.shard_gradients;  // the pending buffer is where the result belongs, or is thrown away
+  if (!policy_.shard_optimizer) {
+    reduction.result = reduction.source;
+    reduction.collective = world_.start_all_reduce(reduction.source, mean, label);
+  } else {
+    const Range slice = layout.slice(world_.rank());
+    if (in_place) {
+      reduction.result = reduction.source.narrow(0, slice.begin, slice.numel());
+    } else {
+      reduction.result = gradients.has_sum ? at::empty_like(units_[unit]->grad()) : units_[unit]->grad();
+    }
+    reduction.collective = world_.start_reduce_scatter(reduction.result, reduction.source, mean, label);
+  }
+  gradients.pending = at::Tensor();
+  std::fill(gradients.filled.begin(), gradients.filled.end(), false);
+  gradients.started = true;
+  gradients.has_sum = true;
+  in_flight_.push_back(std::move(reduction));
+  if (in_flight_.size() > kMaxInFlight) finish_oldest();
+}
+
+void GradientReducer::finish_oldest() {
+  Reduction reduction = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  reduction.collective.finish();
+  if (reduction.adds) owned_grad(reduction.unit).add_(reduction.result);
+}
+
+void GradientReducer::finish_backward() {
+  const at::NoGradGuard no_grad;
+  if (reduces_now()) {
+    for (; next_to_start_ < units_.size(); ++next_to_start_) {
+      const size_t unit = units_.size() - 1 - next_to_start_;
+      if (units_[unit]->trainable()) start_reduction(unit);
+    }
+    while (!in_flight_.empty()) finish_oldest();
+    for (size_t unit = units_.size(); unit-- > 0;) {
+      if (gradients_[unit].pending.defined()) start_reduction(unit);  // came after its unit's reduction began
+    }
+    while (!in_flight_.empty()) finish_oldest();
+  }
+  next_to_start_ = 0;
+  for (UnitGradients& gradients : gradients_) {
+    std::fill(gradients.arrived.begin(), gradients.arrived.end(), false);
+    gradients.arrived_count = 0;
+    gradients.started = false;
+  }
+}
+
+at::Tensor GradientReducer::reduced_slice(size_t unit) const {
+  if (policy_.shard_gradients) return units_[unit]->grad();
+  const Range slice = units_[unit]->layout().slice(world_.rank());
+  return units_[unit]->grad().narrow(0, slice.begin, slice.numel());
+}
+
+at::Tensor GradientReducer::owned_grad(size_t unit) const {
+  return policy_.shard_optimizer ? reduced_slice(unit) : units_[unit]->grad();
+}
+
+void GradientReducer::clear() {
+  for (UnitGradients& gradients : gradients_) {
+    gradients.pending = at::Tensor();
+    std::fill(gradients.filled.begin(), gradients.filled.end(), false);
+    std::fill(gradients.used.begin(), gradients.used.end(), false);
+    gradients.has_sum = false;
+  }
+}
+
+}  // namespace tessera::zero

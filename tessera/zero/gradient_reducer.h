@@ -1,0 +1,89 @@
+// From each parameter's gradient, as autograd delivers it, to the mean over ranks where the policy wants it.
+//
+//   add()              copies one gradient to its place in the unit's pending buffer (adds, if there is one already)
+//                      and, once the unit is complete, starts its reduction while backward goes on
+//   finish_backward()  reduces what is not complete (a parameter that this rank did not use counts as zero), waits for
+//   all
+//
+// Stages 0 and 1 keep the pending buffer through the accumulation and reduce once, at its boundary; stages 2 and 3
+// reduce every micro step and add up the slices, so that no rank keeps a whole gradient. Reductions start in one order
+// on every rank: the reverse of the units'.
+//
+// Note [Same bits at every stage]. The mean is summed in rank order in fp32 and rounded once (comm/ordered_sum.h), the
+// all-reduce of stage 0 is that reduction and an all-gather, the norm is added up slice by slice, and the optimizer's
+// arithmetic is elementwise: so for a given world size all stages compute the same bits. With accumulation the pairs
+// {0, 1} and {2, 3} differ from each other by rounding, because they reduce at different times.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/zero/policy.h"
+#include "tessera/zero/unit.h"
+
+namespace tessera::zero {
+
+class GradientReducer {
+ public:
+  // `units` and `world` outlive the reducer.
+  GradientReducer(std::vector<Unit*> units, const Policy& policy, comm::Communicator& world);
+
+  // Whether the backward pass that runs, or comes next, is the last one before the step.
+  void set_boundary(bool boundary) { boundary_ = boundary; }
+
+  // Takes the gradient of one parameter of a trainable unit. True when all of the unit's have now come in this
+  // backward.
+  bool add(size_t unit, size_t param, const at::Tensor& grad);
+
+  // Collective.
+  void finish_backward();
+
+  // After the boundary's finish_backward: this rank's slice of the mean, and the part of it that this rank updates.
+  at::Tensor reduced_slice(size_t unit) const;
+  at::Tensor owned_grad(size_t unit) const;
+
+  // Which parameters had a gradient on this rank since the last clear().
+  const std::vector<bool>& used(size_t unit) const { return gradients_[unit].used; }
+
+  // Forgets all gradients: the next one of each parameter overwrites.
+  void clear();
+
+ private:
+  struct UnitGradients {
+    at::Tensor pending;         // whole buffer, compute dtype; stages 0 and 1: the unit's own, 2 and 3: while needed
+    std::vector<bool> filled;   // parameters whose place in `pending` holds a gradient
+    std::vector<bool> arrived;  // parameters that had a gradient in this backward
+    std::vector<bool> used;     // … since the last clear
+    size_t arrived_count = 0;
+    bool started = false;  // reduction of this backward
+    bool has_sum = false;  // the unit's gradient holds an earlier reduction, to add to
+  };
+
+  struct Reduction {
+    size_t unit;
+    at::Tensor source;
+    at::Tensor result;
+    bool adds;
+    comm::Collective collective;
+  };
+
+  bool reduces_now() const { return policy_.shard_gradients || boundary_; }
+  void open_pending(size_t unit);
+  void start_complete_units();
+  void start_reduction(size_t unit);
+  void finish_oldest();
+
+  std::vector<Unit*> units_;
+  Policy policy_;
+  comm::Communicator& world_;
+  std::vector<UnitGradients> gradients_;
+  std::deque<Reduction> in_flight_;
+  size_t next_to_start_ = 0;  // counts from the last unit backwards
+  bool boundary_ = true;
+};
+
+}  // namespace tessera::zero

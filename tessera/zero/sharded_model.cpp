@@ -1,0 +1,220 @@
+#include "tessera/zero/sharded_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+
+struct ShardedModel::Call {
+  size_t module;
+  size_t inputs_left = 0;     // inputs whose gradient backward has not computed yet
+  bool holds_frozen = false;  // backward of this call has gathered the module's frozen units
+};
+
+struct ShardedModel::GradientArrived : torch::autograd::PostAccumulateGradHook {
+  GradientArrived(ShardedModel& model, size_t unit, size_t param) : model_(model), unit_(unit), param_(param) {}
+  void operator()(const at::Tensor& parameter) override { model_.gradient_arrived(unit_, param_, parameter); }
+
+  ShardedModel& model_;  // takes its hooks away before it goes
+  size_t unit_;
+  size_t param_;
+};
+
+ShardedModel::ShardedModel(const Policy& policy, std::shared_ptr<comm::Communicator> world)
+    : policy_(policy),
+      world_(std::move(world)),
+      gathers_(world_->with_channel("gather")),
+      reductions_(world_->with_channel("reduce")) {}
+
+std::shared_ptr<ShardedModel> ShardedModel::create(std::vector<ModuleParams> modules, size_t state_count,
+                                                   const Policy& policy, std::shared_ptr<comm::Communicator> world,
+                                                   const FillParameter& fill) {
+  std::shared_ptr<ShardedModel> model(new ShardedModel(policy, std::move(world)));
+  model->make_units(std::move(modules), state_count, fill);
+  return model;
+}
+
+ShardedModel::~ShardedModel() {
+  for (const auto& unit : units_) {
+    for (const NamedParam& param : unit->params())
+      torch::autograd::impl::set_post_acc_grad_hooks(param.tensor, nullptr);
+  }
+}
+
+void ShardedModel::make_units(std::vector<ModuleParams> modules, size_t state_count, const FillParameter& fill) {
+  struct Owner {
+    size_t unit;
+    std::string name;
+  };
+  std::unordered_map<const at::TensorImpl*, Owner> owners;
+  for (const ModuleParams& module : modules) {
+    std::vector<size_t> used;
+    const auto uses = [&used](size_t unit) {
+      if (std::find(used.begin(), used.end(), unit) == used.end()) used.push_back(unit);
+    };
+    for (const bool trainable : {true, false}) {
+      std::vector<NamedParam> own;
+      for (const NamedParam& param : module.params) {
+        if (param.tensor.requires_grad() != trainable) continue;
+        const auto [owner, is_new] = owners.try_emplace(param.tensor.unsafeGetTensorImpl(), units_.size(), param.name);
+        if (is_new) {
+          own.push_back(param);
+        } else if (owner->second.unit < units_.size()) {
+          uses(owner->second.unit);
+        }
+        if (owner->second.name != param.name) aliases_.push_back({param.name, owner->second.name});
+      }
+      if (own.empty()) continue;
+      uses(units_.size());
+      const std::string name = trainable ? module.name : module.name + " (frozen)";
+      units_.push_back(
+          std::make_unique<Unit>(name, std::move(own), trainable ? state_count : 0, policy_, *gathers_, fill));
+      watch_gradients(units_.size() - 1);
+      units_.back()->release();
+    }
+    units_of_module_.push_back(std::move(used));
+  }
+  holders_.assign(units_.size(), 0);
+  held_by_backward_.assign(units_.size(), false);
+  std::vector<Unit*> borrowed;
+  for (const auto& unit : units_) borrowed.push_back(unit.get());
+  reducer_ = std::make_unique<GradientReducer>(std::move(borrowed), policy_, *reductions_);
+}
+
+void ShardedModel::watch_gradients(size_t unit) {
+  if (!units_[unit]->trainable()) return;
+  const auto& params = units_[unit]->params();
+  for (size_t index = 0; index < params.size(); ++index) {
+    const at::Tensor& parameter = params[index].tensor;
+    const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
+    accumulators_.push_back(std::make_shared<std::decay_t<decltype(accumulator)>>(accumulator));
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(*this, unit, index));
+  }
+}
+
+void ShardedModel::hold(const std::vector<size_t>& units) {
+  for (const size_t unit : units) {
+    if (holders_[unit]++ == 0) units_[unit]->start_gather();
+  }
+  for (const size_t unit : units) units_[unit]->finish_gather();
+}
+
+void ShardedModel::drop(size_t unit) {
+  TESSERA_INVARIANT(holders_[unit] > 0);
+  if (--holders_[unit] == 0) units_[unit]->release();
+}
+
+std::vector<size_t> ShardedModel::all_units() const {
+  std::vector<size_t> all(units_.size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+void ShardedModel::hold_all() {
+  if (policy_.shard_parameters) hold(all_units());
+}
+
+void ShardedModel::drop_all() {
+  if (!policy_.shard_parameters) return;
+  for (const size_t unit : all_units()) drop(unit);
+}
+
+void ShardedModel::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
+  if (!policy_.shard_parameters) return;
+  const auto call = std::make_shared<Call>(Call{.module = module});
+  calls_in_forward_.push_back(call);
+  hold(units_of_module_[module]);
+  if (!at::GradMode::is_enabled()) return;
+  // Frozen parameters have no gradient whose arrival could tell that backward is done with them; the gradients of the
+  // module's inputs do.
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined() || !input.requires_grad()) continue;
+    ++call->inputs_left;
+    input.register_hook([self = weak_from_this(), call](const at::Tensor&) {
+      if (--call->inputs_left > 0) return;
+      if (const auto model = self.lock()) model->after_backward(*call);
+    });
+  }
+}
+
+void ShardedModel::after_forward(size_t module, const std::vector<at::Tensor>& outputs) {
+  if (!policy_.shard_parameters) return;
+  const std::shared_ptr<Call> call = std::move(calls_in_forward_.back());
+  calls_in_forward_.pop_back();
+  TESSERA_INVARIANT(call->module == module);
+  for (const size_t unit : units_of_module_[module]) drop(unit);
+  if (!at::GradMode::is_enabled()) return;
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    output.register_hook([self = weak_from_this(), call](const at::Tensor&) {
+      if (const auto model = self.lock()) model->before_backward(call);
+    });
+  }
+}
+
+void ShardedModel::before_backward(const std::shared_ptr<Call>& call) {
+  std::vector<size_t> wanted;
+  for (const size_t unit : units_of_module_[call->module]) {
+    if (units_[unit]->trainable()) {
+      if (!held_by_backward_[unit]) wanted.push_back(unit);
+      held_by_backward_[unit] = true;
+    } else if (!call->holds_frozen) {
+      wanted.push_back(unit);
+    }
+  }
+  if (!call->holds_frozen) calls_in_backward_.push_back(call);
+  call->holds_frozen = true;
+  hold(wanted);
+}
+
+void ShardedModel::after_backward(Call& call) {
+  if (!call.holds_frozen) return;
+  call.holds_frozen = false;
+  for (const size_t unit : units_of_module_[call.module]) {
+    if (!units_[unit]->trainable()) drop(unit);
+  }
+}
+
+void ShardedModel::gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter) {
+  const bool complete = reducer_->add(unit, param, parameter.grad());
+  parameter.mutable_grad() = at::Tensor();
+  if (complete && held_by_backward_[unit]) {
+    held_by_backward_[unit] = false;
+    drop(unit);
+  }
+}
+
+void ShardedModel::finish_backward() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!held_by_backward_[unit]) continue;
+    held_by_backward_[unit] = false;
+    drop(unit);
+  }
+  for (const auto& weak : calls_in_backward_) {
+    if (const auto call = weak.lock()) after_backward(*call);
+  }
+  calls_in_backward_.clear();
+  reducer_->finish_backward();
+}
+
+int64_t ShardedModel::model_state_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& unit : units_) bytes += unit->model_state_bytes();
+  return bytes;
+}
+
+int64_t ShardedModel::param_count() const {
+  int64_t count = 0;
+  for (const auto& unit : units_) count += unit->layout().param_numel();
+  return count;
+}
+
+}  // namespace tessera::zero

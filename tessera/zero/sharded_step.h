@@ -1,0 +1,36 @@
+// One optimizer step over a sharded model, once backward has finished at the accumulation's boundary:
+//
+//   1) each rank adds up the squares of its slice of the mean gradient; the sums, and which parameters had a gradient
+//      anywhere, go round
+//   2) a norm that is not finite: the step is skipped on every rank
+//   3) every slice is unscaled, clipped and updated; a parameter without a gradient on any rank keeps its weights and
+//   its
+//      optimizer state, as torch.optim does where grad is None
+//   4) the new weights are rounded to the compute dtype and, at stages 1 and 2, sent round
+#pragma once
+
+#include <span>
+
+#include "tessera/optim/optimizer.h"
+#include "tessera/zero/sharded_model.h"
+
+namespace tessera::zero {
+
+struct StepInput {
+  double max_norm = 0;    // clip the global L2 norm to this; 0: do not clip
+  double loss_scale = 1;  // what the loss was multiplied by
+};
+
+struct StepResult {
+  double grad_norm = 0;  // global L2 norm of the mean gradient, unscaled, before clipping
+  bool skipped = false;  // it was not finite
+};
+
+// Collective.
+StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
+                        std::span<const optim::ParamGroup> groups, const StepInput& input);
+
+// After master weights were written from outside (a checkpoint): rounds and publishes all of them. Collective.
+void publish_parameters(ShardedModel& model);
+
+}  // namespace tessera::zero

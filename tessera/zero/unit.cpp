@@ -1,0 +1,152 @@
+#include "tessera/zero/unit.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+namespace {
+
+std::vector<ParamShape> shapes_of(const std::vector<NamedParam>& params) {
+  std::vector<ParamShape> shapes;
+  for (const NamedParam& param : params) shapes.push_back({param.name, param.tensor.sizes().vec()});
+  return shapes;
+}
+
+void set_data(const at::Tensor& parameter, const at::Tensor& data) {
+  const_cast<at::Tensor&>(parameter).set_data(data);
+}
+
+}  // namespace
+
+void free_storage(const at::Tensor& tensor) {
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(0));
+  storage->set_nbytes(0);
+}
+
+void allocate_storage(const at::Tensor& tensor) {
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
+
+bool is_declared_only(const at::Tensor& tensor) { return tensor.numel() > 0 && tensor.storage().nbytes() == 0; }
+
+Unit::Unit(std::string name, std::vector<NamedParam> params, size_t state_count, const Policy& policy,
+           comm::Communicator& world, const FillParameter& fill)
+    : name_(std::move(name)),
+      params_(std::move(params)),
+      policy_(policy),
+      world_(world),
+      layout_(shapes_of(params_), world.size()),
+      trainable_(params_.front().tensor.requires_grad()),
+      owned_(policy.shard_optimizer ? layout_.slice(world.rank()) : layout_.whole()) {
+  const at::NoGradGuard no_grad;
+  const auto device = params_.front().tensor.device();
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
+  const auto compute = at::TensorOptions().dtype(policy_.compute_dtype).device(device);
+
+  // The only moment at which more than the policy allows is in memory: one unit in fp32.
+  at::Tensor initial = at::zeros({layout_.numel()}, fp32);
+  for (size_t index = 0; index < params_.size(); ++index) {
+    const Placement& place = layout_.params()[index];
+    at::Tensor value = initial.narrow(0, place.offset, place.numel).view(place.shape);
+    if (fill) {
+      fill(place.name, value);
+    } else {
+      TESSERA_INVARIANT(!is_declared_only(params_[index].tensor));
+      value.copy_(params_[index].tensor);
+    }
+  }
+  if (!fill) world_.start_broadcast(initial, /*root=*/0, name_).finish();
+
+  const auto owned_part = [&](const at::Tensor& whole) { return whole.narrow(0, owned_.begin, owned_.numel()); };
+  full_ = policy_.has_master() ? initial.to(policy_.compute_dtype) : initial;
+  if (policy_.shard_parameters) {
+    const Range slice = layout_.slice(world_.rank());
+    shard_ = full_.narrow(0, slice.begin, slice.numel()).clone();
+  }
+  if (trainable_) {
+    if (policy_.has_master()) {
+      master_ = owned_part(initial).clone();
+    } else {
+      master_ = policy_.shard_parameters ? shard_ : owned_part(full_);
+    }
+    for (size_t k = 0; k < state_count; ++k) optimizer_state_.push_back(at::zeros({owned_.numel()}, fp32));
+    steps_.assign(params_.size(), 0);
+    grad_ = at::zeros({policy_.shard_gradients ? layout_.slice_numel() : layout_.numel()}, compute);
+  }
+  attach_views();
+}
+
+void Unit::attach_views() {
+  for (size_t index = 0; index < params_.size(); ++index) {
+    const Placement& place = layout_.params()[index];
+    set_data(params_[index].tensor, full_.narrow(0, place.offset, place.numel).view(place.shape));
+  }
+}
+
+void Unit::attach_placeholders() {
+  const at::Tensor nothing = at::empty({0}, full_.options());
+  for (const NamedParam& param : params_) set_data(param.tensor, nothing);
+}
+
+void Unit::start_gather() {
+  if (state_ != UnitState::kSharded) return;
+  const at::NoGradGuard no_grad;
+  allocate_storage(full_);
+  gathering_ = world_.start_all_gather(full_, shard_, name_);
+  state_ = UnitState::kGathering;
+}
+
+void Unit::finish_gather() {
+  if (state_ == UnitState::kGathered) return;
+  TESSERA_INVARIANT(state_ == UnitState::kGathering);
+  const at::NoGradGuard no_grad;
+  gathering_.finish();
+  attach_views();
+  state_ = UnitState::kGathered;
+}
+
+void Unit::release() {
+  if (!policy_.shard_parameters) return;
+  TESSERA_INVARIANT(state_ == UnitState::kGathered);
+  const at::NoGradGuard no_grad;
+  attach_placeholders();
+  free_storage(full_);
+  state_ = UnitState::kSharded;
+}
+
+at::Tensor Unit::owned_compute() const {
+  return policy_.shard_parameters ? shard_ : full_.narrow(0, owned_.begin, owned_.numel());
+}
+
+void Unit::refresh_compute() {
+  if (!trainable_ || !policy_.has_master()) return;  // in fp32 the master is the compute weights
+  const at::NoGradGuard no_grad;
+  owned_compute().copy_(master_);
+}
+
+comm::Collective Unit::start_publish() {
+  if (policy_.shard_parameters || !policy_.shard_optimizer) return {};
+  return world_.start_all_gather(full_, owned_compute(), name_);
+}
+
+int64_t Unit::model_state_bytes() const {
+  int64_t bytes = 0;
+  const auto count = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) bytes += tensor.numel() * tensor.element_size();
+  };
+  count(policy_.shard_parameters ? shard_ : full_);
+  if (policy_.has_master()) count(master_);
+  for (const at::Tensor& state : optimizer_state_) count(state);
+  count(grad_);
+  return bytes;
+}
+
+}  // namespace tessera::zero

@@ -1,0 +1,119 @@
+// A unit: parameters that are gathered, reduced and updated together (a transformer block, the embeddings), all
+// trainable or all frozen, and every buffer that holds their training state on this rank.
+//
+//   buffer          dtype     elements                         exists
+//   full            compute   layout().numel()                 always at stages 0 to 2; at stage 3 while gathered
+//   shard           compute   slice                            stage 3
+//   master          fp32      owned()                          trainable, compute dtype is not fp32
+//   state[k]        fp32      owned()                          trainable
+//   grad            compute   whole (0, 1) or slice (2, 3)     trainable
+//
+// owned() is what this rank updates: its slice, at stage 0 everything.
+//
+// Note [Views survive release]. Each parameter is a view into `full` (set_data). Releasing a unit frees the bytes under
+// the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view,
+// also those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. The parameters
+// themselves become placeholders of size 0 meanwhile, so that touching one by mistake is an error of LibTorch and not a
+// crash.
+//
+// Owned by ShardedModel; used by the thread that runs forward, backward and step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/comm/communicator.h"
+#include "tessera/zero/layout.h"
+#include "tessera/zero/policy.h"
+
+namespace tessera::zero {
+
+enum class UnitState {
+  kSharded,    // stage 3: this rank's shard only; parameters are placeholders
+  kGathering,  // shard, and a full buffer that is being filled: do not read it yet
+  kGathered,   // the full buffer is whole; parameters may be used. The only state of stages 0 to 2.
+};
+
+struct NamedParam {
+  std::string name;
+  at::Tensor tensor;  // the module's own parameter: its data is replaced, its identity kept
+  size_t group = 0;   // the optimizer's parameter group
+};
+
+// Writes the initial value (fp32, the parameter's shape) of the named parameter into `value`.
+using FillParameter = std::function<void(const std::string& name, at::Tensor value)>;
+
+class Unit {
+ public:
+  // Collective: every rank makes its units in the same order. With `fill`, every rank computes the same initial values
+  // from it; without, they are the parameters' present values on rank 0. Begins gathered at every stage.
+  Unit(std::string name, std::vector<NamedParam> params, size_t state_count, const Policy& policy,
+       comm::Communicator& world, const FillParameter& fill);
+
+  const std::string& name() const { return name_; }
+  const Layout& layout() const { return layout_; }
+  const std::vector<NamedParam>& params() const { return params_; }
+  bool trainable() const { return trainable_; }
+  UnitState state() const { return state_; }
+  Range owned() const { return owned_; }
+
+  // Stage 3 only; nothing happens where the parameters always stay. A gather costs one all-gather.
+  void start_gather();
+  void finish_gather();
+  void release();
+
+  // fp32, owned() elements: what the optimizer updates. For a frozen unit: undefined.
+  const at::Tensor& master() const { return master_; }
+
+  // The weights that a checkpoint stores and restores, owned() elements: the master's, of a frozen unit the compute
+  // ones.
+  at::Tensor stored_weights() const { return trainable_ ? master_ : owned_compute(); }
+  const std::vector<at::Tensor>& optimizer_state() const { return optimizer_state_; }
+  std::vector<int64_t>& steps() { return steps_; }  // optimizer steps that each parameter has seen
+  const std::vector<int64_t>& steps() const { return steps_; }
+
+  // Compute dtype, the whole buffer (stages 0, 1) or this rank's slice (2, 3). For a frozen unit: undefined.
+  const at::Tensor& grad() const { return grad_; }
+
+  // After master() has changed: rounds it into this rank's compute weights, …
+  void refresh_compute();
+  // … and, where parameters are whole but each rank updates only its slice, sends them round.
+  comm::Collective start_publish();
+
+  // Bytes of all that stays between steps: parameters, gradients, master weights, optimizer state.
+  int64_t model_state_bytes() const;
+
+ private:
+  at::Tensor owned_compute() const;
+  void attach_views();
+  void attach_placeholders();
+
+  std::string name_;
+  std::vector<NamedParam> params_;
+  Policy policy_;
+  comm::Communicator& world_;
+  Layout layout_;
+  bool trainable_;
+  Range owned_;
+  UnitState state_ = UnitState::kGathered;
+
+  at::Tensor full_;
+  at::Tensor shard_;
+  at::Tensor master_;
+  std::vector<at::Tensor> optimizer_state_;
+  std::vector<int64_t> steps_;
+  at::Tensor grad_;
+  comm::Collective gathering_;
+};
+
+// Frees or allocates the bytes under a tensor without touching the tensor itself. See Note [Views survive release].
+void free_storage(const at::Tensor& tensor);
+void allocate_storage(const at::Tensor& tensor);
+
+// A parameter that was declared with a shape but has no bytes yet (nn's layers make such ones).
+bool is_declared_only(const at::Tensor& tensor);
+
+}  // namespace tessera::zero

@@ -1,0 +1,132 @@
+#include "tessera/comm/rendezvous.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera::comm {
+namespace {
+
+using testing::HasSubstr;
+
+// Sets variables for one test and removes them, and all others that rendezvous reads, afterwards.
+class WorldFromEnvironment : public testing::Test {
+ protected:
+  void SetUp() override { clear(); }
+  void TearDown() override { clear(); }
+
+  static void set(const std::map<std::string, std::string>& variables) {
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+  }
+
+ private:
+  static void clear() {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS",
+          "SLURM_LOCALID", "SLURM_JOB_NODELIST", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+          "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "TORCHELASTIC_USE_AGENT_STORE"}) {
+      unsetenv(name);
+    }
+  }
+};
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_F(WorldFromEnvironment, WithoutAnyVariableIsAWorldOfOne) {
+  const World world = world_from_environment();
+  EXPECT_EQ(world.size, 1);
+  EXPECT_EQ(world.rank, 0);
+  EXPECT_EQ(init_distributed()->size(), 1);
+}
+
+TEST_F(WorldFromEnvironment, ReadsTorchrunsVariables) {
+  set({{"RANK", "3"},
+       {"WORLD_SIZE", "8"},
+       {"LOCAL_RANK", "1"},
+       {"MASTER_ADDR", "node0"},
+       {"MASTER_PORT", "1234"},
+       {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  const World world = world_from_environment();
+  EXPECT_EQ(world.rank, 3);
+  EXPECT_EQ(world.size, 8);
+  EXPECT_EQ(world.local_rank, 1);
+  EXPECT_EQ(world.master_addr, "node0");
+  EXPECT_EQ(world.master_port, 1234);
+  EXPECT_TRUE(world.store_is_running);
+}
+
+TEST_F(WorldFromEnvironment, ReadsSlurmsVariablesAndItsShortHostList) {
+  set({{"SLURM_PROCID", "2"},
+       {"SLURM_NTASKS", "4"},
+       {"SLURM_LOCALID", "0"},
+       {"SLURM_JOB_NODELIST", "gpu[03-05,9],login1"}});
+  const World world = world_from_environment();
+  EXPECT_EQ(world.rank, 2);
+  EXPECT_EQ(world.size, 4);
+  EXPECT_EQ(world.master_addr, "gpu03");
+  EXPECT_EQ(world.master_port, 29500);  // DeepSpeed's and torch's default
+}
+
+TEST_F(WorldFromEnvironment, ReadsMpisVariables) {
+  set({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
+  EXPECT_EQ(world_from_environment().rank, 1);
+}
+
+TEST_F(WorldFromEnvironment, RefusesARankOutsideTheWorld) {
+  set({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
+  EXPECT_THAT(error_of(world_from_environment), HasSubstr("RANK=2 does not lie in a world of WORLD_SIZE=2"));
+}
+
+TEST_F(WorldFromEnvironment, RefusesHalfAnAnswer) {
+  set({{"RANK", "0"}});
+  EXPECT_THAT(error_of(world_from_environment), HasSubstr("RANK is set but WORLD_SIZE is not"));
+}
+
+TEST_F(WorldFromEnvironment, SaysThatMasterAddrIsMissing) {
+  set({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+  EXPECT_THAT(error_of(world_from_environment), HasSubstr("MASTER_ADDR is not set"));
+}
+
+TEST_F(WorldFromEnvironment, RefusesWhatIsNoNumber) {
+  set({{"RANK", "zero"}, {"WORLD_SIZE", "2"}});
+  EXPECT_THAT(error_of(world_from_environment), HasSubstr("RANK is 'zero', not a whole number"));
+}
+
+TEST(Rendezvous, APortInUseIsAnErrorOfTheMachine) {
+  const int taken = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const World world{.rank = 0, .size = 2, .master_addr = "127.0.0.1", .master_port = ntohs(address.sin_port)};
+  try {
+    init_distributed(world, {.timeout = std::chrono::seconds(2)});
+    FAIL() << "did not throw";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMachine) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("already in use"));
+  }
+  close(taken);
+}
+
+}  // namespace
+}  // namespace tessera::comm

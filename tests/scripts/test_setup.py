@@ -1,0 +1,128 @@
+"""scripts/setup asks apt and pip only for what is missing, and says in one line what it cannot do. All of them are stand-ins
+here that write down how they were called."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+REAL_TOOLS = ("bash", "cat", "dirname", "env", "grep", "head", "mkdir", "rm", "sha256sum", "sort", "chmod")
+
+
+class Machine:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.tools = folder / "bin"
+        self.log = folder / "calls"
+        self.project = folder / "project"
+        self.tools.mkdir()
+        shutil.copytree(TOP / "scripts", self.project / "scripts")
+        for tool in REAL_TOOLS:
+            (self.tools / tool).symlink_to(shutil.which(tool))
+        self.stand_in("dpkg-query", 'for name in "${@:3}"; do echo "installed $name"; done')
+        self.stand_in("cmake", "echo cmake version 3.25.1")
+        self.stand_in("id", "echo 0")
+        self.stand_in("apt-get", f'echo "apt-get $*" >>{self.log}')
+        # Makes a .venv whose python writes down what pip was asked.
+        self.stand_in("python3", f"""
+if [ "$1 $2" = "-m venv" ]; then
+  echo "venv" >>{self.log}; rm -rf .venv; mkdir -p .venv/bin
+  printf '#!/bin/bash\\n[ "$1" = -c ] || echo "python $*" >>{self.log}\\n' >.venv/bin/python; chmod +x .venv/bin/python
+fi""")
+
+    def stand_in(self, name: str, text: str) -> None:
+        (self.tools / name).write_text(f"#!/bin/bash\n{text}\n")
+        (self.tools / name).chmod(0o755)
+
+    def lacks(self, *packages: str) -> None:
+        names = "|".join(packages)
+        self.stand_in("dpkg-query", f'for name in "${{@:3}}"; do case $name in {names}) ;; *) echo "installed $name" ;; esac; done')
+
+    def setup(self, *arguments: str, **environment: str) -> tuple[int, str, list[str]]:
+        """Exit code, standard error, and the calls of apt-get and pip."""
+        self.log.write_text("")
+        done = subprocess.run([self.project / "scripts" / "setup", *arguments], env={"PATH": str(self.tools), **environment},
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stderr, self.log.read_text().splitlines()
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def test_a_fresh_machine_gets_torch_first_and_alone(machine):
+    code, _, calls = machine.setup()
+    assert code == 0
+    assert calls[0] == "venv"
+    assert calls[1].endswith("-c scripts/requirements-test.txt torch==2.13.0")
+    assert calls[2].endswith("--no-deps -r scripts/requirements.txt")
+    assert len(calls) == 3
+
+
+def test_torch_may_come_from_an_index_of_its_own(machine):
+    _, _, calls = machine.setup(TESSERA_TORCH_INDEX="file:///wheels")
+    assert "--index-url file:///wheels" in calls[1]
+    assert "--index-url" not in calls[2]
+
+
+def test_a_second_run_asks_nobody(machine):
+    machine.setup("--test")
+    assert machine.setup("--test") == (0, "", [])
+    assert machine.setup() == (0, "", [])
+
+
+def test_a_changed_pin_is_installed(machine):
+    machine.setup("--test")
+    with open(machine.project / "scripts" / "requirements-test.txt", "a") as pins:
+        pins.write("another==1.0\n")
+    _, _, calls = machine.setup("--test")
+    assert len(calls) == 1 and calls[0].endswith("-r scripts/requirements-test.txt")
+
+
+def test_a_venv_without_its_interpreter_is_made_anew(machine):
+    machine.setup()
+    (machine.project / ".venv" / "bin" / "python").unlink()
+    _, _, calls = machine.setup()
+    assert calls[0] == "venv" and len(calls) == 3
+
+
+def test_asks_apt_only_for_what_is_missing_and_updates_once(machine):
+    machine.lacks("libgloo-dev", "libgtest-dev")
+    _, _, calls = machine.setup()
+    apt = [call for call in calls if call.startswith("apt-get")]
+    assert len(apt) == 2
+    assert apt[0].endswith(" update")
+    assert apt[1].endswith("install -y --no-install-recommends libgloo-dev")  # GoogleTest is for --test
+    _, _, calls = machine.setup("--test")
+    assert calls[1].endswith("install -y --no-install-recommends libgloo-dev libgtest-dev")
+
+
+def test_without_root_it_takes_sudo_which_may_not_ask(machine):
+    machine.lacks("ninja-build")
+    machine.stand_in("id", "echo 1000")
+    machine.stand_in("sudo", f'echo "sudo $1" >>{machine.log}; shift; exec "$@"')
+    code, _, calls = machine.setup()
+    assert code == 0
+    assert calls[0] == "sudo -n"
+    assert calls[3].endswith("install -y --no-install-recommends ninja-build")
+
+
+def test_without_root_and_sudo_one_line_says_so(machine):
+    machine.lacks("ninja-build", "ccache")
+    machine.stand_in("id", "echo 1000")
+    code, error, calls = machine.setup()
+    assert (code, calls) == (2, [])
+    assert error == ("error: these packages are missing and there is neither root nor sudo to install them: "
+                     "ninja-build ccache\n")
+
+
+def test_an_old_cmake_is_refused(machine):
+    machine.stand_in("cmake", "echo cmake version 3.22.1")
+    assert machine.setup()[:2] == (2, "error: cmake 3.22 is too old: 3.25 or newer is needed\n")
+
+
+def test_an_unknown_option_is_refused(machine):
+    assert machine.setup("--tset")[:2] == (2, "usage: scripts/setup [--test]\n")

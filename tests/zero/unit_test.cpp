@@ -1,0 +1,62 @@
+#include "tessera/zero/unit.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+namespace {
+
+std::vector<NamedParam> one_param(const at::Tensor& values) { return {{"w", values.clone().requires_grad_(true)}}; }
+
+// See Note [Views survive release] in unit.h.
+TEST(Unit, ViewsThatAutogradSavedAreValidAgainAfterAGather) {
+  const auto world = comm::Communicator::alone();
+  const at::Tensor values = at::arange(12, at::kFloat).view({3, 4});
+  Unit unit("u", one_param(values), 2, policy_of_stage(3, at::kFloat), *world, nullptr);
+  const at::Tensor& w = unit.params()[0].tensor;
+  const at::Tensor view = w.detach().t();
+  unit.release();
+  EXPECT_EQ(w.numel(), 0);
+  EXPECT_EQ(view.storage().nbytes(), 0u);
+  unit.start_gather();
+  unit.finish_gather();
+  EXPECT_TRUE(at::equal(view, values.t()));
+  EXPECT_TRUE(at::equal(w.detach(), values));
+}
+
+TEST(Unit, ReleasedParametersRaiseAnErrorInsteadOfACrash) {
+  const auto world = comm::Communicator::alone();
+  Unit unit("u", one_param(at::ones({3, 4})), 2, policy_of_stage(3, at::kFloat), *world, nullptr);
+  unit.release();
+  EXPECT_THROW(at::matmul(at::ones({2, 3}), unit.params()[0].tensor), std::exception);
+}
+
+TEST(Unit, ReleasingTwiceIsOurBug) {
+  const auto world = comm::Communicator::alone();
+  Unit unit("u", one_param(at::ones({3, 4})), 2, policy_of_stage(3, at::kFloat), *world, nullptr);
+  unit.release();
+  EXPECT_THROW(unit.release(), Error);
+}
+
+TEST(Unit, MasterWeightsKeepFullPrecisionBesideTheComputeWeights) {
+  const auto world = comm::Communicator::alone();
+  const at::Tensor values = at::full({40}, 1.0f + 1.0f / 1024);  // not a bf16
+  for (const int stage : {0, 1, 2, 3}) {
+    Unit unit("u", one_param(values), 2, policy_of_stage(stage, at::kBFloat16), *world, nullptr);
+    EXPECT_EQ(unit.params()[0].tensor.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(at::equal(unit.master().narrow(0, 0, 40), values));
+    EXPECT_EQ(unit.params()[0].tensor[0].item<float>(), 1.0f);  // 1 + 2^-10 rounds to 1 in bf16's 8 bits
+  }
+}
+
+TEST(Unit, PadsAreZero) {
+  const auto world = comm::Communicator::alone();
+  Unit unit("u", one_param(at::ones({3})), 2, policy_of_stage(1, at::kFloat), *world, nullptr);
+  EXPECT_EQ(unit.master().numel(), 32);
+  EXPECT_EQ(unit.master().sum().item<float>(), 3.0f);
+}
+
+}  // namespace
+}  // namespace tessera::zero
