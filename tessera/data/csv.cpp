@@ -1,46 +1,115 @@
-// CSV through Arrow C++ (RFC 4180: quoted values may hold commas, newlines and doubled quotes). All values are strings,
-// and an empty one is an empty text.
-#include <arrow/chunked_array.h>
-#include <arrow/csv/api.h>
-#include <arrow/io/file.h>
-#include <arrow/table.h>
-#include <arrow/type.h>
+// Comma-separated values as RFC 4180 has them: the first record names the columns, each record has as many values,
+// quoted values may hold commas, newlines and doubled quotes, lines end in LF or CRLF. Blank lines are skipped.
+//
+// Not Arrow's reader, although it is at hand: that one takes a file that ends inside a quoted value for a whole one,
+// and counts records where a user looks for lines.
 #include <fmt/format.h>
 
-#include "tessera/data/columns.h"
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string_view>
+
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
 
 namespace {
 
-void check(const arrow::Status& status, const std::string& path) {
-  if (!status.ok()) {
-    throw Error(ErrorKind::kData, {"the CSV file cannot be read: " + status.message(), path,
-                                   "quote each value that holds a comma, a quote or a newline (RFC 4180)"});
+class CsvParser {
+ public:
+  CsvParser(std::string_view content, const std::string& path) : rest_(content), path_(path) {}
+
+  // The values of the next record, nothing at the end of the file.
+  std::optional<std::vector<std::string>> next_record() {
+    while (take('\n') || take("\r\n")) ++line_;
+    if (rest_.empty()) return std::nullopt;
+    record_line_ = line_;
+    std::vector<std::string> values;
+    do values.push_back(take('"') ? quoted_value() : plain_value());
+    while (take(','));
+    if (!rest_.empty() && !take('\n') && !take("\r\n")) {
+      throw fault("text follows a closing quote", "write a quote within a quoted value twice");
+    }
+    ++line_;
+    return values;
   }
-}
+
+  Error fault(const std::string& what, const std::string& fix) const {
+    return Error(ErrorKind::kData, {what, record_where(), fix});
+  }
+  std::string record_where() const { return fmt::format("{}:{}", path_, record_line_); }
+
+ private:
+  bool take(std::string_view expected) {
+    if (!rest_.starts_with(expected)) return false;
+    rest_.remove_prefix(expected.size());
+    return true;
+  }
+  bool take(char expected) { return take(std::string_view(&expected, 1)); }
+
+  std::string plain_value() {
+    size_t length = std::min(rest_.find_first_of(",\n"), rest_.size());
+    if (length < rest_.size() && rest_[length] == '\n' && length > 0 && rest_[length - 1] == '\r') --length;
+    const std::string_view value = rest_.substr(0, length);
+    if (value.find('"') != std::string_view::npos) {
+      throw fault("a quote stands within an unquoted value",
+                  "put the whole value in quotes and write its quotes twice");
+    }
+    rest_.remove_prefix(length);
+    return std::string(value);
+  }
+
+  // The opening quote is taken.
+  std::string quoted_value() {
+    std::string value;
+    while (true) {
+      const size_t length = rest_.find('"');
+      if (length == std::string_view::npos) {
+        throw fault("a quoted value is not closed before the end of the file",
+                    "the file is cut short or a quote is missing");
+      }
+      value += rest_.substr(0, length);
+      line_ += std::count(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(length), '\n');
+      rest_.remove_prefix(length + 1);
+      if (!take('"')) return value;
+      value += '"';
+    }
+  }
+
+  std::string_view rest_;
+  const std::string& path_;
+  int64_t line_ = 1;
+  int64_t record_line_ = 1;  // where the record begins
+};
 
 }  // namespace
 
 std::vector<std::string> read_csv(const std::string& path, const std::string& text_column) {
-  auto file = arrow::io::ReadableFile::Open(path);
-  check(file.status(), path);
-  auto reading = arrow::csv::ReadOptions::Defaults();
-  reading.use_threads = false;  // also what makes Arrow name the row of an error
-  auto parsing = arrow::csv::ParseOptions::Defaults();
-  parsing.newlines_in_values = true;
-  auto converting = arrow::csv::ConvertOptions::Defaults();
-  converting.default_column_type = arrow::utf8();
-  converting.check_utf8 = false;  // read_texts does, and only for the text column
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  if (file.bad()) throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, ""});
+  std::string_view text = content;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
 
-  auto reader = arrow::csv::TableReader::Make(arrow::io::default_io_context(), *file, reading, parsing, converting);
-  check(reader.status(), path);
-  auto table = (*reader)->Read();
-  check(table.status(), path);
-  const int field = (*table)->schema()->GetFieldIndex(text_column);
-  if (field < 0) throw missing_column(text_column, (*table)->schema()->field_names(), path);
-  return texts_of(*(*table)->column(field), text_column, path);
+  CsvParser parser(text, path);
+  const std::vector<std::string> columns = parser.next_record().value_or(std::vector<std::string>());
+  const auto found = std::find(columns.begin(), columns.end(), text_column);
+  if (found == columns.end()) throw missing_column(text_column, columns, parser.record_where());
+  const auto column = static_cast<size_t>(found - columns.begin());
+
+  std::vector<std::string> rows;
+  while (auto record = parser.next_record()) {
+    if (record->size() != columns.size()) {
+      throw parser.fault(
+          fmt::format("the record has {} values, but there are {} columns", record->size(), columns.size()),
+          "quote values that hold a comma");
+    }
+    rows.push_back(std::move((*record)[column]));
+  }
+  return rows;
 }
 
 }  // namespace tessera::data

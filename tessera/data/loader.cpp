@@ -77,7 +77,11 @@ class Loader::Worker {
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
 
   void seek(Place place) {
-    TESSERA_INVARIANT(place.epoch >= 0 && place.step >= 0 && place.step <= steps_per_epoch_);
+    if (place.epoch < 0 || place.step < 0 || place.step > steps_per_epoch_) {
+      throw Error(ErrorKind::kData, {fmt::format("step {} of epoch {} does not exist: an epoch has {} steps",
+                                                 place.step, place.epoch, steps_per_epoch_),
+                                     "", "resume with the data and the batch size that the run began with"});
+    }
     {
       const std::lock_guard lock(mutex_);
       ++course_;

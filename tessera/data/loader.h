@@ -54,7 +54,8 @@ class Loader {
 
   int64_t steps_per_epoch() const;
 
-  // The next call of next() returns this step. A step_in_epoch of steps_per_epoch() means the start of the next epoch.
+  // The next call of next() returns this step. A step_in_epoch of steps_per_epoch() means the start of the next epoch;
+  // ErrorKind::kData beyond it.
   void seek(int64_t epoch, int64_t step_in_epoch);
 
   // Waits until the step is ready. Throws what the thread threw.

@@ -1,11 +1,12 @@
 // Parquet through Arrow C++: only the text column is read.
+#include <arrow/array.h>
 #include <arrow/chunked_array.h>
 #include <arrow/io/file.h>
 #include <arrow/type.h>
+#include <fmt/format.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/exception.h>
 
-#include "tessera/data/columns.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
@@ -19,6 +20,50 @@ Error damaged(const std::string& message, const std::string& path) {
 
 void check(const arrow::Status& status, const std::string& path) {
   if (!status.ok()) throw damaged(status.message(), path);
+}
+
+template <class StringArray>
+void append_texts(const arrow::Array& chunk, std::vector<std::string>& texts) {
+  const auto& strings = static_cast<const StringArray&>(chunk);
+  for (int64_t i = 0; i < strings.length(); ++i) texts.emplace_back(strings.GetView(i));
+}
+
+// Pandas writes repeated strings as numbers into a dictionary.
+void append_dictionary(const arrow::DictionaryArray& chunk, std::vector<std::string>& texts) {
+  const auto& words = static_cast<const arrow::StringArray&>(*chunk.dictionary());
+  for (int64_t i = 0; i < chunk.length(); ++i) texts.emplace_back(words.GetView(chunk.GetValueIndex(i)));
+}
+
+bool is_string_dictionary(const arrow::DataType& type) {
+  return type.id() == arrow::Type::DICTIONARY &&
+         static_cast<const arrow::DictionaryType&>(type).value_type()->id() == arrow::Type::STRING;
+}
+
+// Row by row. Names the row when one is null, and the type when it is not a string.
+std::vector<std::string> texts_of(const arrow::ChunkedArray& column, const std::string& name, const std::string& path) {
+  const arrow::DataType& type = *column.type();
+  std::vector<std::string> texts;
+  texts.reserve(static_cast<size_t>(column.length()));
+  for (const auto& chunk : column.chunks()) {
+    if (chunk->null_count() > 0) {
+      int64_t i = 0;
+      while (chunk->IsValid(i)) ++i;
+      throw Error(ErrorKind::kData,
+                  {fmt::format("'{}' is null in row {}", name, texts.size() + static_cast<size_t>(i) + 1), path,
+                   "leave the row out or give it a text"});
+    }
+    if (type.id() == arrow::Type::STRING) {
+      append_texts<arrow::StringArray>(*chunk, texts);
+    } else if (type.id() == arrow::Type::LARGE_STRING) {
+      append_texts<arrow::LargeStringArray>(*chunk, texts);
+    } else if (is_string_dictionary(type)) {
+      append_dictionary(static_cast<const arrow::DictionaryArray&>(*chunk), texts);
+    } else {
+      throw Error(ErrorKind::kData,
+                  {fmt::format("the column '{}' holds {}, not strings", name, type.ToString()), path, ""});
+    }
+  }
+  return texts;
 }
 
 std::vector<std::string> read_column(const std::string& path, const std::string& text_column) {

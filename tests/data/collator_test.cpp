@@ -1,81 +1,177 @@
 #include "tessera/data/collator.h"
 
+#include <gmock/gmock.h>
+
 #include <cmath>
 #include <map>
+#include <numeric>
 
-#include "tests/data/tiny_vocabulary.h"
+#include "tessera/data/philox.h"
+#include "tests/data/tiny_folder.h"
 
 namespace tessera::data {
 namespace {
 
-class Collator : public WithTinyVocabulary {
- protected:
-  // `rows` samples of 20 ordinary tokens each.
-  TokenizedDataset dataset(int rows) {
-    std::string text;
-    for (int i = 0; i < rows; ++i) text += "a b c d e f g h i j k l m n o p q r s t\n";
-    return TokenizedDataset(*tokenizer_, {.files = {write("text.txt", text)}, .max_length = 32});
-  }
-};
+using testing::Each;
+using testing::ElementsAre;
+using testing::Gt;
+using testing::Lt;
 
-TEST_F(Collator, MasksAsTheBertPaperDoes) {
-  const auto data = dataset(2000);
-  const MlmCollator collator(data, *tokenizer_, {.probability = 0.15, .max_length = 32, .seed = 1});
-  int64_t targets = 0, masked = 0, kept = 0;
-  for (size_t i = 0; i < data.size(); ++i) {
-    const std::vector<size_t> samples{i};
-    const Batch batch = collator.collate(samples, 0);
-    for (int64_t at = 0; at < batch.length; ++at) {
-      const int64_t label = batch.labels[at];
-      const int64_t input = batch.input_ids[at];
-      if (label == kNoTarget) continue;
-      ++targets;
-      EXPECT_GE(label, 5) << "a special token or padding is a target";
-      EXPECT_EQ(label, data.sample(i)[at]);
-      masked += input == 4;
-      kept += input == label;
+// The known answers that come with the authors' Random123 library (kat_vectors, "philox4x32 10").
+TEST(Philox, GivesTheKnownAnswers) {
+  using Words = std::array<uint32_t, 4>;
+  EXPECT_EQ(philox4x32({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox4x32({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TokenizedDataset dataset_of(const std::string& lines, int64_t max_length = 512) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.txt", lines);
+  return TokenizedDataset(*tiny_tokenizer(), {.files = {path}, .max_length = max_length});
+}
+
+// 200 samples of 250 letters "a" to "z" and the special token [MASK] in the middle.
+TokenizedDataset many_tokens() {
+  std::string lines;
+  for (int row = 0; row < 200; ++row) {
+    for (int i = 0; i < 250; ++i) lines += {static_cast<char>('a' + (row + i) % 26), ' '};
+    lines += "[MASK]\n";
+  }
+  return dataset_of(lines);
+}
+
+std::vector<size_t> all_of(const TokenizedDataset& dataset) {
+  std::vector<size_t> samples(dataset.size());
+  std::iota(samples.begin(), samples.end(), size_t{0});
+  return samples;
+}
+
+TEST(MlmCollator, PadsToMaxLengthOrToTheLongest) {
+  const TokenizedDataset dataset = dataset_of("a\na b c\n");
+  const auto tokenizer = tiny_tokenizer();
+  const auto samples = all_of(dataset);
+  const MlmCollator longest(dataset, *tokenizer, {.probability = 0, .max_length = 8, .pad_to_max_length = false});
+  const Batch batch = longest.collate(samples, 0);
+  EXPECT_EQ(batch.rows, 2);
+  EXPECT_EQ(batch.length, 5);
+  EXPECT_THAT(batch.input_ids, ElementsAre(2, 5, 3, 0, 0, 2, 5, 6, 7, 3));
+  EXPECT_THAT(batch.attention_mask, ElementsAre(1, 1, 1, 0, 0, 1, 1, 1, 1, 1));
+  EXPECT_THAT(batch.token_type_ids, Each(0));
+  EXPECT_THAT(batch.labels, Each(kNoTarget));
+  EXPECT_EQ(batch.tokens, 8);
+  EXPECT_EQ(batch.target_tokens, 0);
+
+  const MlmCollator fixed(dataset, *tokenizer, {.max_length = 8});
+  EXPECT_EQ(fixed.collate(samples, 0).length, 8);
+  EXPECT_EQ(fixed.collate(samples, 0).labels.size(), 16u);
+}
+
+TEST(MlmCollator, NeverMasksSpecialTokensOrPadding) {
+  const TokenizedDataset dataset = dataset_of("a [MASK] [UNK] é\u4E2D b\n");  // the ideograph is [UNK]
+  const MlmCollator collator(dataset, *tiny_tokenizer(), {.probability = 1, .max_length = 16});
+  const Batch batch = collator.collate(std::vector<size_t>{0}, 0);
+  const int64_t no = kNoTarget;  // [CLS] a [MASK] [UNK] e [UNK] b [SEP] and padding
+  EXPECT_THAT(batch.labels, ElementsAre(no, 5, no, no, 9, no, 6, no, no, no, no, no, no, no, no, no));
+  EXPECT_EQ(batch.target_tokens, 3);
+  EXPECT_EQ(batch.input_ids[3], 1);
+}
+
+// Each count of n draws with probability p has mean n p and deviation sqrt(n p (1 - p)); five deviations are left on
+// both sides, which a right generator passes but in one case of a million.
+void expect_binomial(int64_t count, int64_t draws, double p, const char* what) {
+  const double mean = static_cast<double>(draws) * p;
+  const double margin = 5 * std::sqrt(mean * (1 - p));
+  EXPECT_THAT(static_cast<double>(count), testing::AllOf(Gt(mean - margin), Lt(mean + margin))) << what;
+}
+
+TEST(MlmCollator, MasksFifteenInAHundredAndSplitsThemEightyTenTen) {
+  const TokenizedDataset dataset = many_tokens();
+  const auto samples = all_of(dataset);
+  const MlmCollator collator(dataset, *tiny_tokenizer(), {});
+  const Batch batch = collator.collate(samples, 0);
+  int64_t ordinary = 0, masked = 0, kept = 0, replaced = 0;
+  std::map<int64_t, int64_t> replacements;
+  for (size_t row = 0; row < samples.size(); ++row) {
+    for (size_t i = 0; i < dataset.sample(row).size(); ++i) {
+      const int64_t token = dataset.sample(row)[i];
+      const size_t at = row * 512 + i;
+      ordinary += token >= 5;
+      if (batch.labels[at] == kNoTarget) {
+        EXPECT_EQ(batch.input_ids[at], token);
+        continue;
+      }
+      EXPECT_EQ(batch.labels[at], token);
+      if (batch.input_ids[at] == 4) {
+        ++masked;
+      } else if (batch.input_ids[at] == token) {
+        ++kept;
+      } else {
+        ++replaced;
+        ++replacements[batch.input_ids[at]];
+      }
     }
   }
-  // Bounds of five standard deviations of the binomial distribution; 40,000 ordinary tokens, each a target with 0.15.
-  const double tokens = 40'000;
-  EXPECT_NEAR(targets / tokens, 0.15, 5 * std::sqrt(0.15 * 0.85 / tokens));
-  // 80 % [MASK], and a random id of 30 is [MASK] in 1 of 30; 10 % unchanged, and a random id is the same in 1 of 30.
-  const double n = static_cast<double>(targets);
-  EXPECT_NEAR(masked / n, 0.8 + 0.1 / 30, 5 * std::sqrt(0.8 * 0.2 / n));
-  EXPECT_NEAR(kept / n, 0.1 + 0.1 / 30, 5 * std::sqrt(0.1 * 0.9 / n));
+  ASSERT_EQ(ordinary, 200 * 250);
+  const int64_t targets = batch.target_tokens;
+  EXPECT_EQ(targets, masked + kept + replaced);
+  expect_binomial(targets, ordinary, 0.15, "targets");
+  // A random id is [MASK] or the token itself in 1 case of 57 each (the vocabulary has 57 ids).
+  expect_binomial(masked, targets, 0.8 + 0.1 / 57, "[MASK]");
+  expect_binomial(kept, targets, 0.1 + 0.1 / 57, "unchanged");
+  expect_binomial(replaced, targets, 0.1 * 55 / 57, "random");
+  EXPECT_GT(replacements.size(), 50u);  // of 56: ids of the whole vocabulary come up
+  EXPECT_EQ(collator.count_targets(samples, 0), targets);
 }
 
-TEST_F(Collator, MasksDependOnSeedEpochAndSampleAlone) {
-  const auto data = dataset(8);
-  const MlmCollator collator(data, *tokenizer_, {.max_length = 32, .seed = 1});
-  const std::vector<size_t> many{3, 5, 7}, one{5};
-  const Batch three = collator.collate(many, 2);
-  const Batch alone = collator.collate(one, 2);
-  for (int64_t at = 0; at < alone.length; ++at) {
-    EXPECT_EQ(three.input_ids[three.length + at], alone.input_ids[at]);
-    EXPECT_EQ(three.labels[three.length + at], alone.labels[at]);
-  }
-  EXPECT_NE(collator.collate(many, 3).labels, three.labels);
-  const MlmCollator other(data, *tokenizer_, {.max_length = 32, .seed = 2});
-  EXPECT_NE(other.collate(many, 2).labels, three.labels);
+TEST(MlmCollator, ASampleLooksTheSameInAnyBatchOfItsEpoch) {
+  const TokenizedDataset dataset = many_tokens();
+  const auto tokenizer = tiny_tokenizer();
+  const MlmCollator collator(dataset, *tokenizer, {});
+  const auto row_of = [](const Batch& batch, int64_t row) {
+    const auto begin = batch.input_ids.begin() + row * batch.length;
+    return std::vector<int64_t>(begin, begin + batch.length);
+  };
+  const Batch together = collator.collate(std::vector<size_t>{3, 7, 11}, 2);
+  EXPECT_EQ(row_of(together, 1), row_of(collator.collate(std::vector<size_t>{7}, 2), 0));
+  EXPECT_NE(row_of(together, 1), row_of(collator.collate(std::vector<size_t>{7}, 3), 0));
+  const MlmCollator other_seed(dataset, *tokenizer, {.seed = 43});
+  EXPECT_NE(row_of(together, 1), row_of(other_seed.collate(std::vector<size_t>{7}, 2), 0));
 }
 
-TEST_F(Collator, PadsToTheMaximumOrToTheLongest) {
-  const TokenizedDataset data(*tokenizer_, {.files = {write("text.txt", "a b c\na\n")}, .max_length = 16});
-  const std::vector<size_t> both{0, 1};
-  const Batch wide = MlmCollator(data, *tokenizer_, {.max_length = 16}).collate(both, 0);
-  EXPECT_EQ(wide.length, 16);
-  EXPECT_EQ(wide.tokens, 5 + 3);  // [CLS] and [SEP] around three tokens and one
-  const Batch narrow = MlmCollator(data, *tokenizer_, {.max_length = 16, .pad_to_max_length = false}).collate(both, 0);
-  EXPECT_EQ(narrow.length, 5);
-  EXPECT_EQ(narrow.attention_mask, (std::vector<int64_t>{1, 1, 1, 1, 1, 1, 1, 1, 0, 0}));
+TEST(MlmCollator, RefusesAProbabilityAboveOneAndSamplesThatDoNotFit) {
+  const TokenizedDataset dataset = dataset_of("a b c d\n");
+  EXPECT_EQ(report_of(ErrorKind::kConfig, [&] { MlmCollator(dataset, *tiny_tokenizer(), {.probability = 15}); }).what,
+            "the masking probability is 15");
+  EXPECT_EQ(report_of(ErrorKind::kConfig, [&] { MlmCollator(dataset, *tiny_tokenizer(), {.max_length = 5}); }).what,
+            "max_length is 5, but a sample has 6 tokens");
 }
 
-TEST_F(Collator, CountsTargetsAsTheBatchHasThem) {
-  const auto data = dataset(8);
-  const MlmCollator collator(data, *tokenizer_, {.probability = 0.4, .max_length = 32});
-  const std::vector<size_t> samples{1, 2, 6};
-  EXPECT_EQ(collator.count_targets(samples, 5), collator.collate(samples, 5).target_tokens);
+TEST(TokenizedDataset, FramesAndCutsEachRow) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.csv", "text\na b c d\n\"\"\ne\n");
+  const TokenizedDataset dataset(*tiny_tokenizer(), {.files = {path, path}, .max_length = 5});
+  ASSERT_EQ(dataset.size(), 6u);
+  EXPECT_THAT(dataset.sample(0), ElementsAre(2, 5, 6, 7, 3));
+  EXPECT_THAT(dataset.sample(1), ElementsAre(2, 3));  // an empty row is a sample
+  EXPECT_THAT(dataset.sample(2), ElementsAre(2, 9, 3));
+  EXPECT_THAT(dataset.sample(5), ElementsAre(2, 9, 3));
+  EXPECT_EQ(dataset.total_tokens(), 2 * (5 + 2 + 3));
+
+  const TokenizedDataset dropped(*tiny_tokenizer(), {.files = {path}, .max_length = 5, .drop_empty = true});
+  EXPECT_EQ(dropped.size(), 2u);
+}
+
+TEST(TokenizedDataset, RefusesFilesWithoutText) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.csv", "text\n\"\"\n[MASK] 三\n");
+  EXPECT_THAT(report_of(ErrorKind::kData, [&] { TokenizedDataset(*tiny_tokenizer(), {.files = {path}}); }).what,
+              testing::HasSubstr("there is no text"));
+  EXPECT_THAT(report_of(ErrorKind::kData, [&] { TokenizedDataset(*tiny_tokenizer(), {}); }).what,
+              testing::HasSubstr("there is no text"));
+  report_of(ErrorKind::kConfig, [&] { TokenizedDataset(*tiny_tokenizer(), {.files = {path}, .max_length = 2}); });
 }
 
 }  // namespace

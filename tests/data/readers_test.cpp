@@ -1,11 +1,16 @@
+#include "tessera/data/readers.h"
+
+#include <arrow/array/builder_binary.h>
+#include <arrow/array/builder_primitive.h>
+#include <arrow/io/file.h>
+#include <arrow/table.h>
 #include <gmock/gmock.h>
+#include <parquet/arrow/writer.h>
 
-#include <functional>
+#include <cstdlib>
 
-#include "tessera/base/error.h"
-#include "tessera/data/dataset.h"
 #include "tessera/data/reader.h"
-#include "tests/data/tiny_vocabulary.h"
+#include "tests/data/tiny_folder.h"
 
 namespace tessera::data {
 namespace {
@@ -13,62 +18,178 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class Readers : public WithTinyVocabulary {
+const char* const kNull = nullptr;
+
+// Columns "text" with the given texts (kNull: a null) and "length" with their number.
+void write_parquet(const std::string& path, const std::vector<const char*>& texts) {
+  arrow::StringBuilder text;
+  arrow::Int64Builder length;
+  for (const char* value : texts) {
+    ASSERT_TRUE((value == nullptr ? text.AppendNull() : text.Append(value)).ok());
+    ASSERT_TRUE(length.Append(1).ok());
+  }
+  const auto schema = arrow::schema({arrow::field("text", arrow::utf8()), arrow::field("length", arrow::int64())});
+  const auto table = arrow::Table::Make(schema, {*text.Finish(), *length.Finish()});
+  const auto file = *arrow::io::FileOutputStream::Open(path);
+  ASSERT_TRUE(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file).ok());
+  ASSERT_TRUE(file->Close().ok());
+}
+
+// Writes a file of this format with the texts, all of which are without quotes, commas and newlines.
+void write_rows(const std::string& format, const std::string& path, const std::vector<const char*>& texts) {
+  if (format == "parquet") return write_parquet(path, texts);
+  std::ofstream file(path);
+  if (format == "csv") file << "length,text\n";
+  for (const std::string text : texts) {
+    if (format == "csv") file << "1," << text << "\n";
+    if (format == "jsonl" || format == "json") file << R"({"length": 1, "text": ")" << text << "\"}\n";
+    if (format == "txt") file << text << "\n";
+  }
+}
+
+class AllReaders : public testing::TestWithParam<std::string> {
  protected:
-  static std::string error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      EXPECT_EQ(exit_code(error.kind()), 2);
-      return error.what();
-    }
-    return "no error";
-  }
-  std::string error_of_file(const std::string& name, const std::string& text) {
-    const std::string path = write(name, text);
-    return error_of([&] { read_texts(path, "text"); });
-  }
+  std::string path() const { return folder_.file("rows." + GetParam()); }
+  bool has_columns() const { return GetParam() != "txt"; }
+  TinyFolder folder_;
 };
 
-TEST_F(Readers, TxtGivesTheLinesThatAreNotBlank) {
-  EXPECT_THAT(read_texts(write("a.txt", "one\n\n  \ntwo\r\nthree"), "text"), ElementsAre("one", "two", "three"));
+TEST_P(AllReaders, ReadTheRowsInOrder) {
+  write_rows(GetParam(), path(), {"one", "zwei ä", "三"});
+  EXPECT_THAT(read_texts(path(), "text"), ElementsAre("one", "zwei ä", "三"));
 }
 
-TEST_F(Readers, JsonlGivesTheKeyOfEachLine) {
-  EXPECT_THAT(read_texts(write("a.jsonl", "{\"text\": \"one\"}\n{\"id\": 1, \"text\": \"\"}\n"), "text"),
-              ElementsAre("one", ""));
-  EXPECT_THAT(error_of_file("b.jsonl", "{\"text\": \"one\"}\n{\"text\": \n"), HasSubstr("b.jsonl:2"));
-  EXPECT_THAT(error_of_file("c.jsonl", "{\"txt\": \"one\"}\n"), HasSubstr("txt"));
+TEST_P(AllReaders, KeepAnEmptyRowWhereRowsAreSamples) {
+  write_rows(GetParam(), path(), {"one", "", "three"});
+  if (has_columns()) {
+    EXPECT_THAT(read_texts(path(), "text"), ElementsAre("one", "", "three"));
+  } else {
+    EXPECT_THAT(read_texts(path(), "text"), ElementsAre("one", "three"));
+  }
 }
 
-TEST_F(Readers, CsvGivesTheColumn) {
-  EXPECT_THAT(read_texts(write("a.csv", "id,text\n1,one\n2,\"two, with a comma\nand a line\"\n"), "text"),
-              ElementsAre("one", "two, with a comma\nand a line"));
-  EXPECT_THAT(error_of_file("b.csv", "id,txt\n1,one\n"), HasSubstr("txt"));
+TEST_P(AllReaders, RefuseAFileThatIsNotThere) {
+  const ErrorReport report = report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); });
+  EXPECT_EQ(report.what, "there is no such file");
+  EXPECT_EQ(report.where, path());
 }
 
-TEST_F(Readers, WhatIsNoDataIsNamed) {
-  EXPECT_THAT(error_of([&] { read_texts((folder_ / "gone.txt").string(), "text"); }), HasSubstr("gone.txt"));
-  EXPECT_THAT(error_of_file("a.xyz", "x"), HasSubstr("xyz"));
-  EXPECT_THAT(error_of_file("empty.jsonl", ""), HasSubstr("empty"));
-  EXPECT_THAT(error_of_file("torn.parquet", "PAR1 and then nothing"), HasSubstr("torn.parquet"));
+TEST_P(AllReaders, RefuseAnEmptyFileAndOneWithoutRows) {
+  folder_.write("rows." + GetParam(), "");
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); }).what, "the file is empty");
+  write_rows(GetParam(), path(), {});
+  if (GetParam() == "parquet" || GetParam() == "csv") {
+    EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); }).what, "the file holds no rows");
+  }
 }
 
-TEST_F(Readers, ADatasetWithoutAnyTextIsRefused) {
-  const std::string path = write("blank.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n");
-  EXPECT_THAT(error_of([&] { TokenizedDataset(*tokenizer_, {.files = {path}, .max_length = 8}); }),
-              HasSubstr("blank.jsonl"));
+TEST_P(AllReaders, NameTheColumnsThatThereAreAndTheNearest) {
+  if (!has_columns()) GTEST_SKIP() << "txt has no columns";
+  write_rows(GetParam(), path(), {"one"});
+  const ErrorReport report = report_of(ErrorKind::kData, [&] { read_texts(path(), "texts"); });
+  EXPECT_EQ(report.what, "there is no column 'texts'");
+  EXPECT_THAT(report.where, HasSubstr(path()));
+  EXPECT_THAT(report.fix, HasSubstr("did you mean 'text'? columns: "));
+  EXPECT_THAT(report.fix, HasSubstr("length"));
 }
 
-TEST_F(Readers, SamplesAreCutToTheMaximumLength) {
-  const std::string path = write("long.txt", "a b c d e f g h\n");
-  const TokenizedDataset data(*tokenizer_, {.files = {path}, .max_length = 5});
-  const auto sample = data.sample(0);
-  EXPECT_THAT(std::vector<int32_t>(sample.begin(), sample.end()), ElementsAre(2, 5, 6, 7, 3));  // [CLS] a b c [SEP]
+TEST_P(AllReaders, RefuseARowThatIsNotUtf8) {
+  write_rows(GetParam(), path(), {"one", "\xFF\xFE"});
+  EXPECT_THAT(report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); }).where, HasSubstr(path()));
 }
 
-TEST_F(Readers, WordPiecesAreTheLongestFirst) {
-  EXPECT_THAT(tokenizer_->encode("as A zz"), ElementsAre(5, 29, 5, 1));  // a ##s, lower-cased a, [UNK]
+TEST_P(AllReaders, RefuseAFileTornInTheMiddleOfAValue) {
+  if (!has_columns()) GTEST_SKIP() << "a cut text is still a text";
+  write_rows(GetParam(), path(), {"one", "\"two"});  // csv and jsonl: an opening quote too many or never closed
+  if (GetParam() == "parquet") std::filesystem::resize_file(path(), std::filesystem::file_size(path()) / 2);
+  EXPECT_THAT(report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); }).where, HasSubstr(path()));
+}
+
+std::vector<std::string> formats() { return readers().names(); }
+
+INSTANTIATE_TEST_SUITE_P(Formats, AllReaders, testing::ValuesIn(formats()),
+                         [](const auto& info) { return info.param; });
+
+TEST(ReadTexts, RefusesAnExtensionThatNoReaderTakes) {
+  const TinyFolder folder;
+  const std::string path = folder.write("rows.jsonll", "x");
+  const ErrorReport report = report_of(ErrorKind::kUsage, [&] { read_texts(path, "text"); });
+  EXPECT_THAT(report.fix, HasSubstr("did you mean 'jsonl'?"));
+}
+
+TEST(ReadTexts, RefusesAFolder) {
+  const TinyFolder folder;
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(folder.path(), "text"); }).what, "this is a folder");
+}
+
+TEST(Parquet, RefusesANullAndNamesItsRow) {
+  const TinyFolder folder;
+  write_parquet(folder.file("a.parquet"), {"one", "two", kNull});
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(folder.file("a.parquet"), "text"); }).what,
+            "'text' is null in row 3");
+}
+
+TEST(Parquet, RefusesAColumnThatHoldsNoStrings) {
+  const TinyFolder folder;
+  write_parquet(folder.file("a.parquet"), {"one"});
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(folder.file("a.parquet"), "length"); }).what,
+            "the column 'length' holds int64, not strings");
+}
+
+TEST(Jsonl, NamesTheLineThatIsBroken) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.jsonl", "{\"text\": \"one\"}\n\n{\"text\": \"two\"\n");
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(path, "text"); }).where, path + ":3");
+}
+
+TEST(Jsonl, RefusesAValueThatIsNoString) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.jsonl", "{\"text\": \"one\"}\n{\"text\": null}\n");
+  const ErrorReport report = report_of(ErrorKind::kData, [&] { read_texts(path, "text"); });
+  EXPECT_EQ(report.what, "'text' is null, not a string");
+  EXPECT_EQ(report.where, path + ":2");
+}
+
+// RFC 4180, section 2, rules 5 to 7.
+TEST(Csv, UnquotesCommasNewlinesAndDoubledQuotes) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.csv", "id,text\r\n1,\"a \"\"b\"\", c\"\r\n2,\"d\r\ne\"\r\n3,\"\"\r\n4,f");
+  EXPECT_THAT(read_texts(path, "text"), ElementsAre("a \"b\", c", "d\r\ne", "", "f"));
+}
+
+TEST(Csv, NamesTheLineOfARecordWithTooManyValues) {
+  const TinyFolder folder;
+  const std::string path =
+      folder.write("a.csv", "id,text\n1,\"a\nb\"\n2,c,d\n");  // the first record takes lines 2 and 3
+  const ErrorReport report = report_of(ErrorKind::kData, [&] { read_texts(path, "text"); });
+  EXPECT_EQ(report.what, "the record has 3 values, but there are 2 columns");
+  EXPECT_EQ(report.where, path + ":4");
+}
+
+TEST(Csv, RefusesQuotesWhereTheyCannotBe) {
+  const TinyFolder folder;
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(folder.write("a.csv", "text\nsay \"a\"\n"), "text"); }).what,
+            "a quote stands within an unquoted value");
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(folder.write("b.csv", "text\n\"a\" b\n"), "text"); }).what,
+            "text follows a closing quote");
+}
+
+TEST(Text, LeavesOutBlankLinesMarksAndCarriageReturns) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.txt", "\xEF\xBB\xBFone\r\n \t\r\n\n two \nthree");
+  EXPECT_THAT(read_texts(path, "text"), ElementsAre("one", " two ", "three"));
+}
+
+// The counts are those of data/README.md, the first value was read with Python's csv module.
+TEST(SharedData, ReadsWikiTextAndMrpc) {
+  const char* shared = std::getenv("TESSERA_DATA");
+  if (shared == nullptr) GTEST_SKIP() << "TESSERA_DATA is not set";
+  const std::string folder = shared;
+  EXPECT_EQ(read_texts(folder + "/wikitext-2/train-00000-of-00001.parquet", "text").size(), 4358u);
+  EXPECT_EQ(read_texts(folder + "/wikitext-2/validation-00000-of-00001.parquet", "text").size(), 1880u);
+  const auto sentences = read_texts(folder + "/mrpc/train.csv", "sentence2");
+  ASSERT_EQ(sentences.size(), 6u);
+  EXPECT_EQ(sentences[0], "\" The foodservice pie business does not fit our long-term growth strategy .");
 }
 
 }  // namespace
