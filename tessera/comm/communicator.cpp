@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/hash.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/ordered_sum.h"
 
@@ -21,10 +22,9 @@ namespace {
 // Below this an all-reduce sends everything to everybody: one round instead of two.
 constexpr int64_t kSmallNumel = 8192;
 
-// FNV-1a, folded to the 31 bits that a c10d tag may have.
+// Folded to the 31 bits that a c10d tag may have.
 int32_t tag_of(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const unsigned char c : text) hash = (hash ^ c) * 0x100000001b3;
+  const uint64_t hash = fnv1a(text);
   return static_cast<int32_t>((hash ^ (hash >> 31)) & 0x7fffffff);
 }
 

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/hash.h"
 #include "tessera/nn/module_path.h"
 
 namespace tessera::models {
@@ -32,10 +33,9 @@ at::Tensor activate(const std::string& name, const at::Tensor& input) {
                                  "use gelu, gelu_new, gelu_pytorch_tanh or relu"});
 }
 
+// Each parameter draws from a generator of its own, so that its values do not depend on who else was initialised.
 uint64_t seed_of(uint64_t seed, const std::string& name) {
-  uint64_t hash = 0xcbf29ce484222325 ^ (seed * 0x9e3779b97f4a7c15);
-  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3;  // FNV-1a
-  return hash;
+  return fnv1a(name, kFnvOffset ^ (seed * 0x9e3779b97f4a7c15));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "tessera/base/allocator.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
@@ -115,6 +116,22 @@ bool without_decay(const std::string& name) {
   return name.ends_with("bias") || name.find("LayerNorm") != std::string::npos;
 }
 
+// The files of weights are mapped only while this runs: their pages would count as this process's memory.
+std::unique_ptr<ModelEngine<models::BertForMaskedLM>> make_engine(const config::RunFile& run,
+                                                                  const models::BertConfig& model_config,
+                                                                  const config::DsConfig& config,
+                                                                  const std::shared_ptr<comm::Communicator>& world) {
+  const auto model = std::make_shared<models::BertForMaskedLM>(model_config);
+  InitialValues values(run, model_config, *model);
+  auto engine =
+      initialize(model, config,
+                 {.world = world,
+                  .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
+                  .no_decay = without_decay});
+  if (world->rank() == 0) values.report();
+  return engine;
+}
+
 int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch) {
   if (run.training.max_steps > 0) return run.training.max_steps;
   return std::max<int64_t>(1, std::llround(std::ceil(run.training.epochs * static_cast<double>(steps_per_epoch))));
@@ -180,16 +197,9 @@ void train_here(const RunOptions& options, const config::RunFile& run,
     eval_collator.emplace(*eval_dataset, *tokenizer, mlm_options(run));
   }
 
-  const auto model = std::make_shared<models::BertForMaskedLM>(model_config);
-  InitialValues values(run, model_config, *model);
   engine::seed_random_state(static_cast<uint64_t>(run.training.seed + world->rank()));  // dropout differs by rank
-  const auto engine =
-      initialize(model, config,
-                 {.world = world,
-                  .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
-                  .no_decay = without_decay});
+  const auto engine = make_engine(run, model_config, config, world);
   if (world->rank() == 0) {
-    values.report();
     log_info("{} parameters, ZeRO stage {}, {} rank{}; {} samples, {} steps of {} samples",
              format_count(engine->sharded_model().param_count()), config.zero.stage, world->size(),
              world->size() == 1 ? "" : "s", format_count(static_cast<int64_t>(dataset.size())), format_count(max_steps),
@@ -235,6 +245,7 @@ void train_here(const RunOptions& options, const config::RunFile& run,
 int run_training(const RunOptions& options) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
   check_run(run);
+  keep_freed_memory();
   const auto world = comm::init_distributed();
   if (world->size() == 1) {
     train_here(options, run, world);

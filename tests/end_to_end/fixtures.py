@@ -37,22 +37,30 @@ def data():
     return data_folder()
 
 
-@pytest.fixture(scope="session")
-def minilm_runs(minilm, data, tmp_path_factory):
-    """Folder with run.yaml and the outputs stage0 .. stage3: MiniLM on WikiText-2, two ranks, 50 steps, dropout as in its
-    config.json. The slowest part of these tests, and the base of several."""
-    folder = tmp_path_factory.mktemp("minilm")
+def train_minilm_at_all_stages(folder, minilm, data, micro_batch):
+    """MiniLM on WikiText-2, two ranks, global batch 4, 50 steps, dropout as in its config.json: outputs stage0 .. stage3."""
     run_file = write_run_file(folder, {
         "model": {"path": str(minilm), "init": "pretrained"},
         "task": "mlm",
         "data": {"train": str(data / "wikitext-2" / "train-00000-of-00001.parquet"), "max_length": 32},
         "training": {"max_steps": 50, "seed": 42},
-        "deepspeed": {"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+        "deepspeed": {"train_batch_size": 4, "train_micro_batch_size_per_gpu": micro_batch,
                       "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}}},
     })
     for stage in STAGES:
         train(run_file, 2, {"deepspeed.zero_optimization.stage": stage, "output": folder / f"stage{stage}"}, timeout=300)
     return folder
+
+
+@pytest.fixture(scope="session")
+def minilm_runs(minilm, data, tmp_path_factory):
+    """The slowest part of these tests, and the base of several."""
+    return train_minilm_at_all_stages(tmp_path_factory.mktemp("minilm"), minilm, data, micro_batch=2)
+
+
+@pytest.fixture(scope="session")
+def accumulated_minilm_runs(minilm, data, tmp_path_factory):
+    return train_minilm_at_all_stages(tmp_path_factory.mktemp("accumulated-minilm"), minilm, data, micro_batch=1)
 
 
 @pytest.fixture

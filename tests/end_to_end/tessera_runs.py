@@ -100,10 +100,14 @@ def losses_and_norms(output, first=1):
     return [(line["loss"].hex(), line["grad_norm"].hex()) for line in metrics(output)[first - 1:]]
 
 
+def relative_difference(a, b):
+    return 0 if a == b else abs(a - b) / abs(b)  # equal also where both are 0: a step whose texts are all empty
+
+
 def largest_difference(these, those):
     """Largest relative difference of loss or grad_norm between two metrics of as many steps."""
     assert len(these) == len(those) > 0
-    return max(abs(a[key] - b[key]) / abs(b[key]) for a, b in zip(these, those) for key in ("loss", "grad_norm"))
+    return max(relative_difference(a[key], b[key]) for a, b in zip(these, those) for key in ("loss", "grad_norm"))
 
 
 def descendants(pid):

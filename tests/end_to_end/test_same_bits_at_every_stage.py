@@ -39,13 +39,15 @@ def of_stages(tmp_path, run, settings, steps=10):
     return [tmp_path / f"stage{stage}" for stage in STAGES]
 
 
-def test_accumulation_has_the_same_bits_within_the_two_pairs_of_stages(tiny_run, tmp_path):
+def test_accumulation_has_the_same_bits_within_the_two_pairs_of_stages(accumulated_minilm_runs):
     """Stages 0 and 1 reduce once a step, 2 and 3 once a micro batch: another order of additions, so 1e-6 between."""
-    outputs = of_stages(tmp_path, tiny_run, {"deepspeed.gradient_accumulation_steps": 2})
+    outputs = [accumulated_minilm_runs / f"stage{stage}" for stage in STAGES]
     bits = [losses_and_norms(output) for output in outputs]
+    assert len(bits[0]) == 50
     assert bits[0] == bits[1]
     assert bits[2] == bits[3]
-    assert largest_difference(metrics(outputs[2])[:1], metrics(outputs[0])[:1]) < 1e-6
+    assert bits[0] != bits[2]  # or the order of additions is not what it is said to be
+    assert largest_difference(metrics(outputs[2]), metrics(outputs[0])) < 1e-6
 
 
 def test_an_epoch_that_does_not_divide_has_the_same_bits_at_every_stage(tiny_run, tmp_path, texts):

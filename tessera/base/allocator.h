@@ -1,0 +1,12 @@
+// How this process's memory allocator treats what is freed.
+#pragma once
+
+namespace tessera {
+
+// From now on freed blocks of up to 64 MiB stay with the process, ready for the next step, instead of going back to the
+// kernel, which would have to hand out and clear the same pages again at every step: a third of a step's time on a CPU.
+// Costs up to a tenth more resident memory at the peak. For programs whose job is training; process-wide, so never
+// called by a library on its own. Does nothing where the C library has no such setting.
+void keep_freed_memory();
+
+}  // namespace tessera
