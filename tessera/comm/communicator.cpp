@@ -140,34 +140,51 @@ Collective Communicator::start_all_gather(at::Tensor full, at::Tensor slice, con
   return Collective([this, messages, operation] { wait(*messages, operation); });
 }
 
-Collective Communicator::start_reduce_scatter(at::Tensor slice, at::Tensor full, double scale,
-                                              const std::string& label) {
+Collective Communicator::start_reduce_scatter(at::Tensor slice, at::Tensor full, double scale, const std::string& label,
+                                              int64_t bucket_numel) {
   const int64_t numel = slice.numel();
   TESSERA_INVARIANT(full.numel() == numel * world_.size);
   if (numel == 0) return Collective([] {});
-  const at::Tensor own = full.narrow(0, world_.rank * numel, numel);
+  const int64_t piece_numel = std::min(numel, std::max<int64_t>(1, bucket_numel / world_.size));
+  auto first = std::make_shared<Collective>(
+      start_reduce_piece(slice.narrow(0, 0, piece_numel), full, /*offset=*/0, scale, label));
+  return Collective([this, first, slice, full, scale, label, numel, piece_numel] {
+    first->finish();
+    for (int64_t offset = piece_numel; offset < numel; offset += piece_numel) {
+      const int64_t count = std::min(piece_numel, numel - offset);
+      start_reduce_piece(slice.narrow(0, offset, count), full, offset, scale, label).finish();
+    }
+  });
+}
+
+// The elements of each rank's slice from `offset` on, as many as `slice_piece` has.
+Collective Communicator::start_reduce_piece(at::Tensor slice_piece, const at::Tensor& full, int64_t offset,
+                                            double scale, const std::string& label) {
+  const int64_t slice_numel = full.numel() / world_.size;
+  const auto part = [&](int rank) { return full.narrow(0, rank * slice_numel + offset, slice_piece.numel()); };
   if (!connection_) {
-    return Collective([own, slice, scale]() mutable { ordered_sum({own}, scale, slice); });
+    return Collective([own = part(0), slice_piece, scale]() mutable { ordered_sum({own}, scale, slice_piece); });
   }
   const std::string operation = fmt::format("reduction of '{}'", label);
   const int32_t tag = next_tag(operation);
   auto messages = std::make_shared<std::vector<Message>>();
   std::vector<at::Tensor> parts(world_.size);
-  parts[world_.rank] = own;
+  parts[world_.rank] = part(world_.rank);
   for (int step = 1; step < world_.size; ++step) {
     const int to = (world_.rank + step) % world_.size;
     const int from = (world_.rank - step + world_.size) % world_.size;
-    parts[from] = at::empty_like(slice);
+    parts[from] = at::empty_like(slice_piece);
     messages->push_back(receive(parts[from], from, tag));
-    messages->push_back(send(full.narrow(0, to * numel, numel), to, tag));
+    messages->push_back(send(part(to), to, tag));
   }
-  return Collective([this, messages, operation, parts, scale, slice]() mutable {
+  return Collective([this, messages, operation, parts, scale, slice_piece]() mutable {
     wait(*messages, operation);
-    ordered_sum(parts, scale, slice);
+    ordered_sum(parts, scale, slice_piece);
   });
 }
 
-Collective Communicator::start_all_reduce(at::Tensor buffer, double scale, const std::string& label) {
+Collective Communicator::start_all_reduce(at::Tensor buffer, double scale, const std::string& label,
+                                          int64_t bucket_numel) {
   const int64_t numel = buffer.numel();
   if (!connection_) {
     return Collective([buffer, scale]() mutable { ordered_sum({buffer}, scale, buffer); });
@@ -175,7 +192,7 @@ Collective Communicator::start_all_reduce(at::Tensor buffer, double scale, const
   if (numel > kSmallNumel && numel % world_.size == 0) {
     const int64_t slice_numel = numel / world_.size;
     const at::Tensor slice = buffer.narrow(0, world_.rank * slice_numel, slice_numel);
-    auto reducing = std::make_shared<Collective>(start_reduce_scatter(slice, buffer, scale, label));
+    auto reducing = std::make_shared<Collective>(start_reduce_scatter(slice, buffer, scale, label, bucket_numel));
     return Collective([this, reducing, buffer, slice, label] {
       reducing->finish();
       start_all_gather(buffer, slice, label).finish();

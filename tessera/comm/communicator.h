@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,6 +44,7 @@ class Collective {
 
 class Communicator {
  public:
+  static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
   struct Connection;  // the backend, the store and the time-out, which all channels share
 
   Communicator(const World& world, std::shared_ptr<Connection> connection);
@@ -64,10 +66,14 @@ class Communicator {
   Collective start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label);
 
   // slice = scale * sum over ranks of their full's part for this rank. `slice` may lie inside `full` at its own place.
-  Collective start_reduce_scatter(at::Tensor slice, at::Tensor full, double scale, const std::string& label);
+  // Moves at most `bucket_numel` elements of `full` at once (one for each rank at least), to bound the memory of what
+  // arrives; the result has the same bits with any.
+  Collective start_reduce_scatter(at::Tensor slice, at::Tensor full, double scale, const std::string& label,
+                                  int64_t bucket_numel = kUnlimited);
 
   // buffer = scale * sum over ranks of buffer.
-  Collective start_all_reduce(at::Tensor buffer, double scale, const std::string& label);
+  Collective start_all_reduce(at::Tensor buffer, double scale, const std::string& label,
+                              int64_t bucket_numel = kUnlimited);
 
   // Every rank's buffer = that of `root`.
   Collective start_broadcast(at::Tensor buffer, int root, const std::string& label);
@@ -85,6 +91,8 @@ class Communicator {
   struct Message;
   Communicator(const Communicator& parent, const std::string& channel);
 
+  Collective start_reduce_piece(at::Tensor slice_piece, const at::Tensor& full, int64_t offset, double scale,
+                                const std::string& label);
   int32_t next_tag(const std::string& operation);
   Message send(at::Tensor buffer, int to, int32_t tag) const;
   Message receive(at::Tensor buffer, int from, int32_t tag) const;

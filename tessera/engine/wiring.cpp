@@ -90,8 +90,8 @@ Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const Init
   }
   wiring.groups = make_groups(config);
   wiring.announcing = std::move(tree.announcing);
-  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), wiring.optimizer->state_names().size(),
-                                              zero::policy_of_stage(config.zero.stage, compute_dtype(config.precision)),
+  const zero::Policy policy = zero::policy_of_stage(config.zero.stage, compute_dtype(config.precision), world->size());
+  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), wiring.optimizer->state_names().size(), policy,
                                               std::move(world), options.fill);
   return wiring;
 }

@@ -10,14 +10,14 @@ namespace tessera::optim {
 
 std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
 
-void Adam::update(std::span<ParamSlice> slices, std::span<const ParamGroup> groups, double grad_divisor) const {
+void Adam::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
   if (!options_.bias_correction) {
-    for (ParamSlice& slice : slices) update_uncorrected(slice, groups[slice.group], grad_divisor);
+    for (ParamSlice& slice : slices) update_uncorrected(slice, input.groups[slice.group], input.grad_divisor);
     return;
   }
   std::optional<at::Tensor> divisor;
-  if (grad_divisor != 1) divisor = at::full({}, grad_divisor, at::kFloat);
-  for (size_t index = 0; index < groups.size(); ++index) {
+  if (input.grad_divisor != 1) divisor = at::full({}, input.grad_divisor, at::kFloat);
+  for (size_t index = 0; index < input.groups.size(); ++index) {
     std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, steps;
     for (const ParamSlice& slice : slices) {
       if (slice.group != index) continue;
@@ -28,7 +28,7 @@ void Adam::update(std::span<ParamSlice> slices, std::span<const ParamGroup> grou
       steps.push_back(at::full({}, static_cast<double>(slice.step), at::kFloat));
     }
     if (weights.empty()) continue;
-    const ParamGroup& group = groups[index];
+    const ParamGroup& group = input.groups[index];
     const auto fused = options_.decoupled_decay
                            ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)
                            : &at::_ops::_fused_adam_::call;

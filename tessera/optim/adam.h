@@ -21,7 +21,7 @@ class Adam : public Optimizer {
   explicit Adam(const AdamOptions& options) : options_(options) {}
 
   std::vector<std::string> state_names() const override;
-  void update(std::span<ParamSlice> slices, std::span<const ParamGroup> groups, double grad_divisor) const override;
+  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
 
  private:
   void update_uncorrected(ParamSlice& slice, const ParamGroup& group, double grad_divisor) const;

@@ -1,8 +1,11 @@
-// The arithmetic of one step on "my slice": flat tensors, no ranks, no stages, no communication.
+// The arithmetic of one step on "my slices": flat tensors, no ranks, no stages. What needs more than the own part of a
+// parameter (LAMB's norms, Muon's whole matrices) asks Peers for it.
 //
 // Whoever owns the slices also owns the state tensors; an optimizer only says how many it needs and what they are
-// called, so that a checkpoint can name them. All tensors of a slice: fp32, flat, the same numel, 64-byte aligned, a
-// multiple of 16 elements long (padding included, whose gradient is zero), on one device.
+// called, so that a checkpoint can name them. All tensors of a slice: flat, contiguous, the same numel, 64-byte
+// aligned, a multiple of 16 elements long (padding included, whose gradient is zero), on one device.
+//
+// An optimizer of your own is two functions, state_names() and update(); see InitializeOptions::optimizer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,11 +21,44 @@ namespace tessera::optim {
 
 // One parameter's part of what this rank updates.
 struct ParamSlice {
-  at::Tensor weight;              // fp32 master weights, updated in place
-  at::Tensor grad;                // may be overwritten
-  std::vector<at::Tensor> state;  // in the order of state_names(), zero before the first step
-  int64_t step = 0;               // of this parameter, counting from 1
-  size_t group = 0;               // index into the groups
+  at::Tensor weight;              // master weights, updated in place; fp32 (see takes_any_dtype)
+  at::Tensor grad;                // may be overwritten; fp32 (see takes_any_dtype)
+  std::vector<at::Tensor> state;  // in the order of state_names(), zero before the first step; fp32
+  at::Tensor compute = {};  // where the new weight is needed in the compute dtype; undefined where `weight` serves
+  int64_t step = 0;         // of this parameter, counting from 1
+  size_t group = 0;         // index into the groups
+  size_t param = 0;         // index into the params of this update; a parameter's slices are in order, and may
+                            // be several on one rank
+  int64_t first = 0;        // index of the slice's first element in the flattened parameter
+};
+
+// A parameter as the model has it.
+struct WholeParam {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t numel = 0;
+};
+
+// What the ranks that hold the other slices of the same parameters do together. Collective: every rank calls the same
+// methods in the same order, also one that has no slices.
+class Peers {
+ public:
+  virtual ~Peers() = default;
+
+  // `of_slices`: `width` values a slice. Returns `width` sums a parameter, over its slices on all ranks, added in one
+  // order at every stage and so with the same bits on every rank.
+  virtual std::vector<double> sum_by_param(std::span<const ParamSlice> slices, std::span<const double> of_slices,
+                                           size_t width) = 0;
+
+  // Of each parameter the slices' grads put together, flattened, fp32; undefined for parameters without slices here.
+  virtual std::vector<at::Tensor> whole_grads(std::span<const ParamSlice> slices) = 0;
+};
+
+struct UpdateInput {
+  std::span<const ParamGroup> groups;
+  double grad_divisor = 1;  // gradients come in multiplied by this: loss scale and clipping in one number
+  std::span<const WholeParam> params = {};  // that ParamSlice::param counts
+  Peers* peers = nullptr;                   // borrowed; never null for an optimizer that is used by the engine
 };
 
 class Optimizer {
@@ -31,8 +67,12 @@ class Optimizer {
 
   virtual std::vector<std::string> state_names() const = 0;
 
-  // Updates every slice from grad / grad_divisor (loss scale and clipping in one number).
-  virtual void update(std::span<ParamSlice> slices, std::span<const ParamGroup> groups, double grad_divisor) const = 0;
+  // Updates every slice.
+  virtual void update(std::span<ParamSlice> slices, const UpdateInput& input) const = 0;
+
+  // True: weight, grad and state come in whatever dtypes the run has, and update() writes `compute` as well. False: all
+  // are fp32, converted outside where they are not, and the new weights are rounded outside.
+  virtual bool takes_any_dtype() const { return false; }
 };
 
 }  // namespace tessera::optim

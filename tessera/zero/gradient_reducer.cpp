@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
@@ -88,35 +87,39 @@ void GradientReducer::start_reduction(size_t unit) {
     const Placement& place = layout.params()[param];
     if (!gradients.filled[param]) gradients.pending.narrow(0, place.offset, place.numel).zero_();
   }
-  Reduction reduction{.unit = unit, .source = gradients.pending, .adds = gradients.has_sum};
-  const double mean = 1.0 / world_.size();
+  Reduction reduction{.unit = unit, .adds = gradients.has_sum};
+  const Averaging& averaging = policy_.averaging;
+  at::Tensor source = gradients.pending.to(averaging.dtype);
+  if (averaging.before != 1) source.mul_(averaging.before);
   const std::string& label = units_[unit]->name();
-  const bool in_place = !policy_.shard_gradients;  // the pending buffer is where the result belongs, or is thrown away
-  if (!policy_.shard_optimizer) {
-    reduction.result = reduction.source;
-    reduction.collective = world_.start_all_reduce(reduction.source, mean, label);
+  const Range slice = layout.slice(world_.rank());
+  if (policy_.shard_optimizer && averaging.scatter) {
+    const bool direct = !reduction.adds && averaging.dtype == policy_.grad_dtype;
+    reduction.result = direct ? owned_grad(unit) : at::empty({slice.numel()}, source.options());
+    reduction.collective =
+        world_.start_reduce_scatter(reduction.result, source, averaging.after, label, averaging.bucket_numel);
   } else {
-    const Range slice = layout.slice(world_.rank());
-    if (in_place) {
-      reduction.result = reduction.source.narrow(0, slice.begin, slice.numel());
-    } else {
-      reduction.result = gradients.has_sum ? at::empty_like(units_[unit]->grad()) : units_[unit]->grad();
-    }
-    reduction.collective = world_.start_reduce_scatter(reduction.result, reduction.source, mean, label);
+    reduction.collective = world_.start_all_reduce(source, averaging.after, label, averaging.bucket_numel);
+    reduction.result = policy_.shard_optimizer ? source.narrow(0, slice.begin, slice.numel()) : source;
   }
   gradients.pending = at::Tensor();
   std::fill(gradients.filled.begin(), gradients.filled.end(), false);
   gradients.started = true;
   gradients.has_sum = true;
   in_flight_.push_back(std::move(reduction));
-  if (in_flight_.size() > kMaxInFlight) finish_oldest();
+  if (in_flight_.size() > (averaging.overlap ? kMaxInFlight : 0)) finish_oldest();
 }
 
 void GradientReducer::finish_oldest() {
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
   reduction.collective.finish();
-  if (reduction.adds) owned_grad(reduction.unit).add_(reduction.result);
+  at::Tensor sum = owned_grad(reduction.unit);
+  if (reduction.adds) {
+    sum.add_(reduction.result);
+  } else if (!sum.is_alias_of(reduction.result)) {
+    sum.copy_(reduction.result);
+  }
 }
 
 void GradientReducer::finish_backward() {

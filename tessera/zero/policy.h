@@ -1,5 +1,5 @@
-// What is sharded, and in which dtype the model computes. A stage of ZeRO (Rajbhandari et al. 2020) is nothing but such
-// a policy over one layout:
+// What is sharded, in which dtypes a model trains, and how its gradients are averaged. A stage of ZeRO (Rajbhandari et
+// al. 2020) is nothing but such a policy over one layout:
 //
 //   stage   optimizer state   gradients   parameters        bytes a parameter, mixed precision, N ranks
 //     0     whole             whole       whole             2 + 2 + 12
@@ -10,23 +10,43 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
+
 namespace tessera::zero {
+
+// How the gradients of N ranks become one: sum over ranks of (gradient * before), then * after. In exact arithmetic
+// before * after is 1/N for the mean; they differ in what the dtype that travels can hold.
+struct Averaging {
+  at::ScalarType dtype = at::kFloat;  // in which gradients travel and are rounded once they are summed
+  double before = 1;
+  double after = 1;
+  bool overlap = true;                 // reduce while backward goes on; false: wait for each reduction at once
+  bool scatter = true;                 // each rank receives its slice; false: the whole, of which it keeps its slice
+  int64_t bucket_numel = 500'000'000;  // largest number of elements that one reduction moves
+};
 
 struct Policy {
   bool shard_optimizer = false;
   bool shard_gradients = false;
   bool shard_parameters = false;
   at::ScalarType compute_dtype = at::kFloat;
+  at::ScalarType master_dtype = at::kFloat;  // of the weights that the optimizer updates
+  at::ScalarType state_dtype = at::kFloat;   // of what the optimizer keeps for each weight
+  at::ScalarType grad_dtype = at::kFloat;    // in which gradients add up over micro batches
+  Averaging averaging;
 
-  // fp32 weights beside the compute weights; in fp32 the compute weights are the master.
-  bool has_master() const { return compute_dtype != at::kFloat; }
+  // Master weights beside the compute weights; in one dtype the compute weights are the master.
+  bool has_master() const { return compute_dtype != master_dtype; }
 };
 
-constexpr Policy policy_of_stage(int stage, at::ScalarType compute_dtype) {
+// Everything in the compute dtype but master weights and state, and the mean over `ranks`.
+constexpr Policy policy_of_stage(int stage, at::ScalarType compute_dtype, int ranks) {
   return {.shard_optimizer = stage >= 1,
           .shard_gradients = stage >= 2,
           .shard_parameters = stage >= 3,
-          .compute_dtype = compute_dtype};
+          .compute_dtype = compute_dtype,
+          .grad_dtype = compute_dtype,
+          .averaging = {.dtype = compute_dtype, .after = 1.0 / ranks}};
 }
 
 }  // namespace tessera::zero

@@ -5,9 +5,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <set>
+#include <sstream>
 
 #include "tessera/base/error.h"
 #include "tessera/optim/clip.h"
+#include "tessera/zero/unit_peers.h"
 
 namespace tessera::zero {
 namespace {
@@ -44,26 +47,103 @@ Gathered exchange(ShardedModel& model) {
   return result;
 }
 
-void update_unit(Unit& unit, const at::Tensor& owned_grad, const std::vector<bool>& used, size_t first_used,
-                 const optim::Optimizer& optimizer, std::span<const optim::ParamGroup> groups, double divisor) {
-  const at::Tensor grad = owned_grad.scalar_type() == at::kFloat ? owned_grad : owned_grad.to(at::kFloat);
+// Where the unit lies cut into parts that lie in one rank's slice each, also at stage 0, so that what an optimizer adds
+// up over parts is added in the same order at every stage.
+std::vector<Segment> owned_segments(const Unit& unit) {
+  std::vector<Segment> all;
+  for (int64_t rank = 0; rank < unit.layout().world_size(); ++rank) {
+    const Range slice = unit.layout().slice(rank);
+    if (slice.begin < unit.owned().begin || slice.end > unit.owned().end) continue;
+    for (const Segment& segment : unit.layout().segments(slice)) all.push_back(segment);
+  }
+  return all;
+}
+
+// A unit's owned tensors as the optimizer takes them: the tensors themselves, or copies in fp32 that are rounded back
+// once they are updated.
+class OptimizerTensors {
+ public:
+  OptimizerTensors(Unit& unit, const at::Tensor& grad, bool any_dtype) : unit_(unit), any_dtype_(any_dtype) {
+    weight = prepared(unit.master());
+    this->grad = prepared(grad);
+    for (const at::Tensor& each : unit.optimizer_state()) state.push_back(prepared(each));
+    if (any_dtype && unit.has_master()) compute = unit.owned_compute();
+  }
+
+  void put_back() {
+    if (any_dtype_) return;
+    put_back(unit_.master(), weight);
+    for (size_t k = 0; k < state.size(); ++k) put_back(unit_.optimizer_state()[k], state[k]);
+    unit_.refresh_compute();
+  }
+
+  at::Tensor weight, grad, compute;
+  std::vector<at::Tensor> state;
+
+ private:
+  at::Tensor prepared(const at::Tensor& tensor) const { return any_dtype_ ? tensor : tensor.to(at::kFloat); }
+  static void put_back(const at::Tensor& kept, const at::Tensor& updated) {
+    if (!kept.is_same(updated)) kept.copy_(updated);
+  }
+
+  Unit& unit_;
+  bool any_dtype_;
+};
+
+void update_unit(Unit& unit, comm::Communicator& world, const at::Tensor& owned_grad, const std::vector<bool>& used,
+                 size_t first_used, const optim::Optimizer& optimizer, std::span<const optim::ParamGroup> groups,
+                 double divisor) {
+  OptimizerTensors tensors(unit, owned_grad, optimizer.takes_any_dtype());
+  std::vector<optim::WholeParam> params;
   for (size_t param = 0; param < unit.params().size(); ++param) {
     if (used[first_used + param]) ++unit.steps()[param];
+    const Placement& place = unit.layout().params()[param];
+    params.push_back({place.name, place.shape, place.numel});
   }
   std::vector<optim::ParamSlice> slices;
-  for (const Segment& segment : unit.layout().segments(unit.owned())) {
+  for (const Segment& segment : owned_segments(unit)) {
     if (!used[first_used + segment.param]) continue;
     const auto part = [&](const at::Tensor& owned) {
       return owned.narrow(0, segment.offset - unit.owned().begin, segment.padded_numel);
     };
-    optim::ParamSlice slice{.weight = part(unit.master()), .grad = part(grad)};
-    for (const at::Tensor& state : unit.optimizer_state()) slice.state.push_back(part(state));
+    optim::ParamSlice slice{.weight = part(tensors.weight), .grad = part(tensors.grad)};
+    for (const at::Tensor& state : tensors.state) slice.state.push_back(part(state));
+    if (tensors.compute.defined()) slice.compute = part(tensors.compute);
     slice.step = unit.steps()[segment.param];
     slice.group = unit.params()[segment.param].group;
+    slice.param = segment.param;
+    slice.first = segment.first;
     slices.push_back(std::move(slice));
   }
-  optimizer.update(slices, groups, divisor);
-  unit.refresh_compute();
+  UnitPeers peers(unit, world);
+  optimizer.update(slices, {.groups = groups, .grad_divisor = divisor, .params = params, .peers = &peers});
+  tensors.put_back();
+}
+
+// Names of the parameters whose mean gradient has an infinity or NaN on any rank, in the model's order.
+std::vector<std::string> nonfinite_parameters(ShardedModel& model) {
+  std::string mine;
+  for (size_t index = 0; index < model.units().size(); ++index) {
+    const Unit& unit = *model.units()[index];
+    if (!unit.trainable()) continue;
+    const at::Tensor grad = model.reducer().owned_grad(index);
+    for (const Segment& segment : owned_segments(unit)) {
+      const at::Tensor part = grad.narrow(0, segment.offset - unit.owned().begin, segment.numel);
+      if (!std::isfinite(optim::sum_of_squares(part))) mine += unit.params()[segment.param].name + "\n";
+    }
+  }
+  std::set<std::string> found;
+  for (const std::string& text : model.world().exchange_texts(mine, "parameters that are not finite")) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) found.insert(line);
+  }
+  std::vector<std::string> names;
+  for (const auto& unit : model.units()) {
+    for (const NamedParam& param : unit->params()) {
+      if (found.contains(param.name)) names.push_back(param.name);
+    }
+  }
+  return names;
 }
 
 void finish_all(std::vector<comm::Collective>& collectives) {
@@ -79,9 +159,11 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
   const at::NoGradGuard no_grad;
   const Gathered gathered = exchange(model);
   const double norm = std::sqrt(gathered.square_sum) / input.loss_scale;
-  if (!std::isfinite(norm)) {
+  if (!std::isfinite(norm) && input.skip_nonfinite) {
+    StepResult result{.grad_norm = norm, .skipped = true};
+    if (input.name_nonfinite) result.nonfinite = nonfinite_parameters(model);
     model.reducer().clear();
-    return {.grad_norm = norm, .skipped = true};
+    return result;
   }
   const double divisor = input.loss_scale * optim::clip_divisor(norm, input.max_norm);
 
@@ -90,14 +172,14 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
   for (size_t index = 0; index < model.units().size(); ++index) {
     Unit& unit = *model.units()[index];
     if (!unit.trainable()) continue;
-    update_unit(unit, model.reducer().owned_grad(index), gathered.used_anywhere, first_used, optimizer, groups,
-                divisor);
+    update_unit(unit, model.world(), model.reducer().owned_grad(index), gathered.used_anywhere, first_used, optimizer,
+                groups, divisor);
     first_used += unit.params().size();
     publishing.push_back(unit.start_publish());
   }
   finish_all(publishing);
   model.reducer().clear();
-  return {.grad_norm = norm, .skipped = false};
+  return {.grad_norm = norm};
 }
 
 void publish_parameters(ShardedModel& model) {

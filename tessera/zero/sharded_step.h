@@ -10,6 +10,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "tessera/optim/optimizer.h"
 #include "tessera/zero/sharded_model.h"
@@ -17,13 +19,16 @@
 namespace tessera::zero {
 
 struct StepInput {
-  double max_norm = 0;    // clip the global L2 norm to this; 0: do not clip
-  double loss_scale = 1;  // what the loss was multiplied by
+  double max_norm = 0;          // clip the global L2 norm to this; 0: do not clip
+  double loss_scale = 1;        // what the loss was multiplied by
+  bool skip_nonfinite = true;   // false: a gradient that is not finite goes into the weights
+  bool name_nonfinite = false;  // on a skip, find out which parameters' gradients were not finite
 };
 
 struct StepResult {
-  double grad_norm = 0;  // global L2 norm of the mean gradient, unscaled, before clipping
-  bool skipped = false;  // it was not finite
+  double grad_norm = 0;                     // global L2 norm of the mean gradient, unscaled, before clipping
+  bool skipped = false;                     // it was not finite
+  std::vector<std::string> nonfinite = {};  // names, where asked for; the same on every rank
 };
 
 // Collective.

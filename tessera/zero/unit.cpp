@@ -49,7 +49,6 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, size_t state_count,
   const at::NoGradGuard no_grad;
   const auto device = params_.front().tensor.device();
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
-  const auto compute = at::TensorOptions().dtype(policy_.compute_dtype).device(device);
 
   // The only moment at which more than the policy allows is in memory: one unit in fp32.
   at::Tensor initial = at::zeros({layout_.numel()}, fp32);
@@ -66,20 +65,22 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, size_t state_count,
   if (!fill) world_.start_broadcast(initial, /*root=*/0, name_).finish();
 
   const auto owned_part = [&](const at::Tensor& whole) { return whole.narrow(0, owned_.begin, owned_.numel()); };
-  full_ = policy_.has_master() ? initial.to(policy_.compute_dtype) : initial;
+  full_ = initial.to(policy_.compute_dtype);  // the same tensor in fp32
   if (policy_.shard_parameters) {
     const Range slice = layout_.slice(world_.rank());
     shard_ = full_.narrow(0, slice.begin, slice.numel()).clone();
   }
   if (trainable_) {
     if (policy_.has_master()) {
-      master_ = owned_part(initial).clone();
+      master_ = owned_part(initial).to(policy_.master_dtype, /*non_blocking=*/false, /*copy=*/true);
     } else {
       master_ = policy_.shard_parameters ? shard_ : owned_part(full_);
     }
-    for (size_t k = 0; k < state_count; ++k) optimizer_state_.push_back(at::zeros({owned_.numel()}, fp32));
+    for (size_t k = 0; k < state_count; ++k)
+      optimizer_state_.push_back(at::zeros({owned_.numel()}, fp32.dtype(policy_.state_dtype)));
     steps_.assign(params_.size(), 0);
-    grad_ = at::zeros({policy_.shard_gradients ? layout_.slice_numel() : layout_.numel()}, compute);
+    grad_ =
+        at::zeros({policy_.shard_gradients ? layout_.slice_numel() : layout_.numel()}, fp32.dtype(policy_.grad_dtype));
   }
   attach_views();
 }
@@ -127,7 +128,7 @@ at::Tensor Unit::owned_compute() const {
 }
 
 void Unit::refresh_compute() {
-  if (!trainable_ || !policy_.has_master()) return;  // in fp32 the master is the compute weights
+  if (!trainable_ || !policy_.has_master()) return;
   const at::NoGradGuard no_grad;
   owned_compute().copy_(master_);
 }

@@ -4,9 +4,9 @@
 //   buffer          dtype     elements                         exists
 //   full            compute   layout().numel()                 always at stages 0 to 2; at stage 3 while gathered
 //   shard           compute   slice                            stage 3
-//   master          fp32      owned()                          trainable, compute dtype is not fp32
-//   state[k]        fp32      owned()                          trainable
-//   grad            compute   whole (0, 1) or slice (2, 3)     trainable
+//   master          master    owned()                          trainable, in a dtype of its own
+//   state[k]        state     owned()                          trainable
+//   grad            grad      whole (0, 1) or slice (2, 3)     trainable
 //
 // owned() is what this rank updates: its slice, at stage 0 everything.
 //
@@ -57,6 +57,7 @@ class Unit {
   const Layout& layout() const { return layout_; }
   const std::vector<NamedParam>& params() const { return params_; }
   bool trainable() const { return trainable_; }
+  bool has_master() const { return policy_.has_master(); }  // master() is not the compute weights themselves
   UnitState state() const { return state_; }
   Range owned() const { return owned_; }
 
@@ -65,7 +66,7 @@ class Unit {
   void finish_gather();
   void release();
 
-  // fp32, owned() elements: what the optimizer updates. For a frozen unit: undefined.
+  // owned() elements: what the optimizer updates. For a frozen unit: undefined.
   const at::Tensor& master() const { return master_; }
 
   // The weights that a checkpoint stores and restores, owned() elements: the master's, of a frozen unit the compute
@@ -75,7 +76,10 @@ class Unit {
   std::vector<int64_t>& steps() { return steps_; }  // optimizer steps that each parameter has seen
   const std::vector<int64_t>& steps() const { return steps_; }
 
-  // Compute dtype, the whole buffer (stages 0, 1) or this rank's slice (2, 3). For a frozen unit: undefined.
+  // The compute weights under master(), owned() elements; the same tensor where there is no master of its own.
+  at::Tensor owned_compute() const;
+
+  // The whole buffer (stages 0, 1) or this rank's slice (2, 3). For a frozen unit: undefined.
   const at::Tensor& grad() const { return grad_; }
 
   // After master() has changed: rounds it into this rank's compute weights, …
@@ -87,7 +91,6 @@ class Unit {
   int64_t model_state_bytes() const;
 
  private:
-  at::Tensor owned_compute() const;
   void attach_views();
   void attach_placeholders();
 

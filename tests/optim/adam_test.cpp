@@ -33,7 +33,7 @@ at::Tensor ours(const Optimizer& optimizer, int64_t numel, int64_t cuts, double 
       slices.push_back(std::move(slice));
     }
     const std::vector<ParamGroup> groups{kGroup};
-    optimizer.update(slices, groups, divisor);
+    optimizer.update(slices, {.groups = groups, .grad_divisor = divisor});
   }
   return weight;
 }
@@ -93,7 +93,7 @@ TEST(Adam, WithoutBiasCorrectionFollowsTheFormula) {
   std::vector<ParamSlice> slices{
       {.weight = weight, .grad = grad, .state = {at::zeros({32}), at::zeros({32})}, .step = 1}};
   const std::vector<ParamGroup> groups{kGroup};
-  Adam({.decoupled_decay = true, .bias_correction = false}).update(slices, groups, 1);
+  Adam({.decoupled_decay = true, .bias_correction = false}).update(slices, {.groups = groups});
   const double m = 0.1 * 0.5, v = 0.02 * 0.25;
   EXPECT_NEAR(weight[0].item<float>(), 1 - kGroup.lr * kGroup.weight_decay - kGroup.lr * m / (std::sqrt(v) + 1e-7),
               1e-6);
