@@ -31,6 +31,11 @@ double learning_rate(const std::vector<ResolvedKey>& keys, const AutoValues& kno
 
 using Keys = std::vector<ResolvedKey>;
 
+Filled total_num_steps(const AutoValues& known, const Keys&) {
+  if (known.total_num_steps) return {*known.total_num_steps, "total_num_steps"};
+  return known.leave_unknown ? Filled{0, "known when training starts"} : Filled{};
+}
+
 struct Rule {
   std::string_view path;
   Filled (*fill)(const AutoValues& known, const Keys& keys);
@@ -59,11 +64,10 @@ const Rule kRules[] = {
      }},
     {"scheduler.params.warmup_num_steps",
      [](const AutoValues& k, const Keys&) { return known_or<int64_t>(k.warmup_num_steps, 1, "warmup_num_steps"); }},
-    {"scheduler.params.total_num_steps",
-     [](const AutoValues& k, const Keys&) {
-       if (k.total_num_steps) return Filled{*k.total_num_steps, "total_num_steps"};
-       return k.leave_unknown ? Filled{0, "known when training starts"} : Filled{};
-     }},
+    {"scheduler.params.total_num_steps", total_num_steps},
+    {"scheduler.params.num_warmup_steps",
+     [](const AutoValues& k, const Keys&) { return known_or<int64_t>(k.warmup_num_steps, 0, "warmup_num_steps"); }},
+    {"scheduler.params.num_training_steps", total_num_steps},
     {"fp16.enabled", [](const AutoValues& k, const Keys&) { return known_or(k.fp16_enabled, false, "fp16_enabled"); }},
     {"bf16.enabled", [](const AutoValues& k, const Keys&) { return known_or(k.bf16_enabled, false, "bf16_enabled"); }},
     {"zero_optimization.reduce_bucket_size",

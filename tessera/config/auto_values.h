@@ -13,6 +13,8 @@
 //   scheduler.params.warmup_max_lr         the learning rate of the optimizer
 //   scheduler.params.warmup_num_steps      warmup_num_steps, else 1
 //   scheduler.params.total_num_steps       total_num_steps; an error where it is not known
+//   scheduler.params.num_training_steps    the same
+//   scheduler.params.num_warmup_steps      warmup_num_steps or 0
 //   fp16.enabled, bf16.enabled             fp16_enabled, bf16_enabled, else false
 //   zero_optimization.reduce_bucket_size                    hidden_size^2, else the key's default
 //   zero_optimization.stage3_prefetch_bucket_size           0.9 hidden_size^2, else the key's default

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "tessera/base/error.h"
@@ -103,16 +104,25 @@ std::string short_dtype(std::string name) {
   return name;
 }
 
-const char* compute_dtype(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
+const char* name_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFp32:
       return "fp32";
-    case Precision::kBf16:
+    case Dtype::kBf16:
       return "bf16";
-    case Precision::kFp16:
+    case Dtype::kFp16:
       return "fp16";
   }
   return "";
+}
+
+// Of a key whose value may be null; int8 and the like have been refused by then.
+std::optional<Dtype> dtype_of(const Json& value) {
+  if (value.is_null()) return std::nullopt;
+  const std::string name = short_dtype(value.get<std::string>());
+  if (name == "bf16") return Dtype::kBf16;
+  if (name == "fp16") return Dtype::kFp16;
+  return Dtype::kFp32;
 }
 
 OffloadOptions offload_of(const DsConfig& config, const std::string& block) {
@@ -129,37 +139,84 @@ ZeroOptions zero_of(const DsConfig& config) {
   return {.stage = config.value("zero_optimization.stage").get<int>(),
           .offload_optimizer = offload_of(config, "zero_optimization.offload_optimizer"),
           .offload_param = offload_of(config, "zero_optimization.offload_param"),
-          .reduce_bucket_size = elements("reduce_bucket_size"),
           .allgather_bucket_size = elements("allgather_bucket_size"),
           .prefetch_bucket_size = elements("stage3_prefetch_bucket_size"),
           .param_persistence_threshold = elements("stage3_param_persistence_threshold"),
           .sub_group_size = elements("sub_group_size")};
 }
 
+// The keys under `prefix`, as one object.
+Json params_of(const DsConfig& config, const std::string& prefix) {
+  Json params = Json::object();
+  for (const ResolvedKey& key : config.keys) {
+    if (key.path.rfind(prefix, 0) == 0) params[key.path.substr(prefix.size())] = key.value;
+  }
+  return params;
+}
+
 OptimizerOptions optimizer_of(const DsConfig& config, const Document& document) {
-  OptimizerOptions options;
-  options.type = config.value("optimizer.type").get<std::string>();
-  options.where = document.place(pointer_to("optimizer.type")).text();
-  if (options.type != "Adam" && options.type != "AdamW") return options;
-  const Json& betas = config.value("optimizer.params.betas");
-  options.lr = config.value("optimizer.params.lr").get<double>();
-  options.beta1 = betas.at(0).get<double>();
-  options.beta2 = betas.at(1).get<double>();
-  options.eps = config.value("optimizer.params.eps").get<double>();
-  options.weight_decay = config.value("optimizer.params.weight_decay").get<double>();
-  options.bias_correction = config.value("optimizer.params.bias_correction").get<bool>();
-  options.decoupled_decay = options.type == "AdamW" || config.value("optimizer.params.adam_w_mode").get<bool>();
+  OptimizerOptions options{.type = config.value("optimizer.type").get<std::string>(),
+                           .params = params_of(config, "optimizer.params."),
+                           .where = document.place(pointer_to("optimizer.type")).text()};
+  const auto read = [&](const char* key, double& field) {
+    const auto found = options.params.find(key);
+    if (found != options.params.end() && found->is_number()) field = found->get<double>();
+  };
+  read("lr", options.lr);
+  read("eps", options.eps);
+  read("weight_decay", options.weight_decay);
+  read("momentum", options.momentum);
+  if (options.type == "AdamW") options.params["adam_w_mode"] = true;  // whatever is written
+  if (const auto betas = options.params.find("betas"); betas != options.params.end()) {
+    options.beta1 = betas->at(0).get<double>();
+    options.beta2 = betas->at(1).get<double>();
+  }
   return options;
 }
 
 SchedulerOptions scheduler_of(const DsConfig& config, const Document& document) {
-  const std::string prefix = "scheduler.params.";
-  SchedulerOptions options{config.value("scheduler.type").get<std::string>(), Json::object(),
-                           document.place(pointer_to("scheduler.type")).text()};
-  for (const ResolvedKey& key : config.keys) {
-    if (key.path.rfind(prefix, 0) == 0) options.params[key.path.substr(prefix.size())] = key.value;
+  return {config.value("scheduler.type").get<std::string>(), params_of(config, "scheduler.params."),
+          document.place(pointer_to("scheduler.type")).text()};
+}
+
+Dtype compute_dtype_of(const DsConfig& config);
+
+template <class PlaceOf>
+void check_precision(const DsConfig& config, const PlaceOf& place, Problems& problems) {
+  const Dtype compute = compute_dtype_of(config);
+  if (config.value("torch_autocast.enabled") == true && compute != Dtype::kFp32) {
+    problems.add(fmt::format("'torch_autocast.enabled' and '{}.enabled' are both true", name_of(compute)),
+                 place("torch_autocast.enabled"), "keep one: autocast is for fp32 parameters");
   }
-  return options;
+  for (const std::string key :
+       {"data_types.grad_accum_dtype", "data_types.param_dtype", "data_types.buffer_dtype", "torch_autocast.dtype"}) {
+    const Json& value = config.value(key);
+    if (!value.is_null() && short_dtype(value.get<std::string>()) == "int8") {
+      problems.add(fmt::format("'{}' is int8, in which nothing can be trained", key), place(key),
+                   "use fp32, bf16 or fp16");
+    }
+  }
+  const auto param = dtype_of(config.value("data_types.param_dtype"));
+  if (param && *param != compute) {
+    problems.add(
+        fmt::format("'data_types.param_dtype' is {}, but the run computes in {}", name_of(*param), name_of(compute)),
+        place("data_types.param_dtype"), "leave it out; fp16.enabled and bf16.enabled decide");
+  }
+  const auto grad = dtype_of(config.value("data_types.grad_accum_dtype"));
+  if (grad && *grad != compute && *grad != Dtype::kFp32) {
+    problems.add(fmt::format("'data_types.grad_accum_dtype' is {}, but the run computes in {}", name_of(*grad),
+                             name_of(compute)),
+                 place("data_types.grad_accum_dtype"), fmt::format("use fp32 or {}", name_of(compute)));
+  }
+  if (config.value("bf16.bf16_optimizer_states") == true &&
+      config.value("bf16.bf16_master_weights_and_grads") == false) {
+    problems.add("'bf16.bf16_optimizer_states' needs 'bf16.bf16_master_weights_and_grads'",
+                 place("bf16.bf16_optimizer_states"), "set both, or neither");
+  }
+  if (config.value("prescale_gradients") == true && config.value("gradient_predivide_factor") != 1.0) {
+    problems.add("'prescale_gradients' divides all before adding up, so 'gradient_predivide_factor' has nothing left",
+                 place("gradient_predivide_factor"), "keep one");
+  }
 }
 
 // Keys that are right one by one and contradict each other.
@@ -180,6 +237,17 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
     problems.add(fmt::format("'zero_optimization.offload_optimizer.ratio' is {}, which only stage 3 can do", ratio),
                  place("zero_optimization.offload_optimizer.ratio"), "use 1.0, or set zero_optimization.stage to 3");
   }
+  check_precision(config, place, problems);
+  if (config.value("optimizer.type") == "Lamb" &&
+      config.value("optimizer.params.min_coeff") > config.value("optimizer.params.max_coeff")) {
+    problems.add("'optimizer.params.min_coeff' is above 'optimizer.params.max_coeff'",
+                 place("optimizer.params.min_coeff"), "swap them");
+  }
+  if (config.value("optimizer.type") == "SGD" && config.value("optimizer.params.nesterov") == true &&
+      (config.value("optimizer.params.momentum") == 0 || config.value("optimizer.params.dampening") != 0)) {
+    problems.add("'optimizer.params.nesterov' needs a momentum and no dampening", place("optimizer.params.nesterov"),
+                 "set momentum above 0 and dampening to 0");
+  }
   if (config.value("fp16.enabled") == true && config.value("fp16.loss_scale") == 0) {
     for (const std::string key : {"fp16.loss_scale_window", "fp16.min_loss_scale"}) {
       if (config.value(key) == 0) {
@@ -189,14 +257,54 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
   }
 }
 
-Precision precision_of(const DsConfig& config) {
-  if (config.value("bf16.enabled") == true) return Precision::kBf16;
-  return config.value("fp16.enabled") == true ? Precision::kFp16 : Precision::kFp32;
+Dtype compute_dtype_of(const DsConfig& config) {
+  if (config.value("bf16.enabled") == true) return Dtype::kBf16;
+  return config.value("fp16.enabled") == true ? Dtype::kFp16 : Dtype::kFp32;
 }
 
-bool is_supported(const Key& key, const Json& value, Precision precision) {
+Dtypes dtypes_of(const DsConfig& config) {
+  Dtypes dtypes;
+  dtypes.compute = compute_dtype_of(config);
+  const std::string block = name_of(dtypes.compute);
+  const auto is_on = [&](const std::string& key) {
+    return dtypes.compute != Dtype::kFp32 && config.value(block + "." + key) == true;
+  };
+  if (is_on(block + "_master_weights_and_grads")) dtypes.master = dtypes.compute;
+  if (dtypes.compute == Dtype::kBf16 && is_on("bf16_optimizer_states")) dtypes.state = dtypes.compute;
+  dtypes.grad = dtype_of(config.value("data_types.grad_accum_dtype")).value_or(dtypes.compute);
+  if (config.value("torch_autocast.enabled") == true) {
+    dtypes.autocast = dtype_of(config.value("torch_autocast.dtype")).value_or(Dtype::kBf16);
+  }
+  dtypes.reduce = dtype_of(config.value("communication_data_type")).value_or(dtypes.compute);
+  dtypes.cast_inputs = dtypes.compute == Dtype::kFp16 && config.value("fp16.auto_cast") == true;
+  dtypes.buffers = dtype_of(config.value("data_types.buffer_dtype"));
+  return dtypes;
+}
+
+LossScaling loss_scaling_of(const DsConfig& config) {
+  const auto whole = [&](const char* key) { return config.value(key).get<int64_t>(); };
+  const bool fp16 = config.dtypes.compute == Dtype::kFp16 || config.dtypes.autocast == Dtype::kFp16;
+  return {.enabled = fp16,
+          .fixed = config.value("fp16.loss_scale").get<double>(),
+          .initial = std::ldexp(1.0, static_cast<int>(whole("fp16.initial_scale_power"))),
+          .window = whole("fp16.loss_scale_window"),
+          .hysteresis = whole("fp16.hysteresis"),
+          .consecutive_hysteresis = config.value("fp16.consecutive_hysteresis").get<bool>(),
+          .min = config.value("fp16.min_loss_scale").get<double>()};
+}
+
+GradientAveraging averaging_of(const DsConfig& config) {
+  const Json& overlap = config.value("zero_optimization.overlap_comm");
+  return {.sum = config.value("gradient_allreduce_op") == "sum",
+          .prescale = config.value("prescale_gradients").get<bool>(),
+          .predivide = config.value("gradient_predivide_factor").get<double>(),
+          .overlap = overlap.is_null() || overlap.get<bool>(),
+          .reduce_scatter = config.value("zero_optimization.reduce_scatter").get<bool>(),
+          .bucket_numel = config.value("zero_optimization.reduce_bucket_size").get<int64_t>()};
+}
+
+bool is_supported(const Key& key, const Json& value) {
   if (key.status != Status::kNotYet || value == default_of(key)) return true;
-  if (key.notes.supported == "compute") return short_dtype(value.get<std::string>()) == compute_dtype(precision);
   if (key.notes.supported.empty()) return false;
   const Json fine = Json::parse(key.notes.supported);
   return std::find(fine.begin(), fine.end(), value) != fine.end();
@@ -239,7 +347,10 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   check.problems.raise();
   resolve_batch(config, input);
 
-  config.precision = precision_of(config);
+  config.dtypes = dtypes_of(config);
+  config.loss_scaling = loss_scaling_of(config);
+  config.skip_nonfinite = config.dtypes.compute != Dtype::kBf16 || config.value("bf16.check_grad_overflow") == true;
+  config.averaging = averaging_of(config);
   config.gradient_clipping = config.value("gradient_clipping").get<double>();
   config.zero = zero_of(config);
   if (document.value.value("optimizer", Json()).is_object()) config.optimizer = optimizer_of(config, document);
@@ -272,11 +383,9 @@ std::vector<NotYet> not_yet_supported(const DsConfig& config) {
     const auto row =
         std::find_if(rows.begin(), rows.end(), [&](const Key& candidate) { return candidate.path == key.path; });
     TESSERA_INVARIANT(row != rows.end());
-    if (is_supported(*row, key.value, config.precision)) continue;
+    if (is_supported(*row, key.value)) continue;
     std::string fix = fmt::format("use {}", row->default_value == "null" ? "no such key" : row->default_value);
     if (row->default_value == "required") fix = "use one of " + std::string(row->notes.supported);
-    if (row->notes.supported == "compute")
-      fix = fmt::format("use \"{}\", the compute dtype", compute_dtype(config.precision));
     result.push_back(
         {key.path, fmt::format("'{}' is {}: not supported yet", key.path, key.value.dump()), key.where, fix});
   }

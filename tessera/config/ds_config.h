@@ -20,22 +20,55 @@
 
 namespace tessera::config {
 
-enum class Precision { kFp32, kBf16, kFp16 };  // of the forward and backward pass
+enum class Dtype { kFp32, kBf16, kFp16 };
+
+// In which dtype each part of the training state lives.
+struct Dtypes {
+  Dtype compute = Dtype::kFp32;   // parameters, in the forward and backward pass
+  Dtype master = Dtype::kFp32;    // the weights that the optimizer updates
+  Dtype state = Dtype::kFp32;     // what the optimizer keeps for each weight
+  Dtype grad = Dtype::kFp32;      // in which gradients add up over micro batches
+  Dtype reduce = Dtype::kFp32;    // in which gradients travel between ranks
+  std::optional<Dtype> autocast;  // of torch_autocast, when that is on
+  bool cast_inputs = false;       // fp16.auto_cast: floating inputs of forward become the compute dtype
+  std::optional<Dtype> buffers;   // data_types.buffer_dtype; none: as the model has them
+};
+
+// How the loss is scaled so that small gradients survive 16 bits. See optim/loss_scaler.h.
+struct LossScaling {
+  bool enabled = false;
+  double fixed = 0;  // 0: dynamic
+  double initial = 65536;
+  int64_t window = 1000;
+  int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min = 1;
+};
+
+// How the gradients of several ranks become one.
+struct GradientAveraging {
+  bool sum = false;       // gradient_allreduce_op "sum": no division by the ranks
+  bool prescale = false;  // divide before adding up
+  double predivide = 1;   // the part of the division that comes before adding up
+  bool overlap = true;
+  bool reduce_scatter = true;
+  int64_t bucket_numel = 500'000'000;
+};
 
 struct OptimizerOptions {
-  std::string type;  // as DeepSpeed spells it: "Adam", "AdamW", …; only Adam and AdamW fill the fields below
+  std::string type;  // as DeepSpeed spells it: "Adam", "AdamW", "Lamb", …
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  bool decoupled_decay = true;  // AdamW's rule; false: L2 added to the gradient ("Adam" with adam_w_mode false)
-  bool bias_correction = true;
+  double momentum = 0;
+  Json params;  // every parameter of that type, checked, defaults filled in; null where DeepSpeed has None
   std::string where;
 };
 
 struct SchedulerOptions {
-  std::string type;  // WarmupLR, WarmupDecayLR, WarmupCosineLR, OneCycle or LRRangeTest
+  std::string type;  // "WarmupLR", …; see optim/schedule.h
   Json params;       // every parameter of that type, checked, defaults filled in; null where DeepSpeed has None
   std::string where;
 };
@@ -50,8 +83,7 @@ struct ZeroOptions {
   int stage = 0;  // 0: nothing is sharded; 1: optimizer state; 2: and gradients; 3: and parameters
   OffloadOptions offload_optimizer;
   OffloadOptions offload_param;
-  int64_t reduce_bucket_size = 500'000'000;  // elements, like the next four
-  int64_t allgather_bucket_size = 500'000'000;
+  int64_t allgather_bucket_size = 500'000'000;  // elements, like the next three
   int64_t prefetch_bucket_size = 50'000'000;
   int64_t param_persistence_threshold = 100'000;
   int64_t sub_group_size = 1'000'000'000;
@@ -69,7 +101,10 @@ struct ResolvedKey {
 struct DsConfig {
   std::string name;  // the file, for messages
   BatchSizes batch;
-  Precision precision = Precision::kFp32;
+  Dtypes dtypes;
+  LossScaling loss_scaling;
+  bool skip_nonfinite = true;  // bf16.check_grad_overflow; false: such gradients go into the weights
+  GradientAveraging averaging;
   double gradient_clipping = 1.0;  // global L2 norm; 0: no clipping
   ZeroOptions zero;
   std::optional<OptimizerOptions> optimizer;  // none: the program brings its own

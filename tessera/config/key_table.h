@@ -51,7 +51,7 @@ struct Kind {
 
 // What only some rows have.
 struct Notes {
-  std::string_view supported = {};  // kNotYet: JSON list of the values that are fine; "compute": the compute dtype
+  std::string_view supported = {};  // kNotYet: JSON list of the values that are fine
   std::string_view instead = {};    // kAlias, kDeprecated: the path; kRemoved: the reason and the remedy
   std::string_view when = {};       // only for these values of the block's key `type`, "WarmupLR|WarmupDecayLR"
 };

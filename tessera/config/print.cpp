@@ -19,9 +19,7 @@ std::string notes_of(const Key& key) {
   }
   if (key.status == Status::kAlias || key.status == Status::kDeprecated) add("write " + std::string(key.notes.instead));
   if (key.status == Status::kRemoved) add(std::string(key.notes.instead));
-  if (key.notes.supported == "compute") {
-    add("fine when it is the compute dtype");
-  } else if (!key.notes.supported.empty()) {
+  if (!key.notes.supported.empty()) {
     std::string values;
     for (const Json& value : Json::parse(key.notes.supported)) values += (values.empty() ? "" : " or ") + value.dump();
     add("fine when it is " + values);

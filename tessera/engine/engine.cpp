@@ -1,6 +1,7 @@
 #include "tessera/engine/engine.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -9,7 +10,6 @@
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/wiring.h"
 #include "tessera/optim/optimizers.h"
-#include "tessera/zero/sharded_step.h"
 
 namespace tessera {
 
@@ -19,11 +19,15 @@ config::DsConfig load_config_for(const std::string& path, const InitializeOption
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
                const InitializeOptions& options)
-    : model_(std::move(model)), config_(config), world_(options.world ? options.world : comm::init_distributed()) {
+    : model_(std::move(model)),
+      config_(config),
+      world_(options.world ? options.world : comm::init_distributed()),
+      scaler_(config.loss_scaling) {
   config::require_supported(config_);
   if (world_->rank() == 0) {
     for (const std::string& warning : config_.warnings) log_warning("{}", warning);
   }
+  if (config_.dtypes.autocast) autocast_dtype_ = engine::scalar_type(*config_.dtypes.autocast);
   engine::Wiring wiring = engine::wire(*model_, config_, options, world_);
   optimizer_ = std::move(wiring.optimizer);
   schedule_ = std::move(wiring.schedule);
@@ -34,6 +38,7 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig&
   for (size_t number = 0; number < announcing_.size(); ++number) {
     if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
   }
+  if (config_.scheduler) first_schedule_step_ = config_.scheduler->params.value("last_batch_iteration", -1) + 1;
   apply_schedule();
 }
 
@@ -63,8 +68,11 @@ void Engine::backward(const at::Tensor& loss) {
                  "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
   }
   sharded_->reducer().set_boundary(is_gradient_accumulation_boundary());
-  const int64_t accumulation = config_.batch.accumulation;
-  (accumulation == 1 ? loss : loss / accumulation).backward();
+  at::Tensor scaled = loss;
+  if (config_.loss_scaling.enabled) scaled = scaled.to(at::kFloat);  // the scaled loss would not fit into fp16
+  if (config_.batch.accumulation != 1) scaled = scaled / config_.batch.accumulation;
+  if (scaler_.scale() != 1) scaled = scaled * scaler_.scale();
+  scaled.backward();
   sharded_->finish_backward();
   gradients_pending_ = true;
 }
@@ -79,25 +87,45 @@ void Engine::step() {
   ++micro_steps_;
   if (!boundary) return;
 
-  const zero::StepResult result =
-      zero::sharded_step(*sharded_, *optimizer_, groups_, {.max_norm = config_.gradient_clipping});
+  const zero::StepResult result = zero::sharded_step(*sharded_, *optimizer_, groups_,
+                                                     {.max_norm = config_.gradient_clipping,
+                                                      .loss_scale = scaler_.scale(),
+                                                      .skip_nonfinite = config_.skip_nonfinite,
+                                                      .name_nonfinite = scaler_.at_the_end()});
   last_grad_norm_ = result.grad_norm;
   last_step_applied_ = !result.skipped;
   ++global_steps_;
   global_samples_ += config_.batch.global;
   if (result.skipped) {
-    ++skipped_steps_;
-    if (world_->rank() == 0) {
-      log_warning("step {} was skipped: the gradient's norm is {}", global_steps_, result.grad_norm);
-    }
+    count_skipped_step(result);
+  } else {
+    scaler_.update(/*overflow=*/false);
   }
   apply_schedule();
+}
+
+void Engine::count_skipped_step(const zero::StepResult& result) {
+  ++skipped_steps_;
+  const double scale = scaler_.scale();
+  if (scaler_.at_the_end()) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("step {} overflowed with the loss scale at its minimum, {}", global_steps_, scale),
+                 fmt::format("gradients that are not finite: {}", fmt::join(result.nonfinite, ", ")),
+                 "train in bf16 or fp32, lower the learning rate, or look for a division by zero in these layers"});
+  }
+  scaler_.update(/*overflow=*/true);
+  if (world_->rank() != 0) return;
+  if (config_.loss_scaling.enabled) {
+    log_warning("OVERFLOW: step {} was skipped; loss scale {} -> {}", global_steps_, scale, scaler_.scale());
+  } else {
+    log_warning("step {} was skipped: the gradient's norm is {}", global_steps_, result.grad_norm);
+  }
 }
 
 // See schedule.h: the schedule advances with each step that was applied.
 void Engine::apply_schedule() {
   if (!schedule_) return;
-  const int64_t n = global_steps_ - skipped_steps_ - 1;
+  const int64_t n = global_steps_ - skipped_steps_ - 1 + first_schedule_step_;
   for (size_t index = 0; index < groups_.size(); ++index) {
     const optim::ScheduledValues values = schedule_->at(n, initial_groups_[index], index);
     groups_[index].lr = values.lr;
@@ -110,7 +138,8 @@ nlohmann::json Engine::state() const {
   return {{"micro_steps", micro_steps_},
           {"global_steps", global_steps_},
           {"global_samples", global_samples_},
-          {"skipped_steps", skipped_steps_}};
+          {"skipped_steps", skipped_steps_},
+          {"loss_scaler", scaler_.state()}};
 }
 
 std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
@@ -142,6 +171,7 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
   global_steps_ = loaded->engine_state.at("global_steps");
   global_samples_ = loaded->engine_state.at("global_samples");
   skipped_steps_ = loaded->engine_state.at("skipped_steps");
+  scaler_.set_state(loaded->engine_state.at("loss_scaler"));
   const auto random = loaded->rank_tensors.find("random_state");
   if (random != loaded->rank_tensors.end()) {
     engine::set_random_state(random->second);

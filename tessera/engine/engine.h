@@ -26,15 +26,19 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "tessera/comm/communicator.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/engine/autocast.h"
 #include "tessera/nn/unit_module.h"
+#include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/schedule.h"
 #include "tessera/zero/sharded_model.h"
+#include "tessera/zero/sharded_step.h"
 
 namespace tessera {
 
@@ -47,6 +51,10 @@ struct InitializeOptions {
 
   // True for parameters that weight decay leaves alone (biases and norms, usually). Null: it applies to all.
   std::function<bool(const std::string& name)> no_decay;
+
+  // An optimizer of your own instead of the one that the configuration names, and its hyperparameters.
+  std::shared_ptr<const optim::Optimizer> optimizer;
+  optim::ParamGroup param_group = {};
 };
 
 struct LoadedCheckpoint {
@@ -59,10 +67,12 @@ class Engine : public nn::UnitObserver {
   Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config, const InitializeOptions& options);
   ~Engine() override;
 
-  // Loss: a scalar. Divides by gradient_accumulation_steps, as DeepSpeed does, and reduces the gradients.
+  // Loss: a scalar. Divides by gradient_accumulation_steps, as DeepSpeed does, multiplies by the loss scale, and
+  // reduces the gradients.
   void backward(const at::Tensor& loss);
 
-  // Counts a micro step; at the accumulation's boundary clips, updates and publishes.
+  // Counts a micro step; at the accumulation's boundary unscales, clips, updates and publishes. A step whose gradients
+  // are not finite is skipped, on every rank; an error when the loss scale has no lower value left to try.
   void step();
 
   void train(bool on = true) { model_->train(on); }
@@ -82,8 +92,8 @@ class Engine : public nn::UnitObserver {
   // Of the last step that was taken: global L2 norm before clipping; infinite or NaN when the step was skipped.
   double get_global_grad_norm() const { return last_grad_norm_; }
   bool was_step_applied() const { return last_step_applied_; }
-  double lr() const { return groups_.front().lr; }  // of the next step
-  double loss_scale() const { return 1; }
+  double lr() const { return groups_.front().lr; }       // of the next step
+  double loss_scale() const { return scaler_.scale(); }  // of the next backward
   int64_t global_steps() const { return global_steps_; }
   int64_t global_samples() const { return global_samples_; }
   int64_t skipped_steps() const { return skipped_steps_; }
@@ -97,21 +107,38 @@ class Engine : public nn::UnitObserver {
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;
 
  protected:
+  std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
+
+  // fp16.auto_cast: a floating tensor becomes the compute dtype; anything else passes.
+  template <class Arg>
+  decltype(auto) input(Arg&& arg) const {
+    if constexpr (std::is_same_v<std::decay_t<Arg>, at::Tensor>) {
+      const bool cast = config_.dtypes.cast_inputs && arg.defined() && at::isFloatingType(arg.scalar_type());
+      return cast ? arg.to(at::kHalf) : at::Tensor(std::forward<Arg>(arg));
+    } else {
+      return std::forward<Arg>(arg);
+    }
+  }
+
   static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
 
  private:
   void apply_schedule();
+  void count_skipped_step(const zero::StepResult& result);
   nlohmann::json state() const;
 
   std::shared_ptr<torch::nn::Module> model_;
   config::DsConfig config_;
+  std::optional<at::ScalarType> autocast_dtype_;
   std::shared_ptr<comm::Communicator> world_;
-  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::shared_ptr<const optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Schedule> schedule_;
   std::vector<optim::ParamGroup> initial_groups_;
   std::vector<optim::ParamGroup> groups_;
   std::vector<nn::UnitModuleBase*> announcing_;
   std::shared_ptr<zero::ShardedModel> sharded_;
+  optim::LossScaler scaler_;
+  int64_t first_schedule_step_ = 0;  // scheduler.params.last_batch_iteration + 1
 
   std::optional<bool> boundary_override_;
   bool gradients_pending_ = false;  // backward has run since the last step
@@ -139,8 +166,9 @@ class ModelEngine : public Engine {
   // For models with several entries: call([](Model& m, auto& batch) { return m.loss(batch); }, batch).
   template <class Function, class... Args>
   auto call(Function function, Args&&... args) {
+    const engine::Autocast autocast(at::kCPU, autocast_dtype());
     before_forward(kRootModule, nn::tensors_in(args...));
-    auto output = function(*typed_model_, std::forward<Args>(args)...);
+    auto output = function(*typed_model_, input(std::forward<Args>(args))...);
     after_forward(kRootModule, nn::tensors_in(output));
     return output;
   }

@@ -6,16 +6,21 @@
 namespace tessera::engine {
 namespace {
 
-at::ScalarType compute_dtype(config::Precision precision) {
-  switch (precision) {
-    case config::Precision::kFp32:
-      return at::kFloat;
-    case config::Precision::kBf16:
-      return at::kBFloat16;
-    case config::Precision::kFp16:
-      return at::kHalf;
-  }
-  return at::kFloat;
+zero::Policy policy_of(const config::DsConfig& config, int ranks) {
+  const config::Dtypes& dtypes = config.dtypes;
+  const config::GradientAveraging& averaging = config.averaging;
+  zero::Policy policy = zero::policy_of_stage(config.zero.stage, scalar_type(dtypes.compute), ranks);
+  policy.master_dtype = scalar_type(dtypes.master);
+  policy.state_dtype = scalar_type(dtypes.state);
+  policy.grad_dtype = scalar_type(dtypes.grad);
+  policy.averaging.dtype = scalar_type(dtypes.reduce);
+  policy.averaging.before = averaging.prescale ? 1.0 / ranks : 1.0 / averaging.predivide;
+  policy.averaging.after = averaging.prescale ? 1 : averaging.predivide / ranks;
+  if (averaging.sum) policy.averaging.before = policy.averaging.after = 1;
+  policy.averaging.overlap = averaging.overlap;
+  policy.averaging.scatter = averaging.reduce_scatter;
+  policy.averaging.bucket_numel = averaging.bucket_numel;
+  return policy;
 }
 
 struct ModuleTree {
@@ -24,8 +29,7 @@ struct ModuleTree {
 };
 
 // Each announcing module gets a number of its own; the parameters of others go to the announcing module around them.
-void walk(torch::nn::Module& module, const std::string& path, size_t number, const InitializeOptions& options,
-          ModuleTree& tree) {
+void walk(torch::nn::Module& module, const std::string& path, size_t number, ModuleTree& tree) {
   auto* const announces = dynamic_cast<nn::UnitModuleBase*>(&module);
   if (announces != nullptr && !path.empty()) {
     number = tree.modules.size();
@@ -35,10 +39,9 @@ void walk(torch::nn::Module& module, const std::string& path, size_t number, con
   const auto full_name = [&path](const std::string& name) { return path.empty() ? name : path + "." + name; };
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     const std::string name = full_name(item.key());
-    const size_t group = options.no_decay && options.no_decay(name) ? 1 : 0;
-    tree.modules[number].params.push_back({name, item.value(), group});
+    tree.modules[number].params.push_back({name, item.value()});
   }
-  for (const auto& item : module.named_children()) walk(*item.value(), full_name(item.key()), number, options, tree);
+  for (const auto& item : module.named_children()) walk(*item.value(), full_name(item.key()), number, tree);
 }
 
 void check_parameters(const ModuleTree& tree, bool has_fill) {
@@ -59,38 +62,67 @@ void check_parameters(const ModuleTree& tree, bool has_fill) {
   if (!any) throw Error(ErrorKind::kUsage, {"the model has no parameters", "initialize", "register them"});
 }
 
-std::vector<optim::ParamGroup> make_groups(const config::DsConfig& config) {
-  optim::ParamGroup group;
-  if (config.optimizer) {
-    const config::OptimizerOptions& from = *config.optimizer;
-    group = {
-        .lr = from.lr, .beta1 = from.beta1, .beta2 = from.beta2, .eps = from.eps, .weight_decay = from.weight_decay};
+// Parameter groups, and to which of them each parameter belongs.
+std::vector<optim::ParamGroup> group_parameters(ModuleTree& tree, const config::DsConfig& config,
+                                                const InitializeOptions& options) {
+  const config::OptimizerOptions none;
+  const config::OptimizerOptions& named = options.optimizer ? none : *config.optimizer;
+  for (zero::ModuleParams& module : tree.modules) {
+    for (zero::NamedParam& param : module.params) {
+      const bool decays = !options.no_decay || !options.no_decay(param.name);
+      param.group = optim::group_of(named, param.name, param.tensor.dim(), decays);
+    }
   }
-  optim::ParamGroup without_decay = group;
-  without_decay.weight_decay = 0;
-  return {group, without_decay};
+  if (!options.optimizer) return optim::param_groups(named);
+  std::vector<optim::ParamGroup> groups(2, options.param_group);
+  groups[1].weight_decay = 0;
+  return groups;
+}
+
+void cast_buffers(torch::nn::Module& model, at::ScalarType dtype) {
+  for (auto& item : model.named_buffers()) {
+    at::Tensor& buffer = item.value();
+    if (at::isFloatingType(buffer.scalar_type())) buffer.set_data(buffer.to(dtype));
+  }
 }
 
 }  // namespace
 
+at::ScalarType scalar_type(config::Dtype dtype) {
+  switch (dtype) {
+    case config::Dtype::kFp32:
+      return at::kFloat;
+    case config::Dtype::kBf16:
+      return at::kBFloat16;
+    case config::Dtype::kFp16:
+      return at::kHalf;
+  }
+  return at::kFloat;
+}
+
 Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const InitializeOptions& options,
             std::shared_ptr<comm::Communicator> world) {
-  if (!config.optimizer) {
+  if (!config.optimizer && !options.optimizer) {
     throw Error(ErrorKind::kConfig, {"the configuration has no 'optimizer'", config.name,
                                      R"(add e.g. "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}})"});
   }
   ModuleTree tree{.modules = {{"model", {}}}, .announcing = {nullptr}};
-  walk(model, "", 0, options, tree);
+  walk(model, "", 0, tree);
   check_parameters(tree, static_cast<bool>(options.fill));
+  if (config.dtypes.buffers) cast_buffers(model, scalar_type(*config.dtypes.buffers));
 
   Wiring wiring;
-  wiring.optimizer = optim::optimizers().find(config.optimizer->type, config.optimizer->where).make(*config.optimizer);
+  wiring.optimizer = options.optimizer;
+  if (!wiring.optimizer) {
+    wiring.optimizer =
+        optim::optimizers().find(config.optimizer->type, config.optimizer->where).make(*config.optimizer);
+  }
   if (config.scheduler) {
     wiring.schedule = optim::schedules().find(config.scheduler->type, config.scheduler->where).make(*config.scheduler);
   }
-  wiring.groups = make_groups(config);
+  wiring.groups = group_parameters(tree, config, options);
   wiring.announcing = std::move(tree.announcing);
-  const zero::Policy policy = zero::policy_of_stage(config.zero.stage, compute_dtype(config.precision), world->size());
+  const zero::Policy policy = policy_of(config, world->size());
   wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), wiring.optimizer->state_names().size(), policy,
                                               std::move(world), options.fill);
   return wiring;

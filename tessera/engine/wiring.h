@@ -12,12 +12,14 @@
 namespace tessera::engine {
 
 struct Wiring {
-  std::unique_ptr<optim::Optimizer> optimizer;  // null: the configuration names none, so nothing is trained
-  std::unique_ptr<optim::Schedule> schedule;    // null: learning rates stay
-  std::vector<optim::ParamGroup> groups;        // 0: with weight decay, 1: without
+  std::shared_ptr<const optim::Optimizer> optimizer;
+  std::unique_ptr<optim::Schedule> schedule;  // null: learning rates stay
+  std::vector<optim::ParamGroup> groups;      // see optim::param_groups
   std::shared_ptr<zero::ShardedModel> sharded;
   std::vector<nn::UnitModuleBase*> announcing;  // by module number; null for the root, number 0
 };
+
+at::ScalarType scalar_type(config::Dtype dtype);
 
 Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const InitializeOptions& options,
             std::shared_ptr<comm::Communicator> world);

@@ -37,6 +37,7 @@ struct WholeParam {
   std::string name;
   std::vector<int64_t> shape;
   int64_t numel = 0;
+  size_t group = 0;
 };
 
 // What the ranks that hold the other slices of the same parameters do together. Collective: every rank calls the same

@@ -1,5 +1,4 @@
-// Parameters that share their hyperparameters. A schedule writes `lr` (and, for OneCycle, `beta1` or `momentum`) before
-// each step.
+// Parameters that share their hyperparameters. A schedule writes `lr` (and, for OneCycle, `beta1`) before each step.
 #pragma once
 
 namespace tessera::optim {

@@ -160,6 +160,66 @@ class OneCycle : public Schedule {
   double first_, second_, first_stairs_, second_stairs_, decay_step_;
 };
 
+// Hugging Face's schedules: in a line from 0 to the rate during the warm-up, then the group's rate times a shape. They
+// count steps from 0.
+class WarmupThenShape : public Schedule {
+ public:
+  struct Step {
+    double t;       // from 0
+    double warmup;  // steps
+    double total;   // steps
+    double done;    // share of the steps after the warm-up
+    double lr;      // of the group
+  };
+  using Shape = double (*)(const Step& step, const Json& params);
+
+  WarmupThenShape(const Json& params, Shape shape) : params_(params), shape_(shape) {}
+
+  ScheduledValues at(int64_t n, const ParamGroup& group, size_t) const override {
+    Step step{.t = static_cast<double>(n + 1),
+              .warmup = number(params_, "num_warmup_steps").value_or(0),
+              .total = number(params_, "num_training_steps").value_or(0),
+              .done = 0,
+              .lr = group.lr};
+    if (step.t < step.warmup) return {.lr = group.lr * step.t / step.warmup};
+    step.done = (step.t - step.warmup) / std::max(1.0, step.total - step.warmup);
+    return {.lr = group.lr * shape_(step, params_)};
+  }
+
+ private:
+  Json params_;
+  Shape shape_;
+};
+
+using Step = WarmupThenShape::Step;
+
+double constant(const Step&, const Json&) { return 1; }
+
+double linear(const Step& step, const Json&) { return std::max(0.0, 1 - step.done); }
+
+double cosine(const Step& step, const Json& params) {
+  const double cycles = number(params, "num_cycles").value_or(0.5);
+  return std::max(0.0, (1 + std::cos(std::numbers::pi * cycles * 2 * step.done)) / 2);
+}
+
+double cosine_with_restarts(const Step& step, const Json& params) {
+  if (step.done >= 1) return 0;
+  const double cycles = number(params, "num_cycles").value_or(1);
+  return std::max(0.0, (1 + std::cos(std::numbers::pi * std::fmod(cycles * step.done, 1.0))) / 2);
+}
+
+double polynomial(const Step& step, const Json& params) {
+  const double end = number(params, "lr_end").value_or(1e-7);
+  if (step.t > step.total) return end / step.lr;
+  const double left = std::pow(1 - step.done, number(params, "power").value_or(1));
+  return ((step.lr - end) * left + end) / step.lr;
+}
+
+double inverse_sqrt(const Step& step, const Json& params) {
+  const double timescale = number(params, "timescale").value_or(step.warmup > 0 ? step.warmup : 10000);
+  return 1 / std::sqrt((step.t + timescale - step.warmup) / timescale);
+}
+
 template <class S, auto... extra>
 std::unique_ptr<Schedule> make(const config::SchedulerOptions& options) {
   return std::make_unique<S>(options.params, extra...);
@@ -174,6 +234,14 @@ Registry<MakeSchedule> schedules() {
       {"WarmupCosineLR", "rises, then falls along a cosine", make<WarmupCosineLr>},
       {"LRRangeTest", "grows without end, to find the largest usable rate", make<LrRangeTest>},
       {"OneCycle", "one rise and fall, the momentum mirrored, then decay", make<OneCycle>},
+      {"constant", "stays", make<WarmupThenShape, constant>},
+      {"constant_with_warmup", "rises, then stays", make<WarmupThenShape, constant>},
+      {"linear", "rises, then falls in a line to 0", make<WarmupThenShape, linear>},
+      {"cosine", "rises, then falls along a cosine", make<WarmupThenShape, cosine>},
+      {"cosine_with_restarts", "rises, then falls along a cosine several times",
+       make<WarmupThenShape, cosine_with_restarts>},
+      {"polynomial", "rises, then falls as a power of the steps left", make<WarmupThenShape, polynomial>},
+      {"inverse_sqrt", "rises, then falls as 1 / sqrt(step)", make<WarmupThenShape, inverse_sqrt>},
   };
   return {"scheduler", kEntries};
 }

@@ -1,4 +1,5 @@
-// DeepSpeed's learning-rate schedules as pure functions of the step, so that a schedule's whole state is one number.
+// Learning-rate schedules, DeepSpeed's and those of Hugging Face's trainers, as pure functions of the step, so that a
+// schedule's whole state is one number.
 //
 // `n` counts as DeepSpeed's last_batch_iteration does: -1 before the first step, 0 after it, and so on; step k (from 1)
 // is taken with the values of n = k - 2. The formulas, with w = max(2, warmup_num_steps) and N = total_num_steps:
@@ -9,7 +10,17 @@
 //   WarmupCosineLR  lr0 r; r = rmin + (1 - rmin) gamma(n), from n = w: k = min(1, (n - w + 1) / max(1, N - w)),
 //                   r = max(0, c + (1 - c)(1 + cos(pi k)) / 2); at n = -1: 0
 //   LRRangeTest     min (1 + rate i), i = (n + 1) / step_size, rounded down when staircase; at n = -1: min
-//   OneCycle        see one_cycle in schedule.cpp
+//   OneCycle        see OneCycle in schedule.cpp
+//
+// Hugging Face's (transformers.optimization), with t = n + 1 steps taken, w = num_warmup_steps, T = num_training_steps,
+// d = (t - w) / max(1, T - w): lr0 t / w while t < w, then lr0 times
+//
+//   constant, constant_with_warmup   1                (the former has no warm-up)
+//   linear                           max(0, 1 - d)
+//   cosine                           (1 + cos(2 pi num_cycles d)) / 2
+//   cosine_with_restarts             (1 + cos(pi frac(num_cycles d))) / 2; 0 from d = 1
+//   polynomial                       ((lr0 - lr_end) (1 - d)^power + lr_end) / lr0; lr_end / lr0 from t > T
+//   inverse_sqrt                     1 / sqrt((t + s - w) / s), s = timescale, w or 10000
 //
 // lr0 is the group's own learning rate. Immutable; safe from any thread.
 #pragma once

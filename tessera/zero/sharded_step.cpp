@@ -98,7 +98,7 @@ void update_unit(Unit& unit, comm::Communicator& world, const at::Tensor& owned_
   for (size_t param = 0; param < unit.params().size(); ++param) {
     if (used[first_used + param]) ++unit.steps()[param];
     const Placement& place = unit.layout().params()[param];
-    params.push_back({place.name, place.shape, place.numel});
+    params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
   }
   std::vector<optim::ParamSlice> slices;
   for (const Segment& segment : owned_segments(unit)) {

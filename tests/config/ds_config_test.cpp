@@ -21,7 +21,7 @@ TEST(DsConfig, ReadsTheTutorialsFileIntoItsFields) {
   EXPECT_EQ(config.batch.global, 4);
   EXPECT_EQ(config.batch.micro, 1);
   EXPECT_EQ(config.batch.accumulation, 1);
-  EXPECT_EQ(config.precision, Precision::kFp32);
+  EXPECT_EQ(config.dtypes.compute, Dtype::kFp32);
   EXPECT_EQ(config.zero.stage, 3);
   EXPECT_EQ(config.gradient_clipping, 1.0);  // DeepSpeed's default
   ASSERT_TRUE(config.optimizer);
@@ -29,7 +29,7 @@ TEST(DsConfig, ReadsTheTutorialsFileIntoItsFields) {
   EXPECT_EQ(config.optimizer->lr, 1e-4);
   EXPECT_EQ(config.optimizer->beta2, 0.999);
   EXPECT_EQ(config.optimizer->eps, 1e-8);
-  EXPECT_TRUE(config.optimizer->decoupled_decay);  // "Adam" means AdamW unless adam_w_mode is false
+  EXPECT_EQ(config.optimizer->params["adam_w_mode"], true);  // "Adam" means AdamW unless adam_w_mode is false
   EXPECT_EQ(config.optimizer->where, path + ":14:9");
   EXPECT_FALSE(config.scheduler);
   EXPECT_FALSE(config.steps_per_print);
@@ -37,10 +37,10 @@ TEST(DsConfig, ReadsTheTutorialsFileIntoItsFields) {
 }
 
 TEST(DsConfig, DecouplesTheDecayOfAdamWWhateverTheFlagSays) {
-  const auto decoupled = [](const std::string& type) {
+  const auto decoupled = [](const std::string& type) -> bool {
     return parse(R"({"train_batch_size": 1, "optimizer": {"type": ")" + type +
                  R"(", "params": {"adam_w_mode": false}}})")
-        .optimizer->decoupled_decay;
+        .optimizer->params["adam_w_mode"];
   };
   EXPECT_FALSE(decoupled("Adam"));
   EXPECT_TRUE(decoupled("AdamW"));
@@ -74,14 +74,13 @@ TEST(DsConfig, SaysWhereEachValueCameFrom) {
 
 TEST(DsConfig, ListsAllThatIsNotSupportedYetInOneError) {
   const DsConfig config =
-      parse("{\"train_batch_size\": 1, \"fp16\": {\"enabled\": true},\n \"wandb\": {\"enabled\": true}}");
-  EXPECT_EQ(config.precision, Precision::kFp16);
+      parse("{\"train_batch_size\": 1, \"comet\": {\"enabled\": true},\n \"wandb\": {\"enabled\": true}}");
   try {
     require_supported(config);
     FAIL() << "was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-    EXPECT_THAT(error.what(), testing::HasSubstr("ds.json:1:34: 'fp16.enabled' is true: not supported yet"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("ds.json:1:35: 'comet.enabled' is true: not supported yet"));
     EXPECT_THAT(error.what(), testing::HasSubstr("ds.json:2:12: 'wandb.enabled' is true: not supported yet"));
   }
 }

@@ -1,0 +1,23 @@
+// Adagrad (Duchi et al. 2011), as torch.optim.Adagrad and DeepSpeed have it:
+//   g <- grad + decay w
+//   s <- s + g^2
+//   w <- w - lr / (1 + lr_decay (t - 1)) g / (sqrt(s) + eps)
+// State: "sum" (s). Runs on ATen's fused kernel.
+#pragma once
+
+#include "tessera/optim/optimizer.h"
+
+namespace tessera::optim {
+
+class Adagrad : public Optimizer {
+ public:
+  explicit Adagrad(double lr_decay) : lr_decay_(lr_decay) {}
+
+  std::vector<std::string> state_names() const override { return {"sum"}; }
+  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+
+ private:
+  double lr_decay_;
+};
+
+}  // namespace tessera::optim

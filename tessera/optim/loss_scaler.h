@@ -1,0 +1,45 @@
+// The loss scale of fp16: gradients below 6e-8 would vanish, so the loss is multiplied before backward and the
+// gradients divided in the step. Dynamic scaling searches the largest scale that does not overflow:
+//
+//   overflow      hysteresis is 1: scale <- max(scale / 2, min); else hysteresis goes down by one
+//   no overflow   `window` good steps since the last overflow: scale <- 2 scale, hysteresis refilled
+//                 consecutive_hysteresis: refilled by every good step
+//
+// As DeepSpeed 0.19.8's DynamicLossScaler counts: the first doubling is at good step window + 1, and lowering the scale
+// does not refill the hysteresis. A value with a state of four numbers.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "tessera/config/ds_config.h"
+
+namespace tessera::optim {
+
+class LossScaler {
+ public:
+  // Not enabled: the scale is 1 and stays.
+  explicit LossScaler(const config::LossScaling& options);
+
+  double scale() const { return scale_; }
+
+  // True when one more overflow would find the scale at its minimum with nothing left to lower: training has no way on.
+  bool at_the_end() const;
+
+  // After each optimizer step, taken or skipped.
+  void update(bool overflow);
+
+  nlohmann::json state() const;
+  void set_state(const nlohmann::json& state);
+
+ private:
+  bool dynamic() const { return options_.enabled && options_.fixed == 0; }
+
+  config::LossScaling options_;
+  double scale_ = 1;
+  int64_t steps_ = 0;
+  int64_t last_overflow_ = -1;
+  int64_t hysteresis_;
+};
+
+}  // namespace tessera::optim

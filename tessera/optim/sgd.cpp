@@ -1,0 +1,23 @@
+#include "tessera/optim/sgd.h"
+
+#include <ATen/ops/_fused_sgd.h>
+
+namespace tessera::optim {
+
+std::vector<std::string> Sgd::state_names() const {
+  if (!options_.has_momentum) return {};
+  return {"momentum_buffer"};
+}
+
+void Sgd::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
+  for (ParamSlice& slice : slices) {
+    const ParamGroup& group = input.groups[slice.group];
+    if (input.grad_divisor != 1) slice.grad.div_(input.grad_divisor);
+    std::vector<at::Tensor> weights{slice.weight}, grads{slice.grad};
+    at::_fused_sgd_(weights, grads, slice.state, group.weight_decay, options_.has_momentum ? group.momentum : 0,
+                    group.lr, options_.dampening, options_.nesterov, /*maximize=*/false,
+                    /*is_first_step=*/slice.step == 1);
+  }
+}
+
+}  // namespace tessera::optim
