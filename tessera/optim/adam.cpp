@@ -4,53 +4,64 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
 
+#include <cmath>
+#include <mutex>
 #include <optional>
+
+#include "tessera/base/log.h"
+#include "tessera/optim/adam_kernel.h"
 
 namespace tessera::optim {
 
 std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
 
 void Adam::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
-  if (!options_.bias_correction) {
-    for (ParamSlice& slice : slices) update_uncorrected(slice, input.groups[slice.group], input.grad_divisor);
-    return;
-  }
-  std::optional<at::Tensor> divisor;
-  if (input.grad_divisor != 1) divisor = at::full({}, input.grad_divisor, at::kFloat);
-  for (size_t index = 0; index < input.groups.size(); ++index) {
-    std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, steps;
-    for (const ParamSlice& slice : slices) {
-      if (slice.group != index) continue;
-      weights.push_back(slice.weight);
-      grads.push_back(slice.grad);
-      exp_avgs.push_back(slice.state[0]);
-      exp_avg_sqs.push_back(slice.state[1]);
-      steps.push_back(at::full({}, static_cast<double>(slice.step), at::kFloat));
+  static std::once_flag said;
+  std::call_once(said, [] { log_debug("Adam's own kernel runs on {} instructions", adam_kernel_instructions()); });
+
+  std::vector<std::vector<ParamSlice*>> fused(input.groups.size());
+  for (ParamSlice& slice : slices) {
+    if (fits_fused(slice)) {
+      fused[slice.group].push_back(&slice);
+      continue;
     }
-    if (weights.empty()) continue;
-    const ParamGroup& group = input.groups[index];
-    const auto fused = options_.decoupled_decay
-                           ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)
-                           : &at::_ops::_fused_adam_::call;
-    fused(weights, grads, exp_avgs, exp_avg_sqs, /*max_exp_avg_sqs=*/{}, steps, group.lr, group.beta1, group.beta2,
-          group.weight_decay, group.eps, /*amsgrad=*/false, /*maximize=*/false, divisor, /*found_inf=*/{});
+    const ParamGroup& group = input.groups[slice.group];
+    const auto t = static_cast<double>(slice.step);
+    AdamKernelStep step{
+        .group = group, .decoupled_decay = options_.decoupled_decay, .grad_divisor = input.grad_divisor};
+    if (options_.bias_correction) {
+      step.correction1 = 1 - std::pow(group.beta1, t);
+      step.correction2 = 1 - std::pow(group.beta2, t);
+    }
+    adam_kernel(step, slice.grad, slice.weight, slice.state[0], slice.state[1], slice.compute);
+  }
+  for (size_t index = 0; index < fused.size(); ++index) {
+    if (!fused[index].empty()) update_fused(fused[index], input.groups[index], input.grad_divisor);
   }
 }
 
-void Adam::update_uncorrected(ParamSlice& slice, const ParamGroup& group, double grad_divisor) const {
-  at::Tensor& weight = slice.weight;
-  at::Tensor& grad = slice.grad;
-  at::Tensor& exp_avg = slice.state[0];
-  at::Tensor& exp_avg_sq = slice.state[1];
-  if (grad_divisor != 1) grad.div_(grad_divisor);
-  if (options_.decoupled_decay) {
-    weight.mul_(1 - group.lr * group.weight_decay);
-  } else if (group.weight_decay != 0) {
-    grad.add_(weight, group.weight_decay);
+// LibTorch's operators know one dtype, and always correct the bias.
+bool Adam::fits_fused(const ParamSlice& slice) const {
+  return options_.bias_correction && !slice.compute.defined() && slice.weight.scalar_type() == at::kFloat &&
+         slice.grad.scalar_type() == at::kFloat && slice.state[0].scalar_type() == at::kFloat;
+}
+
+void Adam::update_fused(std::span<ParamSlice* const> slices, const ParamGroup& group, double grad_divisor) const {
+  std::optional<at::Tensor> divisor;
+  if (grad_divisor != 1) divisor = at::full({}, grad_divisor, at::kFloat);
+  std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, steps;
+  for (const ParamSlice* const slice : slices) {
+    weights.push_back(slice->weight);
+    grads.push_back(slice->grad);
+    exp_avgs.push_back(slice->state[0]);
+    exp_avg_sqs.push_back(slice->state[1]);
+    steps.push_back(at::full({}, static_cast<double>(slice->step), at::kFloat));
   }
-  exp_avg.mul_(group.beta1).add_(grad, 1 - group.beta1);
-  exp_avg_sq.mul_(group.beta2).addcmul_(grad, grad, 1 - group.beta2);
-  weight.addcdiv_(exp_avg, exp_avg_sq.sqrt().add_(group.eps), -group.lr);
+  const auto fused = options_.decoupled_decay
+                         ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)
+                         : &at::_ops::_fused_adam_::call;
+  fused(weights, grads, exp_avgs, exp_avg_sqs, /*max_exp_avg_sqs=*/{}, steps, group.lr, group.beta1, group.beta2,
+        group.weight_decay, group.eps, /*amsgrad=*/false, /*maximize=*/false, divisor, /*found_inf=*/{});
 }
 
 }  // namespace tessera::optim

@@ -4,7 +4,8 @@
 //   m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
 //   w <- w - lr decay w                     (decoupled decay only)
 //   w <- w - lr mhat / (sqrt(vhat) + eps)   mhat = m / (1 - b1^t), vhat = v / (1 - b2^t); without correction m and v
-// States: "exp_avg" (m), "exp_avg_sq" (v). Runs at memory speed on ATen's fused kernels.
+// States: "exp_avg" (m), "exp_avg_sq" (v). Runs at memory speed: on LibTorch's fused operators where all
+// is fp32, else on adam_kernel.h.
 #pragma once
 
 #include "tessera/optim/optimizer.h"
@@ -22,9 +23,11 @@ class Adam : public Optimizer {
 
   std::vector<std::string> state_names() const override;
   void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  bool takes_any_dtype() const override { return true; }
 
  private:
-  void update_uncorrected(ParamSlice& slice, const ParamGroup& group, double grad_divisor) const;
+  bool fits_fused(const ParamSlice& slice) const;
+  void update_fused(std::span<ParamSlice* const> slices, const ParamGroup& group, double grad_divisor) const;
 
   AdamOptions options_;
 };

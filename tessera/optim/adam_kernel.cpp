@@ -1,0 +1,136 @@
+#include "tessera/optim/adam_kernel.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "tessera/base/error.h"
+
+// The compiler makes a version of the function for each instruction set, and the loader picks one.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TESSERA_EVERY_CPU __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define TESSERA_EVERY_CPU
+#endif
+
+namespace tessera::optim {
+namespace {
+
+constexpr int64_t kBlock = 1024;        // elements; four blocks in fp32 stay in the first cache
+constexpr int64_t kBlocksAThread = 16;  // at least, for a thread to be worth its start
+
+struct Factors {
+  float divisor, beta1, beta2, eps, l2_decay, keep, step_size, root_correction2;
+};
+
+TESSERA_EVERY_CPU
+void widen_bf16(const c10::BFloat16* in, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]);
+}
+
+TESSERA_EVERY_CPU
+void widen_fp16(const c10::Half* in, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]);
+}
+
+TESSERA_EVERY_CPU
+void narrow_bf16(const float* in, c10::BFloat16* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<c10::BFloat16>(in[i]);
+}
+
+TESSERA_EVERY_CPU
+void narrow_fp16(const float* in, c10::Half* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<c10::Half>(in[i]);
+}
+
+TESSERA_EVERY_CPU
+void update_block(const Factors& f, const float* __restrict__ grad, float* __restrict__ weight, float* __restrict__ m,
+                  float* __restrict__ v, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float g = grad[i] / f.divisor + f.l2_decay * weight[i];
+    m[i] = m[i] + (1 - f.beta1) * (g - m[i]);
+    v[i] = f.beta2 * v[i] + (1 - f.beta2) * g * g;
+    const float denominator = std::sqrt(v[i]) / f.root_correction2 + f.eps;
+    weight[i] = f.keep * weight[i] - f.step_size * m[i] / denominator;
+  }
+}
+
+// A tensor's elements as fp32, a block at a time: the tensor's own memory, or a widened copy.
+class Blocks {
+ public:
+  explicit Blocks(const at::Tensor& tensor)
+      : dtype_(tensor.scalar_type()), data_(static_cast<char*>(tensor.data_ptr())), size_(tensor.element_size()) {
+    TESSERA_INVARIANT(tensor.is_contiguous());
+    TESSERA_INVARIANT(dtype_ == at::kFloat || dtype_ == at::kBFloat16 || dtype_ == at::kHalf);
+  }
+
+  float* widened(int64_t first, int64_t count, float* buffer) const {
+    char* const at = data_ + first * size_;
+    if (dtype_ == at::kFloat) return reinterpret_cast<float*>(at);
+    if (dtype_ == at::kBFloat16) widen_bf16(reinterpret_cast<const c10::BFloat16*>(at), buffer, count);
+    if (dtype_ == at::kHalf) widen_fp16(reinterpret_cast<const c10::Half*>(at), buffer, count);
+    return buffer;
+  }
+
+  void narrow(int64_t first, int64_t count, const float* values) const {
+    char* const at = data_ + first * size_;
+    if (dtype_ == at::kBFloat16) narrow_bf16(values, reinterpret_cast<c10::BFloat16*>(at), count);
+    if (dtype_ == at::kHalf) narrow_fp16(values, reinterpret_cast<c10::Half*>(at), count);
+    if (dtype_ == at::kFloat && values != reinterpret_cast<float*>(at)) {
+      std::copy(values, values + count, reinterpret_cast<float*>(at));
+    }
+  }
+
+ private:
+  at::ScalarType dtype_;
+  char* data_;
+  int64_t size_;
+};
+
+}  // namespace
+
+void adam_kernel(const AdamKernelStep& step, const at::Tensor& grad, at::Tensor& weight, at::Tensor& exp_avg,
+                 at::Tensor& exp_avg_sq, at::Tensor& compute) {
+  const ParamGroup& group = step.group;
+  const bool decoupled = step.decoupled_decay;
+  const Factors factors{.divisor = static_cast<float>(step.grad_divisor),
+                        .beta1 = static_cast<float>(group.beta1),
+                        .beta2 = static_cast<float>(group.beta2),
+                        .eps = static_cast<float>(group.eps),
+                        .l2_decay = static_cast<float>(decoupled ? 0 : group.weight_decay),
+                        .keep = static_cast<float>(decoupled ? 1 - group.lr * group.weight_decay : 1),
+                        .step_size = static_cast<float>(group.lr / step.correction1),
+                        .root_correction2 = static_cast<float>(std::sqrt(step.correction2))};
+  const Blocks grads(grad), weights(weight), ms(exp_avg), vs(exp_avg_sq);
+  const auto computes = compute.defined() ? std::optional<Blocks>(compute) : std::nullopt;
+  const int64_t numel = grad.numel();
+  at::parallel_for(0, (numel + kBlock - 1) / kBlock, kBlocksAThread, [&](int64_t begin, int64_t end) {
+    alignas(64) std::array<std::array<float, kBlock>, 4> buffers;
+    for (int64_t first = begin * kBlock; first < std::min(numel, end * kBlock); first += kBlock) {
+      const int64_t count = std::min(kBlock, numel - first);
+      const float* const g = grads.widened(first, count, buffers[0].data());
+      float* const w = weights.widened(first, count, buffers[1].data());
+      float* const m = ms.widened(first, count, buffers[2].data());
+      float* const v = vs.widened(first, count, buffers[3].data());
+      update_block(factors, g, w, m, v, count);
+      weights.narrow(first, count, w);
+      ms.narrow(first, count, m);
+      vs.narrow(first, count, v);
+      if (computes) computes->narrow(first, count, w);
+    }
+  });
+}
+
+const char* adam_kernel_instructions() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  if (__builtin_cpu_supports("avx512f")) return "AVX-512";
+  if (__builtin_cpu_supports("avx2")) return "AVX2";
+#endif
+  return "portable";
+}
+
+}  // namespace tessera::optim
