@@ -136,6 +136,17 @@ ZeroOptions zero_of(const DsConfig& config) {
           .sub_group_size = elements("sub_group_size")};
 }
 
+ActivationCheckpointing activation_checkpointing_of(const DsConfig& config) {
+  const auto is_on = [&](const char* key) {
+    return config.value(std::string("activation_checkpointing.") + key).get<bool>();
+  };
+  const Json& number = config.value("activation_checkpointing.number_checkpoints");
+  return {.cpu_checkpointing = is_on("cpu_checkpointing"),
+          .contiguous_memory_optimization = is_on("contiguous_memory_optimization"),
+          .number_checkpoints = number.is_null() ? 0 : number.get<int64_t>(),
+          .profile = is_on("profile")};
+}
+
 OptimizerOptions optimizer_of(const DsConfig& config, const Document& document) {
   OptimizerOptions options;
   options.type = config.value("optimizer.type").get<std::string>();
@@ -160,6 +171,21 @@ SchedulerOptions scheduler_of(const DsConfig& config, const Document& document) 
     if (key.path.rfind(prefix, 0) == 0) options.params[key.path.substr(prefix.size())] = key.value;
   }
   return options;
+}
+
+void check_contiguous_checkpoints(const DsConfig& config, const Document& document, Problems& problems) {
+  const std::string block = "activation_checkpointing.", contiguous = block + "contiguous_memory_optimization";
+  if (config.value(contiguous) == false) return;
+  const Place place = document.place(pointer_to(contiguous));
+  if (config.value(block + "partition_activations") == false) {
+    problems.add(fmt::format("'{}' is true without '{}partition_activations'", contiguous, block), place,
+                 "set partition_activations to true as well, as DeepSpeed demands");
+  }
+  const Json& number = config.value(block + "number_checkpoints");
+  if (number.is_null() || number == 0) {
+    problems.add(fmt::format("'{}' is true without '{}number_checkpoints'", contiguous, block), place,
+                 "set number_checkpoints to the number of checkpoints of one forward pass, e.g. the layers");
+  }
 }
 
 // Keys that are right one by one and contradict each other.
@@ -187,6 +213,7 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
       }
     }
   }
+  check_contiguous_checkpoints(config, document, problems);
 }
 
 Precision precision_of(const DsConfig& config) {
@@ -244,6 +271,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   config.zero = zero_of(config);
   if (document.value.value("optimizer", Json()).is_object()) config.optimizer = optimizer_of(config, document);
   if (document.value.value("scheduler", Json()).is_object()) config.scheduler = scheduler_of(config, document);
+  config.activation_checkpointing = activation_checkpointing_of(config);
   config.dataloader_drop_last = config.value("dataloader_drop_last").get<bool>();
   if (const Json& steps = config.value("steps_per_print"); !steps.is_null())
     config.steps_per_print = steps.get<int64_t>();

@@ -31,6 +31,7 @@
 
 #include "tessera/comm/communicator.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/nn/activation_store.h"
 #include "tessera/nn/unit_module.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/schedule.h"
@@ -99,8 +100,11 @@ class Engine : public nn::UnitObserver {
  protected:
   static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
 
+  std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
+
  private:
   void apply_schedule();
+  void log_checkpoint_costs();
   nlohmann::json state() const;
 
   std::shared_ptr<torch::nn::Module> model_;
@@ -139,6 +143,7 @@ class ModelEngine : public Engine {
   // For models with several entries: call([](Model& m, auto& batch) { return m.loss(batch); }, batch).
   template <class Function, class... Args>
   auto call(Function function, Args&&... args) {
+    const nn::ActivationStore::Scope scope(activations_);
     before_forward(kRootModule, nn::tensors_in(args...));
     auto output = function(*typed_model_, std::forward<Args>(args)...);
     after_forward(kRootModule, nn::tensors_in(output));
