@@ -154,6 +154,17 @@ Json params_of(const DsConfig& config, const std::string& prefix) {
   return params;
 }
 
+ActivationCheckpointing activation_checkpointing_of(const DsConfig& config) {
+  const auto is_on = [&](const char* key) {
+    return config.value(std::string("activation_checkpointing.") + key).get<bool>();
+  };
+  const Json& number = config.value("activation_checkpointing.number_checkpoints");
+  return {.cpu_checkpointing = is_on("cpu_checkpointing"),
+          .contiguous_memory_optimization = is_on("contiguous_memory_optimization"),
+          .number_checkpoints = number.is_null() ? 0 : number.get<int64_t>(),
+          .profile = is_on("profile")};
+}
+
 OptimizerOptions optimizer_of(const DsConfig& config, const Document& document) {
   OptimizerOptions options{.type = config.value("optimizer.type").get<std::string>(),
                            .params = params_of(config, "optimizer.params."),
@@ -179,7 +190,10 @@ SchedulerOptions scheduler_of(const DsConfig& config, const Document& document) 
           document.place(pointer_to("scheduler.type")).text()};
 }
 
-Dtype compute_dtype_of(const DsConfig& config);
+Dtype compute_dtype_of(const DsConfig& config) {
+  if (config.value("bf16.enabled") == true) return Dtype::kBf16;
+  return config.value("fp16.enabled") == true ? Dtype::kFp16 : Dtype::kFp32;
+}
 
 template <class PlaceOf>
 void check_precision(const DsConfig& config, const PlaceOf& place, Problems& problems) {
@@ -219,6 +233,21 @@ void check_precision(const DsConfig& config, const PlaceOf& place, Problems& pro
   }
 }
 
+void check_contiguous_checkpoints(const DsConfig& config, const Document& document, Problems& problems) {
+  const std::string block = "activation_checkpointing.", contiguous = block + "contiguous_memory_optimization";
+  if (config.value(contiguous) == false) return;
+  const Place place = document.place(pointer_to(contiguous));
+  if (config.value(block + "partition_activations") == false) {
+    problems.add(fmt::format("'{}' is true without '{}partition_activations'", contiguous, block), place,
+                 "set partition_activations to true as well, as DeepSpeed demands");
+  }
+  const Json& number = config.value(block + "number_checkpoints");
+  if (number.is_null() || number == 0) {
+    problems.add(fmt::format("'{}' is true without '{}number_checkpoints'", contiguous, block), place,
+                 "set number_checkpoints to the number of checkpoints of one forward pass, e.g. the layers");
+  }
+}
+
 // Keys that are right one by one and contradict each other.
 void check_together(const DsConfig& config, const Document& document, Problems& problems) {
   const auto place = [&](std::string_view path) { return document.place(pointer_to(path)); };
@@ -255,11 +284,7 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
       }
     }
   }
-}
-
-Dtype compute_dtype_of(const DsConfig& config) {
-  if (config.value("bf16.enabled") == true) return Dtype::kBf16;
-  return config.value("fp16.enabled") == true ? Dtype::kFp16 : Dtype::kFp32;
+  check_contiguous_checkpoints(config, document, problems);
 }
 
 Dtypes dtypes_of(const DsConfig& config) {
@@ -355,6 +380,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   config.zero = zero_of(config);
   if (document.value.value("optimizer", Json()).is_object()) config.optimizer = optimizer_of(config, document);
   if (document.value.value("scheduler", Json()).is_object()) config.scheduler = scheduler_of(config, document);
+  config.activation_checkpointing = activation_checkpointing_of(config);
   config.dataloader_drop_last = config.value("dataloader_drop_last").get<bool>();
   if (const Json& steps = config.value("steps_per_print"); !steps.is_null())
     config.steps_per_print = steps.get<int64_t>();

@@ -89,6 +89,14 @@ struct ZeroOptions {
   int64_t sub_group_size = 1'000'000'000;
 };
 
+// Acts on code that checkpoints activations; the model decides whether it does. See nn/activation_checkpoint.h.
+struct ActivationCheckpointing {
+  bool cpu_checkpointing = false;               // inputs wait in host memory
+  bool contiguous_memory_optimization = false;  // … in buffers that are used again in every step
+  int64_t number_checkpoints = 0;               // for which those buffers have room; 0: not given
+  bool profile = false;                         // log the time at each step
+};
+
 // One row of the resolved configuration.
 struct ResolvedKey {
   std::string path;    // "zero_optimization.stage"
@@ -109,6 +117,7 @@ struct DsConfig {
   ZeroOptions zero;
   std::optional<OptimizerOptions> optimizer;  // none: the program brings its own
   std::optional<SchedulerOptions> scheduler;
+  ActivationCheckpointing activation_checkpointing;
   bool dataloader_drop_last = false;
   std::optional<int64_t> steps_per_print;  // none: never
   bool wall_clock_breakdown = false;

@@ -117,6 +117,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.training.save_steps = number("training.save_steps");
   run.training.keep_last = number("training.keep_last");
   run.training.device = text("training.device");
+  run.training.activation_checkpointing = value_of(run, "training.activation_checkpointing").get<bool>();
 
   // A default output folder lies beside the run file, as a written one does.
   const bool output_given = document.value.contains(pointer_to("output"));

@@ -6,7 +6,8 @@
 //   task:      mlm
 //   data:      {train: a.parquet, eval: b.parquet, text_column: text, max_length: 128, padding: max_length,
 //               mlm_probability: 0.15}
-//   training:  {epochs: 3, max_steps: 0, seed: 42, eval_steps: 0, save_steps: 0, keep_last: 2, device: auto}
+//   training:  {epochs: 3, max_steps: 0, seed: 42, eval_steps: 0, save_steps: 0, keep_last: 2, device: auto,
+//               activation_checkpointing: false}
 //   deepspeed: ds_config.json               # or the object itself
 //   output:    out
 //
@@ -45,10 +46,11 @@ struct RunFile {
     double epochs = 3;
     int64_t max_steps = 0;  // optimizer steps; 0: as `epochs` says
     int64_t seed = 42;
-    int64_t eval_steps = 0;       // evaluate every so many optimizer steps; 0: at the end of each epoch
-    int64_t save_steps = 0;       // save every so many optimizer steps; 0: at the end of each epoch
-    int64_t keep_last = 2;        // checkpoints that are kept; 0: all
-    std::string device = "auto";  // auto, cpu or cuda
+    int64_t eval_steps = 0;                 // evaluate every so many optimizer steps; 0: at the end of each epoch
+    int64_t save_steps = 0;                 // save every so many optimizer steps; 0: at the end of each epoch
+    int64_t keep_last = 2;                  // checkpoints that are kept; 0: all
+    std::string device = "auto";            // auto, cpu or cuda
+    bool activation_checkpointing = false;  // each layer is computed again in backward
   };
 
   std::string name;  // the run file, for messages

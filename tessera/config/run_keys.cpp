@@ -53,6 +53,11 @@ constexpr Key kKeys[] = {
      "\"auto\"",
      kHonoured,
      "auto: cuda where there is one"},
+    {"training.activation_checkpointing",
+     {.type = kBool},
+     "false",
+     kHonoured,
+     "compute each layer again in backward instead of keeping its activations"},
     {"deepspeed", {kAny}, "required", kHonoured, "a ds_config: its file, or the object itself"},
     {"output", kPath, "\"out\"", kHonoured, "folder of metrics.jsonl, checkpoints/ and export/"},
 };

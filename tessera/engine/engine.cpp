@@ -17,9 +17,20 @@ config::DsConfig load_config_for(const std::string& path, const InitializeOption
   return config::load_ds_config(path, {.data_parallel_size = options.world ? options.world->size() : 1});
 }
 
+namespace {
+
+std::shared_ptr<nn::ActivationStore> make_activation_store(const config::ActivationCheckpointing& options) {
+  return std::make_shared<nn::ActivationStore>(
+      nn::ActivationStoreOptions{.in_host_memory = options.cpu_checkpointing,
+                                 .slots = options.contiguous_memory_optimization ? options.number_checkpoints : 0});
+}
+
+}  // namespace
+
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
                const InitializeOptions& options)
-    : model_(std::move(model)),
+    : activations_(make_activation_store(config.activation_checkpointing)),
+      model_(std::move(model)),
       config_(config),
       world_(options.world ? options.world : comm::init_distributed()),
       scaler_(config.loss_scaling) {
@@ -95,6 +106,7 @@ void Engine::step() {
   last_grad_norm_ = result.grad_norm;
   last_step_applied_ = !result.skipped;
   ++global_steps_;
+  log_checkpoint_costs();
   global_samples_ += config_.batch.global;
   if (result.skipped) {
     count_skipped_step(result);
@@ -120,6 +132,13 @@ void Engine::count_skipped_step(const zero::StepResult& result) {
   } else {
     log_warning("step {} was skipped: the gradient's norm is {}", global_steps_, result.grad_norm);
   }
+}
+
+void Engine::log_checkpoint_costs() {
+  if (!config_.activation_checkpointing.profile) return;
+  const nn::CheckpointCosts costs = activations_->take_costs();
+  log_info("step {}: {} activation checkpoints, {:.1f} ms in forward; {} computed again, {:.1f} ms", global_steps_,
+           costs.checkpoints, costs.forward_seconds * 1e3, costs.recomputations, costs.recomputation_seconds * 1e3);
 }
 
 // See schedule.h: the schedule advances with each step that was applied.

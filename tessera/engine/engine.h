@@ -33,6 +33,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/config/ds_config.h"
 #include "tessera/engine/autocast.h"
+#include "tessera/nn/activation_store.h"
 #include "tessera/nn/unit_module.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizer.h"
@@ -122,9 +123,12 @@ class Engine : public nn::UnitObserver {
 
   static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
 
+  std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
+
  private:
   void apply_schedule();
   void count_skipped_step(const zero::StepResult& result);
+  void log_checkpoint_costs();
   nlohmann::json state() const;
 
   std::shared_ptr<torch::nn::Module> model_;
@@ -167,6 +171,7 @@ class ModelEngine : public Engine {
   template <class Function, class... Args>
   auto call(Function function, Args&&... args) {
     const engine::Autocast autocast(at::kCPU, autocast_dtype());
+    const nn::ActivationStore::Scope scope(activations_);
     before_forward(kRootModule, nn::tensors_in(args...));
     auto output = function(*typed_model_, input(std::forward<Args>(args))...);
     after_forward(kRootModule, nn::tensors_in(output));

@@ -18,6 +18,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
+#include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/module_path.h"
 
 namespace tessera::models {
@@ -170,7 +171,10 @@ at::Tensor BertForMaskedLM::encode(const BertInput& input) {
   at::Tensor mask;
   if (input.attention_mask.defined()) mask = input.attention_mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
   at::Tensor hidden = (*embeddings_)(input);
-  for (const auto& layer : layers_) hidden = (*layer)(hidden, mask);
+  for (const auto& layer : layers_) {
+    const auto run = [layer](const at::Tensor& x, const at::Tensor& m) { return (*layer)(x, m); };
+    hidden = checkpoints_activations_ ? nn::checkpoint(run, hidden, mask) : run(hidden, mask);
+  }
   return hidden;
 }
 

@@ -100,6 +100,10 @@ class BertForMaskedLM : public torch::nn::Module {
 
   const BertConfig& config() const { return config_; }
 
+  // Keeps of each encoder layer its input alone and computes the rest again in backward. See
+  // nn/activation_checkpoint.h; off at first.
+  void checkpoint_activations(bool on) { checkpoints_activations_ = on; }
+
  private:
   at::Tensor encode(const BertInput& input);
 
@@ -107,6 +111,7 @@ class BertForMaskedLM : public torch::nn::Module {
   std::shared_ptr<BertEmbeddings> embeddings_;
   std::vector<std::shared_ptr<BertLayer>> layers_;
   std::shared_ptr<BertHead> head_;
+  bool checkpoints_activations_ = false;
 };
 
 // Writes the reference's initial value of the named parameter: normal(0, initializer_range) for weights, 0 for biases

@@ -122,6 +122,7 @@ std::unique_ptr<ModelEngine<models::BertForMaskedLM>> make_engine(const config::
                                                                   const config::DsConfig& config,
                                                                   const std::shared_ptr<comm::Communicator>& world) {
   const auto model = std::make_shared<models::BertForMaskedLM>(model_config);
+  model->checkpoint_activations(run.training.activation_checkpointing);
   InitialValues values(run, model_config, *model);
   auto engine =
       initialize(model, config,

@@ -101,6 +101,16 @@ TEST(DsConfig, GivesTheDefaultOfAKeyWhoseBlockIsNotThere) {
   EXPECT_EQ(config.zero.offload_optimizer.device, "none");
 }
 
+TEST(DsConfig, ReadsHowActivationCheckpointsKeepTheirInputs) {
+  const DsConfig config = parse(R"({"train_batch_size": 1, "activation_checkpointing": {"partition_activations": true,
+      "contiguous_memory_optimization": true, "number_checkpoints": 12, "cpu_checkpointing": true}})");
+  EXPECT_TRUE(config.activation_checkpointing.contiguous_memory_optimization);
+  EXPECT_TRUE(config.activation_checkpointing.cpu_checkpointing);
+  EXPECT_FALSE(config.activation_checkpointing.profile);
+  EXPECT_EQ(config.activation_checkpointing.number_checkpoints, 12);
+  EXPECT_NO_THROW(require_supported(config));
+}
+
 // Every file that other programs write must at least be understood; cases/clients.yaml says what each resolves to.
 TEST(DsConfig, UnderstandsEveryClientsFile) {
   int files = 0;

@@ -43,6 +43,7 @@ TEST_F(RunFileTest, HasDefaultsForAllThatIsNotSaid) {
   EXPECT_EQ(run.training.seed, 42);
   EXPECT_EQ(run.training.keep_last, 2);
   EXPECT_EQ(run.training.device, "auto");
+  EXPECT_FALSE(run.training.activation_checkpointing);
 }
 
 TEST_F(RunFileTest, ReadsPathsFromItsFolderAndThoseOfOverridesFromTheCurrentOne) {

@@ -1,6 +1,7 @@
 // The combinations on which sharded training breaks elsewhere, at every stage, with and without accumulation: each
 // equal to one process that trains the same model on the same global batch with plain autograd and AdamW's formula.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,6 +59,7 @@ Weights weights_of(const ToyModel& model) {
 // torch.optim.AdamW with grad None skipped, written out.
 Weights train_plainly(const MakeModel& make, int accumulation, int world_size, const Flag& flag) {
   const auto model = make();
+  model->checkpoints = false;
   std::map<const at::TensorImpl*, std::pair<at::Tensor, at::Tensor>> moments;
   std::map<const at::TensorImpl*, int> steps;
   for (int step = 0; step < kSteps; ++step) {
@@ -118,6 +120,9 @@ Weights train_with_engine(const MakeModel& make, const EngineRun& run, std::shar
     }
   }
   EXPECT_EQ(engine->global_steps(), kSteps);
+  for (const auto& unit : engine->sharded_model().units()) {
+    EXPECT_EQ(unit->state(), run.stage == 3 ? zero::UnitState::kSharded : zero::UnitState::kGathered) << unit->name();
+  }
   const zero::Gathered whole(engine->sharded_model());
   return weights_of(*model);
 }
@@ -200,6 +205,101 @@ INSTANTIATE_TEST_SUITE_P(
         Scenario{"NoUnits", makes<test::NoUnits>(), never},
         Scenario{"EvaluationAndAForwardWithoutBackwardBetweenSteps", makes<test::BlockUsedTwice>(), never, true}),
     [](const auto& scenario) { return scenario.param.name; });
+
+// Activation checkpoints
+// ------------------------------------------------------------------------------------------------------
+
+struct CheckpointScenario {
+  const char* name;
+  MakeModel plain;
+  MakeModel checkpointed;
+  Flag flag = never;
+  bool extra_forwards = false;
+};
+
+template <class Model>
+CheckpointScenario with_and_without(const char* name, Flag flag = never, bool extra_forwards = false) {
+  return {name, makes<Model>(), makes<test::Checkpointed<Model>>(), flag, extra_forwards};
+}
+
+class CheckpointCombination : public testing::TestWithParam<CheckpointScenario> {};
+
+// The plain models are those that equal one process without sharding, above. Same bits, so the reduction of no unit
+// began before its gradient was whole; and at stage 3 nothing may be left gathered.
+TEST_P(CheckpointCombination, HasTheBitsOfTheModelWithoutCheckpointsAtEveryStage) {
+  const CheckpointScenario& scenario = GetParam();
+  for (const int world_size : {1, 2, 3}) {
+    spawn_ranks(world_size, [&](std::shared_ptr<comm::Communicator> world) {
+      for (const bool bf16 : {false, true}) {
+        for (const int accumulation : bf16 ? std::vector{3} : std::vector{1, 3}) {
+          for (const int stage : {0, 1, 2, 3}) {
+            const auto train = [&](const MakeModel& make) {
+              at::manual_seed(11 + world->rank());
+              return train_with_engine(make,
+                                       {.stage = stage,
+                                        .accumulation = accumulation,
+                                        .bf16 = bf16,
+                                        .extra_forwards = scenario.extra_forwards},
+                                       world, scenario.flag);
+            };
+            const Weights want = train(scenario.plain);
+            expect_same_bits(train(scenario.checkpointed), want,
+                             fmt::format("stage {}, accumulation {}, bf16 {}", stage, accumulation, bf16));
+          }
+        }
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Toys, CheckpointCombination,
+    testing::Values(
+        with_and_without<test::ThreeBlocks>("Plain"),
+        with_and_without<test::BlockUsedTwice>("ABlockInTwoCheckpointsAndOutside"),
+        with_and_without<test::TiedWeights>("TiedWeights"), with_and_without<test::Frozen>("FrozenParameters"),
+        with_and_without<test::ParameterThatOneRankDoesNotUse>("AParameterUsedNowAndThen", on_rank_one_at_odd_steps),
+        with_and_without<test::OtherOrder>("UnitsInAnotherOrderAtTheNextStep", on_odd_steps),
+        with_and_without<test::SeveralOutputs>("SeveralOutputs"),
+        with_and_without<test::PartsOfSeveralUnits>("PartsOfSeveralUnitsWithDropout"),
+        with_and_without<test::NoUnits>("NoUnits"),
+        with_and_without<test::BlockUsedTwice>("EvaluationAndAForwardWithoutBackwardBetweenSteps", never, true)),
+    [](const auto& scenario) { return scenario.param.name; });
+
+// Against plain autograd in one process, so that the test above does not compare one mistake with itself.
+TEST(CheckpointedModel, EqualsOneProcessWithoutShardingAtEveryStage) {
+  const MakeModel make = makes<test::Checkpointed<test::BlockUsedTwice>>();
+  spawn_ranks(2, [&](std::shared_ptr<comm::Communicator> world) {
+    const Weights want = train_plainly(make, 3, world->size(), never);
+    for (const int stage : {0, 1, 2, 3}) {
+      expect_close(train_with_engine(make, {.stage = stage, .accumulation = 3}, world, never), want,
+                   "stage " + std::to_string(stage));
+    }
+  });
+}
+
+TEST(CheckpointedModel, KeepsItsInputsAsTheConfigurationSays) {
+  const auto train = [](const nlohmann::json& block) {
+    nlohmann::json json = {{"train_batch_size", 2}, {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", kLr}}}}}};
+    if (!block.empty()) json["activation_checkpointing"] = block;
+    const auto model = std::make_shared<test::Checkpointed<test::ThreeBlocks>>();
+    const auto engine = initialize(model, config::parse_ds_config(json, "the test", {}));
+    for (int step = 0; step < 3; ++step) {
+      engine->backward(
+          engine->call([](ToyModel& m, const ToyInput& in) { return m.loss(in); }, toy_input(step, 0, 0, false)));
+      engine->step();
+    }
+    return weights_of(*model);
+  };
+  const nlohmann::json contiguous = {
+      {"partition_activations", true}, {"contiguous_memory_optimization", true}, {"number_checkpoints", 3}};
+  const Weights want = train({});
+  expect_same_bits(train(contiguous), want, "contiguous");
+  expect_same_bits(train({{"cpu_checkpointing", true}, {"profile", true}}), want, "on the host");
+  nlohmann::json too_few = contiguous;
+  too_few["number_checkpoints"] = 2;
+  EXPECT_THROW(train(too_few), Error);
+}
 
 TEST(Divergence, ARankThatRunsOtherUnitsGetsAnErrorThatNamesBoth) {
   const auto outcomes =

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/unit_module.h"
 
 namespace tessera::test {
@@ -47,6 +48,24 @@ struct ToyInput {
 class ToyModel : public torch::nn::Module {
  public:
   virtual at::Tensor loss(const ToyInput& input) = 0;
+
+  // Calls a unit, or any part of the model: as an activation checkpoint where `checkpoints` is set.
+  template <class Part>
+  auto run(Part part, const at::Tensor& x) {
+    return checkpoints ? nn::checkpoint(std::move(part), x) : part(x);
+  }
+  template <class Unit>
+  auto run(const std::shared_ptr<Unit>& unit, const at::Tensor& x) {
+    return run([unit](const at::Tensor& in) { return (*unit)(in); }, x);
+  }
+  bool checkpoints = false;
+};
+
+// The same model, its parts activation checkpoints.
+template <class Model>
+class Checkpointed : public Model {
+ public:
+  Checkpointed() { this->checkpoints = true; }
 };
 
 inline at::Tensor mean_square(const at::Tensor& y) { return (y * y).mean() + y.mean(); }
@@ -60,7 +79,7 @@ class ThreeBlocks : public ToyModel {
   }
   at::Tensor loss(const ToyInput& input) override {
     at::Tensor y = input.x;
-    for (const auto& block : blocks) y = (*block)(y);
+    for (const auto& block : blocks) y = run(block, y);
     return mean_square(y);
   }
 
@@ -70,17 +89,17 @@ class ThreeBlocks : public ToyModel {
 class BlockUsedTwice : public ThreeBlocks {
  public:
   at::Tensor loss(const ToyInput& input) override {
-    at::Tensor y = (*blocks[1])((*blocks[0])(input.x));
-    y = (*blocks[0])(y) + 0.5 * y;
-    return mean_square((*blocks[2])((*blocks[0])(y)));
+    at::Tensor y = run(blocks[1], run(blocks[0], input.x));
+    y = run(blocks[0], y) + 0.5 * y;
+    return mean_square(run(blocks[2], (*blocks[0])(y)));
   }
 };
 
 class OtherOrder : public ThreeBlocks {
  public:
   at::Tensor loss(const ToyInput& input) override {
-    return input.flag ? mean_square((*blocks[0])((*blocks[2])((*blocks[1])(input.x))))
-                      : mean_square((*blocks[2])((*blocks[1])((*blocks[0])(input.x))));
+    return input.flag ? mean_square(run(blocks[0], run(blocks[2], run(blocks[1], input.x))))
+                      : mean_square(run(blocks[2], run(blocks[1], run(blocks[0], input.x))));
   }
 };
 
@@ -105,7 +124,12 @@ class ParameterThatOneRankDoesNotUse : public ToyModel {
     second = register_module("second", std::make_shared<Block>(7));
     never = register_parameter("never", Block::values({kWidth}, 9));
   }
-  at::Tensor loss(const ToyInput& input) override { return mean_square((*second)((*first)(input))); }
+  at::Tensor loss(const ToyInput& input) override {
+    const auto part = [first = first, flag = input.flag](const at::Tensor& x) {
+      return (*first)(ToyInput{.x = x, .flag = flag});
+    };
+    return mean_square(run(second, run(part, input.x)));
+  }
 
   std::shared_ptr<SometimesUsed> first;
   std::shared_ptr<Block> second;
@@ -130,7 +154,7 @@ class TiedWeights : public ToyModel {
     second = register_module("second", std::make_shared<Block>(4));
     head = register_module("head", std::make_shared<TiedHead>(first->weight));
   }
-  at::Tensor loss(const ToyInput& input) override { return mean_square((*head)((*second)((*first)(input.x)))); }
+  at::Tensor loss(const ToyInput& input) override { return mean_square(run(head, run(second, run(first, input.x)))); }
 
   std::shared_ptr<Block> first, second;
   std::shared_ptr<TiedHead> head;
@@ -149,8 +173,8 @@ class Frozen : public ThreeBlocks {
   }
   at::Tensor loss(const ToyInput& input) override {
     at::Tensor y = input.x;
-    for (const auto& block : blocks) y = (*block)(y);
-    return mean_square((*last)(y + (*blocks[2])(y)));
+    for (const auto& block : blocks) y = run(block, y);
+    return mean_square(run(last, y + run(blocks[2], y)));
   }
   std::shared_ptr<Block> last;
 };
@@ -173,11 +197,26 @@ class SeveralOutputs : public ToyModel {
     block = register_module("block", std::make_shared<Block>(8));
   }
   at::Tensor loss(const ToyInput& input) override {
-    const auto [a, rest] = (*many)(input.x);
-    return mean_square((*block)(a)) + mean_square(rest[0] * rest[1]);
+    const auto [a, rest] = run(many, input.x);
+    return mean_square(run(block, a)) + mean_square(rest[0] * rest[1]);
   }
   std::shared_ptr<ManyOutputs> many;
   std::shared_ptr<Block> block;
+};
+
+// Parts that are more than a unit, with dropout in and between the units, and a part inside a part.
+class PartsOfSeveralUnits : public ThreeBlocks {
+ public:
+  at::Tensor loss(const ToyInput& input) override {
+    const auto drop = [](const at::Tensor& x) { return at::dropout(x, 0.25, /*train=*/true); };
+    const auto two = [this, drop](const at::Tensor& x) {
+      return at::tanh(drop((*blocks[1])(drop((*blocks[0])(x))))) * x;
+    };
+    const auto all = [this, drop, two](const at::Tensor& x) {
+      return at::sigmoid(drop(run(blocks[2], run(two, x)))) + x;
+    };
+    return mean_square(run(two, run(all, drop(input.x))));
+  }
 };
 
 // No unit announces itself: the whole model is one.
@@ -187,7 +226,9 @@ class NoUnits : public ToyModel {
     weight = register_parameter("weight", Block::values({kWidth, kWidth}, 1));
     scale = register_parameter("scale", Block::values({1}, 2));
   }
-  at::Tensor loss(const ToyInput& input) override { return mean_square(at::matmul(input.x, weight) * scale); }
+  at::Tensor loss(const ToyInput& input) override {
+    return run([this](const at::Tensor& x) { return mean_square(at::matmul(x, weight) * scale); }, input.x);
+  }
   at::Tensor weight, scale;
 };
 

@@ -1,0 +1,93 @@
+#include "tessera/nn/activation_store.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tessera/base/error.h"
+
+namespace tessera::nn {
+namespace {
+
+constexpr int64_t kSlotAlignBytes = 64;  // of every dtype a multiple
+
+thread_local std::shared_ptr<ActivationStore> current_store;
+
+}  // namespace
+
+at::Tensor KeptTensor::restore() const {
+  if (!tensor_.defined()) return {};
+  if (version_ >= 0 && tensor_._version() != version_) {
+    throw Error(ErrorKind::kUsage,
+                {"an input of an activation checkpoint was changed in place before backward had used it",
+                 "nn::checkpoint", "change a copy, or leave the operation that is in place out of the function"});
+  }
+  const at::NoGradGuard no_grad;
+  return tensor_.detach().to(device_);
+}
+
+// Bytes for `used.size()` tensors of at most `slot_bytes`.
+struct ActivationStore::Buffer {
+  at::Tensor bytes;
+  int64_t slot_bytes;
+  std::vector<bool> used;
+};
+
+ActivationStore::Slot ActivationStore::take_slot(size_t input, at::Device device, int64_t size_bytes) {
+  std::shared_ptr<Buffer>& buffer = buffers_[input];
+  if (!buffer || buffer->slot_bytes < size_bytes || buffer->bytes.device() != device) {
+    // What still waits in a smaller buffer keeps that alive.
+    const int64_t slot_bytes = (size_bytes + kSlotAlignBytes - 1) / kSlotAlignBytes * kSlotAlignBytes;
+    buffer = std::make_shared<Buffer>(
+        Buffer{at::empty({slot_bytes * options_.slots}, at::TensorOptions(at::kByte).device(device)), slot_bytes,
+               std::vector<bool>(options_.slots, false)});
+  }
+  const auto free = std::find(buffer->used.begin(), buffer->used.end(), false);
+  if (free == buffer->used.end()) {
+    throw Error(
+        ErrorKind::kConfig,
+        {fmt::format("more than {} activation checkpoints wait for backward at once", options_.slots),
+         "activation_checkpointing.number_checkpoints",
+         "set it to the number of checkpoints of one forward pass, or contiguous_memory_optimization to false"});
+  }
+  const auto slot = free - buffer->used.begin();
+  *free = true;
+  return {buffer->bytes.narrow(0, slot * buffer->slot_bytes, size_bytes),
+          std::shared_ptr<void>(nullptr, [buffer, slot](void*) { buffer->used[slot] = false; })};
+}
+
+KeptTensor ActivationStore::keep(size_t input, const at::Tensor& tensor) {
+  KeptTensor kept;
+  if (!tensor.defined()) return kept;
+  const at::NoGradGuard no_grad;
+  kept.device_ = tensor.device();
+  const at::Device waits_on = options_.in_host_memory ? at::Device(at::kCPU) : tensor.device();
+  const bool in_slot = options_.slots > 0 && tensor.is_floating_point() && tensor.is_non_overlapping_and_dense();
+  if (in_slot) {
+    Slot slot = take_slot(input, waits_on, tensor.numel() * tensor.element_size());
+    kept.tensor_ = slot.bytes.view(tensor.scalar_type()).as_strided(tensor.sizes(), tensor.strides());
+    kept.tensor_.copy_(tensor);
+    kept.release_ = std::move(slot.release);
+  } else if (waits_on != tensor.device()) {
+    kept.tensor_ = tensor.detach().to(waits_on);
+  } else {
+    kept.tensor_ = tensor.detach();
+    if (!tensor.is_inference()) kept.version_ = tensor._version();
+  }
+  return kept;
+}
+
+const std::shared_ptr<ActivationStore>& ActivationStore::current() {
+  if (!current_store) current_store = std::make_shared<ActivationStore>(ActivationStoreOptions{});
+  return current_store;
+}
+
+ActivationStore::Scope::Scope(std::shared_ptr<ActivationStore> store)
+    : previous_(std::exchange(current_store, std::move(store))) {}
+
+ActivationStore::Scope::~Scope() { current_store = std::move(previous_); }
+
+}  // namespace tessera::nn
