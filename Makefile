@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build test demo format check clean
+.PHONY: help build test demo peers format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -28,6 +28,9 @@ test:  ## Everything that is tested
 	@rm -f build.log
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests
+
+peers:  ## What the benchmarks compare with (DeepSpeed), into .venv-peers; slow
+	@scripts/peers
 
 format:  ## Format the sources in place
 	@scripts/setup --test

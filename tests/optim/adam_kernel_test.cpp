@@ -134,14 +134,14 @@ TEST(AdamKernel, HasTheBitsOfPlainArithmetic) {
   adam_kernel({.group = kGroup, .correction1 = c1, .correction2 = c2, .grad_divisor = kDivisor}, grad, weight, m, v,
               compute);
   for (int64_t i = 0; i < numel; ++i) {
-    volatile float g = grad[i].item<float>() / static_cast<float>(kDivisor);  // volatile: nothing is fused
+    volatile float g = grad[i].item<float>() * static_cast<float>(1 / kDivisor);  // volatile: nothing is fused
     volatile float step = (1 - 0.9f) * (g - 0.25f);
     volatile float new_m = 0.25f + step;
     volatile float squared = (1 - 0.98f) * g;
     squared = squared * g;
     volatile float kept_v = 0.98f * 0.5f;
     volatile float new_v = kept_v + squared;
-    volatile float root = std::sqrt(new_v) / static_cast<float>(std::sqrt(c2));
+    volatile float root = std::sqrt(new_v) * static_cast<float>(1 / std::sqrt(c2));
     volatile float denominator = root + 1e-3f;
     volatile float kept = static_cast<float>(1 - 1e-2 * 0.1) * before[i].item<float>();
     volatile float moved = static_cast<float>(1e-2 / c1) * new_m;
