@@ -156,6 +156,7 @@ TrainerReport Trainer::run() {
     const auto start = steady_clock::now();
     const data::StepBatches batches = parts_.loader.next();
     const double lr = engine.lr();
+    const double loss_scale = engine.loss_scale();
     const LossSum sum = take_step(batches);
     const bool epoch_ends = batches.step_in_epoch + 1 == steps_per_epoch;
     position_ = {.epoch = batches.epoch + (epoch_ends ? 1 : 0),
@@ -171,7 +172,7 @@ TrainerReport Trainer::run() {
                        .loss = sum.mean(),
                        .grad_norm = engine.get_global_grad_norm(),
                        .lr = lr,
-                       .loss_scale = engine.loss_scale(),
+                       .loss_scale = loss_scale,
                        .samples = position_.samples,
                        .tokens = position_.tokens,
                        .step_seconds = duration<double>(steady_clock::now() - start).count(),
