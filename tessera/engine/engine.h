@@ -3,9 +3,9 @@
 //   auto world = tessera::init_distributed();
 //   auto engine = tessera::initialize(model, "ds_config.json", {.world = world});
 //   for (…) {
-//     at::Tensor loss = engine->forward(inputs, labels);   // model->forward(inputs, labels), parameters gathered as
-//     needed engine->backward(loss); engine->step();                                      // updates once every
-//     gradient_accumulation_steps calls
+//     at::Tensor loss = engine->forward(inputs, labels);  // model->forward, parameters gathered as needed
+//     engine->backward(loss);
+//     engine->step();                                     // updates once every gradient_accumulation_steps calls
 //   }
 //   engine->save_checkpoint("checkpoints");
 //
@@ -83,7 +83,7 @@ class Engine : public nn::UnitObserver {
   // Takes the boundary out of the engine's counting: call before backward of each micro step.
   void set_gradient_accumulation_boundary(bool boundary) { boundary_override_ = boundary; }
 
-  // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/writer.h.
+  // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/checkpoint.h.
   std::string save_checkpoint(const std::string& folder, const std::string& tag = "",
                               const nlohmann::json& client_state = nlohmann::json::object());
 

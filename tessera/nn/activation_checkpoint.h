@@ -1,8 +1,8 @@
 // Activation checkpointing (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"): a function whose
 // intermediate results are not kept for backward but computed again there, from its inputs.
 //
-//   hidden = nn::checkpoint([layer](const at::Tensor& x, const at::Tensor& m) { return (*layer)(x, m); }, hidden,
-//   mask);
+//   const auto run = [layer](const at::Tensor& x, const at::Tensor& m) { return (*layer)(x, m); };
+//   hidden = nn::checkpoint(run, hidden, mask);
 //
 // calls the function and returns what it returns, of any type. It runs once more in backward, so:
 //

@@ -2,8 +2,8 @@
 //
 //   add()              copies one gradient to its place in the unit's pending buffer (adds, if there is one already)
 //                      and, once the unit is complete, starts its reduction while backward goes on
-//   finish_backward()  reduces what is not complete (a parameter that this rank did not use counts as zero), waits for
-//   all
+//   finish_backward()  reduces what is not complete (a parameter that this rank did not use counts as zero) and waits
+//                      for all
 //
 // Stages 0 and 1 keep the pending buffer through the accumulation and reduce once, at its boundary; stages 2 and 3
 // reduce every micro step and add up the slices, so that no rank keeps a whole gradient. Reductions start in one order
@@ -65,7 +65,6 @@ class GradientReducer {
 
   struct Reduction {
     size_t unit;
-    at::Tensor source;
     at::Tensor result;
     bool adds;
     comm::Collective collective;

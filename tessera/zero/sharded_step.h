@@ -4,8 +4,7 @@
 //      anywhere, go round
 //   2) a norm that is not finite: the step is skipped on every rank
 //   3) every slice is unscaled, clipped and updated; a parameter without a gradient on any rank keeps its weights and
-//   its
-//      optimizer state, as torch.optim does where grad is None
+//      its optimizer state, as torch.optim does where grad is None
 //   4) the new weights are rounded to the compute dtype and, at stages 1 and 2, sent round
 #pragma once
 
