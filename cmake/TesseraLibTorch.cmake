@@ -24,7 +24,9 @@ endif()
 
 # One name for rooms to link. `torch` itself drags in warnings-as-is headers, so it is a system include.
 add_library(tessera_libtorch INTERFACE)
-target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES})
+# Without OpenMP's flag at::parallel_for is a plain loop on one thread, and says nothing.
+find_package(OpenMP REQUIRED)
+target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
 target_include_directories(tessera_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 # The wheel carries fmt's headers of its own version, without its library: where they are found first, fmt is header-only.
 target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY)
