@@ -42,8 +42,8 @@ void narrow_bf16(const float* in, c10::BFloat16* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<c10::BFloat16>(in[i]);
 }
 
-// Compilers do not vectorise LibTorch's conversions of fp16, so these use the instructions that every CPU with AVX2
-// has.
+// Compilers do not vectorise LibTorch's conversions of fp16, and never store past the caches, so these use the
+// instructions that every CPU with AVX2 has.
 #ifdef TESSERA_X86
 __attribute__((target("avx2,f16c"))) void widen_fp16_f16c(const c10::Half* in, float* out, int64_t count) {
   for (; count >= 8; count -= 8, in += 8, out += 8) {
@@ -60,6 +60,36 @@ __attribute__((target("avx2,f16c"))) void narrow_fp16_f16c(const float* in, c10:
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<c10::Half>(in[i]);
 }
 
+// Eight bf16 in the low halves of 32 bits, rounded to the nearest, ties to even.
+__attribute__((target("avx2"))) inline __m256i rounded_to_bf16(const float* in) {
+  const __m256 value = _mm256_loadu_ps(in);
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  return _mm256_blendv_epi8(_mm256_srli_epi32(up, 16), _mm256_set1_epi32(0x7fc0), nan);
+}
+
+// Past the caches. `out`: 32-byte aligned.
+__attribute__((target("avx2"))) void stream_bf16_avx2(const float* in, c10::BFloat16* out, int64_t count) {
+  for (; count >= 16; count -= 16, in += 16, out += 16) {
+    const __m256i mixed = _mm256_packus_epi32(rounded_to_bf16(in), rounded_to_bf16(in + 8));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(out), _mm256_permute4x64_epi64(mixed, 0xd8));
+  }
+  narrow_bf16(in, out, count);
+}
+
+__attribute__((target("avx2,f16c"))) void stream_fp16_f16c(const float* in, c10::Half* out, int64_t count) {
+  for (; count >= 8; count -= 8, in += 8, out += 8) {
+    const __m128i narrow = _mm256_cvtps_ph(_mm256_loadu_ps(in), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_stream_si128(reinterpret_cast<__m128i*>(out), narrow);
+  }
+  narrow_fp16_f16c(in, out, count);
+}
+
+// Streamed stores may pass later ones; after this they are seen before them.
+void finish_streams() { _mm_sfence(); }
+
 bool has_f16c() {
   static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
   return has;
@@ -68,6 +98,9 @@ bool has_f16c() {
 bool has_f16c() { return false; }
 void widen_fp16_f16c(const c10::Half*, float*, int64_t) {}
 void narrow_fp16_f16c(const float*, c10::Half*, int64_t) {}
+void stream_fp16_f16c(const float*, c10::Half*, int64_t) {}
+void stream_bf16_avx2(const float*, c10::BFloat16*, int64_t) {}
+void finish_streams() {}
 #endif
 
 void widen_fp16(const c10::Half* in, float* out, int64_t count) {
@@ -118,6 +151,15 @@ class Blocks {
     }
   }
 
+  // The same bits past the caches, for what nobody reads before the next forward pass.
+  void stream(int64_t first, int64_t count, const float* values) const {
+    char* const at = data_ + first * size_;
+    const bool aligned = reinterpret_cast<uintptr_t>(at) % 32 == 0;
+    if (dtype_ == at::kFloat || !aligned || !has_f16c()) return narrow(first, count, values);
+    if (dtype_ == at::kBFloat16) stream_bf16_avx2(values, reinterpret_cast<c10::BFloat16*>(at), count);
+    if (dtype_ == at::kHalf) stream_fp16_f16c(values, reinterpret_cast<c10::Half*>(at), count);
+  }
+
  private:
   at::ScalarType dtype_;
   char* data_;
@@ -153,8 +195,9 @@ void adam_kernel(const AdamKernelStep& step, const at::Tensor& grad, at::Tensor&
       weights.narrow(first, count, w);
       ms.narrow(first, count, m);
       vs.narrow(first, count, v);
-      if (computes) computes->narrow(first, count, w);
+      if (computes) computes->stream(first, count, w);
     }
+    finish_streams();
   });
 }
 
