@@ -24,9 +24,17 @@ endif()
 
 # One name for rooms to link. `torch` itself drags in warnings-as-is headers, so it is a system include.
 add_library(tessera_libtorch INTERFACE)
-# Without OpenMP's flag at::parallel_for is a plain loop on one thread, and says nothing.
-find_package(OpenMP REQUIRED)
-target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
+# Without OpenMP's flag at::parallel_for is a plain loop on one thread, and says nothing. The wheels bring the runtime
+# library along: with another one beside it there would be two pools of threads.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+get_filename_component(torch_lib_folder ${TORCH_LIBRARY} DIRECTORY)
+file(GLOB torch_openmp ${torch_lib_folder}/libgomp*.so*)
+if(torch_openmp)
+  target_compile_options(tessera_libtorch INTERFACE ${OpenMP_CXX_FLAGS})
+  target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES} ${torch_openmp})
+else()
+  target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
+endif()
 target_include_directories(tessera_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 # The wheel carries fmt's headers of its own version, without its library: where they are found first, fmt is header-only.
 target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY)

@@ -30,7 +30,8 @@ struct SaveInput {
   std::filesystem::path folder;
   std::string tag;
   const zero::ShardedModel& model;
-  std::vector<std::string> optimizer_states;  // names of each unit's optimizer_state(), in order
+  std::vector<std::string> optimizer_states;   // names of each unit's optimizer_state(), in order
+  std::vector<std::string> optimizer_numbers;  // names of each parameter's numbers(), in order
   nlohmann::json engine_state;
   nlohmann::json client_state;
   std::map<std::string, at::Tensor> rank_tensors;  // this rank's own
@@ -44,6 +45,7 @@ struct LoadInput {
   std::string tag;  // empty: what `latest` names
   zero::ShardedModel& model;
   std::vector<std::string> optimizer_states;
+  std::vector<std::string> optimizer_numbers;
 };
 
 struct LoadResult {

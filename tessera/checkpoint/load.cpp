@@ -77,7 +77,12 @@ void read_units(TensorSource& source, const Manifest& manifest, const LoadInput&
     }
     if (!unit->trainable()) continue;
     for (size_t index = 0; index < params.size(); ++index) {
-      unit->steps()[index] = manifest.tensors.at(params[index].name).steps;
+      const StoredTensor& stored = manifest.tensors.at(params[index].name);
+      unit->steps()[index] = stored.steps;
+      for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
+        const auto number = stored.numbers.find(input.optimizer_numbers[k]);
+        unit->numbers(index)[k] = number == stored.numbers.end() ? 0 : number->second;
+      }
     }
   }
 }

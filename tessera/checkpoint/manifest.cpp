@@ -22,6 +22,7 @@ StoredTensor tensor_of(const json& value) {
   StoredTensor tensor{.shape = value.at("shape").get<std::vector<int64_t>>(),
                       .kinds = value.at("kinds").get<std::vector<std::string>>(),
                       .steps = value.at("steps").get<int64_t>(),
+                      .numbers = value.value("numbers", std::map<std::string, double>{}),
                       .pieces = {}};
   for (const json& piece : value.at("pieces")) {
     tensor.pieces.push_back({piece.at(0).get<size_t>(), piece.at(1).get<int64_t>(), piece.at(2).get<int64_t>()});
@@ -80,8 +81,9 @@ std::string to_text(const Manifest& manifest) {
     for (const Piece& piece : tensor.pieces) {
       pieces.push_back(nlohmann::ordered_json::array({piece.file, piece.first, piece.numel}));
     }
-    text["tensors"][name] = {
+    auto& entry = text["tensors"][name] = {
         {"shape", tensor.shape}, {"kinds", tensor.kinds}, {"steps", tensor.steps}, {"pieces", pieces}};
+    if (!tensor.numbers.empty()) entry["numbers"] = tensor.numbers;
   }
   return text.dump(1) + "\n";
 }

@@ -32,7 +32,8 @@ struct StoredTensor {
   std::vector<int64_t> shape;
   std::vector<std::string> kinds;  // kWeight and the optimizer's states; each kind is stored in the same pieces
   int64_t steps = 0;               // optimizer steps that the parameter has seen
-  std::vector<Piece> pieces;       // in order, covering all elements once
+  std::map<std::string, double> numbers = {};  // what else the optimizer keeps for the parameter
+  std::vector<Piece> pieces;                   // in order, covering all elements once
 
   int64_t numel() const;
 };

@@ -69,6 +69,10 @@ Manifest make_manifest(const SaveInput& input, const std::filesystem::path& asid
                                               .kinds = kinds_of(*unit, input.optimizer_states),
                                               .steps = unit->trainable() ? unit->steps()[index] : 0,
                                               .pieces = {}};
+      if (!unit->trainable()) continue;
+      for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
+        manifest.tensors[params[index].name].numbers[input.optimizer_numbers[k]] = unit->numbers(index)[k];
+      }
     }
     for (int rank = 0; rank < world_size; ++rank) {
       for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {

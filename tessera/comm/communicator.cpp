@@ -72,6 +72,7 @@ int32_t Communicator::next_tag(const std::string& operation) {
 }
 
 Communicator::Message Communicator::send(at::Tensor buffer, int to, int32_t tag) const {
+  connection_->bytes_sent += buffer.numel() * buffer.element_size();
   std::vector<at::Tensor> tensors{std::move(buffer)};
   try {
     return {connection_->backend->send(tensors, to, tag), to};
@@ -205,6 +206,25 @@ Collective Communicator::start_all_reduce(at::Tensor buffer, double scale, const
     ordered_sum(all.chunk(world_.size), scale, buffer);
   });
 }
+
+Collective Communicator::start_all_to_all(std::vector<at::Tensor> incoming, std::vector<at::Tensor> outgoing,
+                                          const std::string& label) {
+  TESSERA_INVARIANT(static_cast<int>(incoming.size()) == world_.size && incoming.size() == outgoing.size());
+  incoming[world_.rank].copy_(outgoing[world_.rank]);
+  if (!connection_) return Collective([] {});
+  const std::string operation = fmt::format("exchange of '{}'", label);
+  const int32_t tag = next_tag(operation);
+  auto messages = std::make_shared<std::vector<Message>>();
+  for (int step = 1; step < world_.size; ++step) {
+    const int to = (world_.rank + step) % world_.size;
+    const int from = (world_.rank - step + world_.size) % world_.size;
+    if (incoming[from].numel() > 0) messages->push_back(receive(incoming[from], from, tag));
+    if (outgoing[to].numel() > 0) messages->push_back(send(outgoing[to], to, tag));
+  }
+  return Collective([this, messages, operation] { wait(*messages, operation); });
+}
+
+int64_t Communicator::bytes_sent() const { return connection_ ? connection_->bytes_sent : 0; }
 
 Collective Communicator::start_broadcast(at::Tensor buffer, int root, const std::string& label) {
   if (!connection_) return Collective([] {});

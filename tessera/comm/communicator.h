@@ -75,11 +75,18 @@ class Communicator {
   Collective start_all_reduce(at::Tensor buffer, double scale, const std::string& label,
                               int64_t bucket_numel = kUnlimited);
 
+  // incoming[r] = rank r's outgoing[this rank]; flat, sizes as agreed between each two ranks.
+  Collective start_all_to_all(std::vector<at::Tensor> incoming, std::vector<at::Tensor> outgoing,
+                              const std::string& label);
+
   // Every rank's buffer = that of `root`.
   Collective start_broadcast(at::Tensor buffer, int root, const std::string& label);
 
   Collective start_send(at::Tensor buffer, int to, const std::string& label);
   Collective start_receive(at::Tensor buffer, int from, const std::string& label);
+
+  // Bytes of tensors that this rank has sent to others since the start, over all channels.
+  int64_t bytes_sent() const;
 
   // Returns once every rank has come here with this label; the time-out's error names the ranks that have not.
   void barrier(const std::string& label);

@@ -15,6 +15,7 @@ struct Communicator::Connection {
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;  // of each wait
   WaitBoard board;
+  int64_t bytes_sent = 0;
 };
 
 }  // namespace tessera::comm

@@ -233,6 +233,29 @@ void check_precision(const DsConfig& config, const PlaceOf& place, Problems& pro
   }
 }
 
+template <class PlaceOf>
+void check_optimizer(const DsConfig& config, const PlaceOf& place, Problems& problems) {
+  const Json& type = config.value("optimizer.type");
+  const auto check_order = [&](const std::string& low, const std::string& high) {
+    const std::string params = "optimizer.params.";
+    if (config.value(params + low) <= config.value(params + high)) return;
+    problems.add(fmt::format("'{}{}' is above '{}{}'", params, low, params, high), place(params + low), "swap them");
+  };
+  if (type == "Lamb" || type == "OneBitLamb") check_order("min_coeff", "max_coeff");
+  if (type == "OneBitLamb") check_order("factor_min", "factor_max");
+  if (type == "SGD" && config.value("optimizer.params.nesterov") == true &&
+      (config.value("optimizer.params.momentum") == 0 || config.value("optimizer.params.dampening") != 0)) {
+    problems.add("'optimizer.params.nesterov' needs a momentum and no dampening", place("optimizer.params.nesterov"),
+                 "set momentum above 0 and dampening to 0");
+  }
+  const bool compressed = type == "OneBitAdam" || type == "OneBitLamb" || type == "ZeroOneAdam";
+  if (compressed && config.value("zero_optimization.stage") > 1) {
+    problems.add(
+        fmt::format("'optimizer.type' is {}, whose compressed communication works at stages 0 and 1 only", type.dump()),
+        place("optimizer.type"), "set zero_optimization.stage to 0 or 1, or choose another optimizer");
+  }
+}
+
 void check_contiguous_checkpoints(const DsConfig& config, const Document& document, Problems& problems) {
   const std::string block = "activation_checkpointing.", contiguous = block + "contiguous_memory_optimization";
   if (config.value(contiguous) == false) return;
@@ -267,16 +290,7 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
                  place("zero_optimization.offload_optimizer.ratio"), "use 1.0, or set zero_optimization.stage to 3");
   }
   check_precision(config, place, problems);
-  if (config.value("optimizer.type") == "Lamb" &&
-      config.value("optimizer.params.min_coeff") > config.value("optimizer.params.max_coeff")) {
-    problems.add("'optimizer.params.min_coeff' is above 'optimizer.params.max_coeff'",
-                 place("optimizer.params.min_coeff"), "swap them");
-  }
-  if (config.value("optimizer.type") == "SGD" && config.value("optimizer.params.nesterov") == true &&
-      (config.value("optimizer.params.momentum") == 0 || config.value("optimizer.params.dampening") != 0)) {
-    problems.add("'optimizer.params.nesterov' needs a momentum and no dampening", place("optimizer.params.nesterov"),
-                 "set momentum above 0 and dampening to 0");
-  }
+  check_optimizer(config, place, problems);
   if (config.value("fp16.enabled") == true && config.value("fp16.loss_scale") == 0) {
     for (const std::string key : {"fp16.loss_scale_window", "fp16.min_loss_scale"}) {
       if (config.value(key) == 0) {

@@ -10,6 +10,7 @@
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/wiring.h"
 #include "tessera/optim/optimizers.h"
+#include "tessera/zero/rank_state.h"
 
 namespace tessera {
 
@@ -79,6 +80,7 @@ void Engine::backward(const at::Tensor& loss) {
                  "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
   }
   sharded_->reducer().set_boundary(is_gradient_accumulation_boundary());
+  sharded_->reducer().set_keeps_own(optimizer_->takes_own_gradients(applied_steps() + 1));
   at::Tensor scaled = loss;
   if (config_.loss_scaling.enabled) scaled = scaled.to(at::kFloat);  // the scaled loss would not fit into fp16
   if (config_.batch.accumulation != 1) scaled = scaled / config_.batch.accumulation;
@@ -99,7 +101,8 @@ void Engine::step() {
   if (!boundary) return;
 
   const zero::StepResult result = zero::sharded_step(*sharded_, *optimizer_, groups_,
-                                                     {.max_norm = config_.gradient_clipping,
+                                                     {.step = applied_steps() + 1,
+                                                      .max_norm = config_.gradient_clipping,
                                                       .loss_scale = scaler_.scale(),
                                                       .skip_nonfinite = config_.skip_nonfinite,
                                                       .name_nonfinite = scaler_.at_the_end()});
@@ -144,7 +147,7 @@ void Engine::log_checkpoint_costs() {
 // See schedule.h: the schedule advances with each step that was applied.
 void Engine::apply_schedule() {
   if (!schedule_) return;
-  const int64_t n = global_steps_ - skipped_steps_ - 1 + first_schedule_step_;
+  const int64_t n = applied_steps() - 1 + first_schedule_step_;
   for (size_t index = 0; index < groups_.size(); ++index) {
     const optim::ScheduledValues values = schedule_->at(n, initial_groups_[index], index);
     groups_[index].lr = values.lr;
@@ -169,22 +172,26 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
                                       "Engine::save_checkpoint", "save after the step() that ends the accumulation"});
     }
   }
+  std::map<std::string, at::Tensor> own = zero::rank_state(*sharded_, *optimizer_);
+  own["random_state"] = engine::random_state();
   return checkpoint::save({.folder = folder,
                            .tag = tag.empty() ? fmt::format("global_step{}", global_steps_) : tag,
                            .model = *sharded_,
-                           .optimizer_states = optimizer_ ? optimizer_->state_names() : std::vector<std::string>{},
+                           .optimizer_states = optimizer_->state_names(),
+                           .optimizer_numbers = optimizer_->number_names(),
                            .engine_state = state(),
                            .client_state = client_state,
-                           .rank_tensors = {{"random_state", engine::random_state()}}});
+                           .rank_tensors = std::move(own)});
 }
 
 std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag) {
-  const auto loaded =
-      checkpoint::load({.folder = folder,
-                        .tag = tag,
-                        .model = *sharded_,
-                        .optimizer_states = optimizer_ ? optimizer_->state_names() : std::vector<std::string>{}});
+  const auto loaded = checkpoint::load({.folder = folder,
+                                        .tag = tag,
+                                        .model = *sharded_,
+                                        .optimizer_states = optimizer_->state_names(),
+                                        .optimizer_numbers = optimizer_->number_names()});
   if (!loaded) return std::nullopt;
+  zero::restore_rank_state(*sharded_, *optimizer_, loaded->rank_tensors);
   zero::publish_parameters(*sharded_);
   micro_steps_ = loaded->engine_state.at("micro_steps");
   global_steps_ = loaded->engine_state.at("global_steps");

@@ -98,6 +98,7 @@ class Engine : public nn::UnitObserver {
   int64_t global_steps() const { return global_steps_; }
   int64_t global_samples() const { return global_samples_; }
   int64_t skipped_steps() const { return skipped_steps_; }
+  int64_t applied_steps() const { return global_steps_ - skipped_steps_; }
   int64_t micro_steps() const { return micro_steps_; }
   const config::DsConfig& config() const { return config_; }
   comm::Communicator& world() { return *world_; }

@@ -1,6 +1,7 @@
 #include "tessera/engine/wiring.h"
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/optim/optimizers.h"
 
 namespace tessera::engine {
@@ -79,6 +80,18 @@ std::vector<optim::ParamGroup> group_parameters(ModuleTree& tree, const config::
   return groups;
 }
 
+// Compressed, a step moves a bit an element; sending round the weights of a sharded step would move 16.
+void keep_whole(zero::Policy& policy, int rank) {
+  if (policy.shard_gradients) {
+    throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works at stages 0 and 1", "initialize",
+                                     "set zero_optimization.stage to 0 or 1, or choose another optimizer"});
+  }
+  if (policy.shard_optimizer && rank == 0) {
+    log_info("compressed communication keeps weights and optimizer state whole: stage 1 takes the memory of stage 0");
+  }
+  policy.shard_optimizer = false;
+}
+
 void cast_buffers(torch::nn::Module& model, at::ScalarType dtype) {
   for (auto& item : model.named_buffers()) {
     at::Tensor& buffer = item.value();
@@ -122,9 +135,12 @@ Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const Init
   }
   wiring.groups = group_parameters(tree, config, options);
   wiring.announcing = std::move(tree.announcing);
-  const zero::Policy policy = policy_of(config, world->size());
-  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), wiring.optimizer->state_names().size(), policy,
-                                              std::move(world), options.fill);
+  zero::Policy policy = policy_of(config, world->size());
+  const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),
+                                   .numbers = wiring.optimizer->number_names().size(),
+                                   .sign_errors = wiring.optimizer->averages_by_signs()};
+  if (needs.sign_errors) keep_whole(policy, world->rank());
+  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, std::move(world), options.fill);
   return wiring;
 }
 

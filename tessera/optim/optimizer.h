@@ -27,9 +27,10 @@ struct ParamSlice {
   at::Tensor compute = {};  // where the new weight is needed in the compute dtype; undefined where `weight` serves
   int64_t step = 0;         // of this parameter, counting from 1
   size_t group = 0;         // index into the groups
-  size_t param = 0;         // index into the params of this update; a parameter's slices are in order, and may
-                            // be several on one rank
-  int64_t first = 0;        // index of the slice's first element in the flattened parameter
+  std::span<double> numbers = {};  // of the whole parameter, in the order of number_names(); shared by its slices
+  size_t param = 0;                // index into the params of this update; a parameter's slices are in order, and may
+                                   // be several on one rank
+  int64_t first = 0;               // index of the slice's first element in the flattened parameter
 };
 
 // A parameter as the model has it.
@@ -53,10 +54,20 @@ class Peers {
 
   // Of each parameter the slices' grads put together, flattened, fp32; undefined for parameters without slices here.
   virtual std::vector<at::Tensor> whole_grads(std::span<const ParamSlice> slices) = 0;
+
+  // For an optimizer that averages_by_signs(). values[i], one a slice, like its weight: become their mean over the
+  // ranks, as well as one bit an element and one number a slice can say it; what the rounding loses is added next time.
+  // Elements where live[i] is 0 come out as 0: a sign has no zero. On one rank nothing changes.
+  virtual void mean_by_signs(std::span<const ParamSlice> slices, std::span<at::Tensor> values,
+                             std::span<const at::Tensor> live) = 0;
+
+  // Forgets what earlier roundings lost.
+  virtual void clear_sign_errors() = 0;
 };
 
 struct UpdateInput {
   std::span<const ParamGroup> groups;
+  int64_t step = 1;         // of the run, counting from 1 the steps that were not skipped
   double grad_divisor = 1;  // gradients come in multiplied by this: loss scale and clipping in one number
   std::span<const WholeParam> params = {};  // that ParamSlice::param counts
   Peers* peers = nullptr;                   // borrowed; never null for an optimizer that is used by the engine
@@ -68,12 +79,25 @@ class Optimizer {
 
   virtual std::vector<std::string> state_names() const = 0;
 
+  // Numbers that the optimizer keeps for each parameter, 0 before the first step; the same on every rank.
+  virtual std::vector<std::string> number_names() const { return {}; }
+
   // Updates every slice.
   virtual void update(std::span<ParamSlice> slices, const UpdateInput& input) const = 0;
 
   // True: weight, grad and state come in whatever dtypes the run has, and update() writes `compute` as well. False: all
   // are fp32, converted outside where they are not, and the new weights are rounded outside.
   virtual bool takes_any_dtype() const { return false; }
+
+  // True: the optimizer is one of those that communicate compressed tensors. Weights and states are then whole on every
+  // rank, and the three functions below hold.
+  virtual bool averages_by_signs() const { return false; }
+
+  // Whether the step takes each rank's own gradients, and averages what it needs to itself, instead of their mean.
+  virtual bool takes_own_gradients(int64_t /*step*/) const { return false; }
+
+  // Whether the weights and states of a parameter with these numbers differ between the ranks.
+  virtual bool ranks_differ(std::span<const double> /*numbers*/) const { return false; }
 };
 
 }  // namespace tessera::optim

@@ -5,7 +5,10 @@
 #include "tessera/optim/lamb.h"
 #include "tessera/optim/lion.h"
 #include "tessera/optim/muon.h"
+#include "tessera/optim/onebit_adam.h"
+#include "tessera/optim/onebit_lamb.h"
 #include "tessera/optim/sgd.h"
+#include "tessera/optim/zero_one_adam.h"
 
 namespace tessera::optim {
 namespace {
@@ -38,6 +41,33 @@ std::unique_ptr<Optimizer> make_muon(const OptimizerOptions& options) {
   return std::make_unique<Muon>(adam_options(options));
 }
 
+std::unique_ptr<Optimizer> make_onebit_adam(const OptimizerOptions& options) {
+  return std::make_unique<OneBitAdam>(options.params.value("freeze_step", int64_t{100'000}));
+}
+
+std::unique_ptr<Optimizer> make_onebit_lamb(const OptimizerOptions& options) {
+  const config::Json& params = options.params;
+  OneBitLambOptions made;
+  made.freeze_step = params.value("freeze_step", made.freeze_step);
+  made.min_coeff = params.value("min_coeff", made.min_coeff);
+  made.max_coeff = params.value("max_coeff", made.max_coeff);
+  made.coeff_beta = params.value("coeff_beta", made.coeff_beta);
+  made.factor_min = params.value("factor_min", made.factor_min);
+  made.factor_max = params.value("factor_max", made.factor_max);
+  made.factor_threshold = params.value("factor_threshold", made.factor_threshold);
+  return std::make_unique<OneBitLamb>(made);
+}
+
+std::unique_ptr<Optimizer> make_zero_one_adam(const OptimizerOptions& options) {
+  const config::Json& params = options.params;
+  ZeroOneAdamOptions made;
+  made.var_freeze_step = params.value("var_freeze_step", made.var_freeze_step);
+  made.var_update_scaler = params.value("var_update_scaler", made.var_update_scaler);
+  made.local_step_scaler = params.value("local_step_scaler", made.local_step_scaler);
+  made.local_step_clipper = params.value("local_step_clipper", made.local_step_clipper);
+  return std::make_unique<ZeroOneAdam>(made);
+}
+
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options) {
   return std::make_unique<Sgd>(SgdOptions{.has_momentum = options.momentum != 0,
                                           .dampening = options.params.value("dampening", 0.0),
@@ -54,7 +84,10 @@ Registry<MakeOptimizer> optimizers() {
       {"Lamb", "Adam with a trust ratio for each parameter (You et al. 2020)", make_lamb},
       {"Lion", "the sign of a momentum (Chen et al. 2023)", make_lion},
       {"Muon", "orthogonal steps of whole matrices, Adam for the rest (Jordan et al. 2024)", make_muon},
+      {"OneBitAdam", "Adam, its momentum averaged by signs after a warm-up (Tang et al. 2021)", make_onebit_adam},
+      {"OneBitLamb", "LAMB, its momentum averaged by signs after a warm-up (Li et al. 2021)", make_onebit_lamb},
       {"SGD", "stochastic gradient descent, with momentum and Nesterov's", make_sgd},
+      {"ZeroOneAdam", "Adam with gradients by signs, then steps apart (Lu et al. 2022)", make_zero_one_adam},
   };
   return {"optimizer", kEntries};
 }

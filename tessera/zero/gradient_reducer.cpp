@@ -79,14 +79,20 @@ void GradientReducer::start_complete_units() {
   }
 }
 
-void GradientReducer::start_reduction(size_t unit) {
+// A parameter that this rank did not use counts as zero.
+void GradientReducer::complete_pending(size_t unit) {
   UnitGradients& gradients = gradients_[unit];
   if (!gradients.pending.defined()) open_pending(unit);
-  const Layout& layout = units_[unit]->layout();
   for (size_t param = 0; param < gradients.filled.size(); ++param) {
-    const Placement& place = layout.params()[param];
+    const Placement& place = units_[unit]->layout().params()[param];
     if (!gradients.filled[param]) gradients.pending.narrow(0, place.offset, place.numel).zero_();
   }
+}
+
+void GradientReducer::start_reduction(size_t unit) {
+  UnitGradients& gradients = gradients_[unit];
+  complete_pending(unit);
+  const Layout& layout = units_[unit]->layout();
   Reduction reduction{.unit = unit, .adds = gradients.has_sum};
   const Averaging& averaging = policy_.averaging;
   at::Tensor source = gradients.pending.to(averaging.dtype);
@@ -122,8 +128,19 @@ void GradientReducer::finish_oldest() {
   }
 }
 
+void GradientReducer::finish_own() {
+  TESSERA_INVARIANT(!policy_.shard_gradients);
+  const double factor = policy_.averaging.before * policy_.averaging.after * world_.size();  // 1 for the mean
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!units_[unit]->trainable()) continue;
+    complete_pending(unit);
+    if (factor != 1) gradients_[unit].pending.mul_(factor);
+  }
+}
+
 void GradientReducer::finish_backward() {
   const at::NoGradGuard no_grad;
+  if (boundary_ && keeps_own_) finish_own();
   if (reduces_now()) {
     for (; next_to_start_ < units_.size(); ++next_to_start_) {
       const size_t unit = units_.size() - 1 - next_to_start_;

@@ -35,6 +35,10 @@ class GradientReducer {
   // Whether the backward pass that runs, or comes next, is the last one before the step.
   void set_boundary(bool boundary) { boundary_ = boundary; }
 
+  // At stages 0 and 1: the next step takes each rank's own gradients, so they are not reduced.
+  void set_keeps_own(bool keeps_own) { keeps_own_ = keeps_own; }
+  bool keeps_own() const { return keeps_own_; }
+
   // Takes the gradient of one parameter of a trainable unit. True when all of the unit's have now come in this
   // backward.
   bool add(size_t unit, size_t param, const at::Tensor& grad);
@@ -43,6 +47,7 @@ class GradientReducer {
   void finish_backward();
 
   // After the boundary's finish_backward: this rank's slice of the mean, and the part of it that this rank updates.
+  // With keeps_own() its own gradients instead, multiplied as they are for the mean.
   at::Tensor reduced_slice(size_t unit) const;
   at::Tensor owned_grad(size_t unit) const;
 
@@ -70,8 +75,10 @@ class GradientReducer {
     comm::Collective collective;
   };
 
-  bool reduces_now() const { return policy_.shard_gradients || boundary_; }
+  bool reduces_now() const { return policy_.shard_gradients || (boundary_ && !keeps_own_); }
   void open_pending(size_t unit);
+  void complete_pending(size_t unit);
+  void finish_own();
   void start_complete_units();
   void start_reduction(size_t unit);
   void finish_oldest();
@@ -83,6 +90,7 @@ class GradientReducer {
   std::deque<Reduction> in_flight_;
   size_t next_to_start_ = 0;  // counts from the last unit backwards
   bool boundary_ = true;
+  bool keeps_own_ = false;
 };
 
 }  // namespace tessera::zero

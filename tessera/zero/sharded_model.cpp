@@ -34,11 +34,11 @@ ShardedModel::ShardedModel(const Policy& policy, std::shared_ptr<comm::Communica
       gathers_(world_->with_channel("gather")),
       reductions_(world_->with_channel("reduce")) {}
 
-std::shared_ptr<ShardedModel> ShardedModel::create(std::vector<ModuleParams> modules, size_t state_count,
+std::shared_ptr<ShardedModel> ShardedModel::create(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
                                                    const Policy& policy, std::shared_ptr<comm::Communicator> world,
                                                    const FillParameter& fill) {
   std::shared_ptr<ShardedModel> model(new ShardedModel(policy, std::move(world)));
-  model->make_units(std::move(modules), state_count, fill);
+  model->make_units(std::move(modules), needs, fill);
   return model;
 }
 
@@ -49,7 +49,8 @@ ShardedModel::~ShardedModel() {
   }
 }
 
-void ShardedModel::make_units(std::vector<ModuleParams> modules, size_t state_count, const FillParameter& fill) {
+void ShardedModel::make_units(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
+                              const FillParameter& fill) {
   struct Owner {
     size_t unit;
     std::string name;
@@ -75,8 +76,7 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, size_t state_co
       if (own.empty()) continue;
       uses(units_.size());
       const std::string name = trainable ? module.name : module.name + " (frozen)";
-      units_.push_back(
-          std::make_unique<Unit>(name, std::move(own), trainable ? state_count : 0, policy_, *gathers_, fill));
+      units_.push_back(std::make_unique<Unit>(name, std::move(own), needs, policy_, *gathers_, fill));
       watch_gradients(units_.size() - 1);
       units_.back()->release();
     }

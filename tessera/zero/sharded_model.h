@@ -40,8 +40,8 @@ struct ParamAlias {
 
 class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
  public:
-  // Collective. `state_count`: tensors that the optimizer keeps for each weight. `fill`: see Unit.
-  static std::shared_ptr<ShardedModel> create(std::vector<ModuleParams> modules, size_t state_count,
+  // Collective. `fill`: see Unit.
+  static std::shared_ptr<ShardedModel> create(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
                                               const Policy& policy, std::shared_ptr<comm::Communicator> world,
                                               const FillParameter& fill);
   ~ShardedModel();
@@ -69,7 +69,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   struct GradientArrived;  // autograd's hook on a parameter
   ShardedModel(const Policy& policy, std::shared_ptr<comm::Communicator> world);
 
-  void make_units(std::vector<ModuleParams> modules, size_t state_count, const FillParameter& fill);
+  void make_units(std::vector<ModuleParams> modules, const OptimizerNeeds& needs, const FillParameter& fill);
   void watch_gradients(size_t unit);
   void before_backward(const std::shared_ptr<Call>& call);
   void after_backward(Call& call);

@@ -16,7 +16,7 @@ namespace tessera::zero {
 namespace {
 
 struct Gathered {
-  double square_sum = 0;            // over all ranks, added in rank order
+  double norm_square = 0;           // of the mean gradient; added in rank order
   std::vector<bool> used_anywhere;  // one entry a parameter, units in order
 };
 
@@ -25,7 +25,8 @@ Gathered exchange(ShardedModel& model) {
   std::vector<double> mine{0};
   for (size_t unit = 0; unit < model.units().size(); ++unit) {
     if (!model.units()[unit]->trainable()) continue;
-    mine[0] += optim::sum_of_squares(model.reducer().reduced_slice(unit));
+    mine[0] += optim::sum_of_squares(model.reducer().keeps_own() ? model.reducer().owned_grad(unit)
+                                                                 : model.reducer().reduced_slice(unit));
     for (const bool used : model.reducer().used(unit)) mine.push_back(used ? 1 : 0);
   }
   comm::Communicator& world = model.world();
@@ -39,11 +40,12 @@ Gathered exchange(ShardedModel& model) {
   result.used_anywhere.assign(count - 1, false);
   const double* const values = all.const_data_ptr<double>();
   for (int rank = 0; rank < world.size(); ++rank) {
-    result.square_sum += values[rank * count];
+    result.norm_square += values[rank * count];
     for (int64_t i = 1; i < count; ++i) {
       if (values[rank * count + i] != 0) result.used_anywhere[i - 1] = true;
     }
   }
+  if (model.reducer().keeps_own()) result.norm_square /= world.size();
   return result;
 }
 
@@ -91,8 +93,7 @@ class OptimizerTensors {
 };
 
 void update_unit(Unit& unit, comm::Communicator& world, const at::Tensor& owned_grad, const std::vector<bool>& used,
-                 size_t first_used, const optim::Optimizer& optimizer, std::span<const optim::ParamGroup> groups,
-                 double divisor) {
+                 size_t first_used, const optim::Optimizer& optimizer, const optim::UpdateInput& common) {
   OptimizerTensors tensors(unit, owned_grad, optimizer.takes_any_dtype());
   std::vector<optim::WholeParam> params;
   for (size_t param = 0; param < unit.params().size(); ++param) {
@@ -111,12 +112,16 @@ void update_unit(Unit& unit, comm::Communicator& world, const at::Tensor& owned_
     if (tensors.compute.defined()) slice.compute = part(tensors.compute);
     slice.step = unit.steps()[segment.param];
     slice.group = unit.params()[segment.param].group;
+    slice.numbers = unit.numbers(segment.param);
     slice.param = segment.param;
     slice.first = segment.first;
     slices.push_back(std::move(slice));
   }
   UnitPeers peers(unit, world);
-  optimizer.update(slices, {.groups = groups, .grad_divisor = divisor, .params = params, .peers = &peers});
+  optim::UpdateInput input = common;
+  input.params = params;
+  input.peers = &peers;
+  optimizer.update(slices, input);
   tensors.put_back();
 }
 
@@ -158,14 +163,16 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
                         std::span<const optim::ParamGroup> groups, const StepInput& input) {
   const at::NoGradGuard no_grad;
   const Gathered gathered = exchange(model);
-  const double norm = std::sqrt(gathered.square_sum) / input.loss_scale;
+  const double norm = std::sqrt(gathered.norm_square) / input.loss_scale;
   if (!std::isfinite(norm) && input.skip_nonfinite) {
     StepResult result{.grad_norm = norm, .skipped = true};
     if (input.name_nonfinite) result.nonfinite = nonfinite_parameters(model);
     model.reducer().clear();
     return result;
   }
-  const double divisor = input.loss_scale * optim::clip_divisor(norm, input.max_norm);
+  const optim::UpdateInput common{.groups = groups,
+                                  .step = input.step,
+                                  .grad_divisor = input.loss_scale * optim::clip_divisor(norm, input.max_norm)};
 
   std::vector<comm::Collective> publishing;
   size_t first_used = 0;
@@ -173,7 +180,7 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
     Unit& unit = *model.units()[index];
     if (!unit.trainable()) continue;
     update_unit(unit, model.world(), model.reducer().owned_grad(index), gathered.used_anywhere, first_used, optimizer,
-                groups, divisor);
+                common);
     first_used += unit.params().size();
     publishing.push_back(unit.start_publish());
   }

@@ -1,7 +1,8 @@
 // One optimizer step over a sharded model, once backward has finished at the accumulation's boundary:
 //
 //   1) each rank adds up the squares of its slice of the mean gradient; the sums, and which parameters had a gradient
-//      anywhere, go round
+//      anywhere, go round. Where the step takes the ranks' own gradients, the mean is not known: the root mean square
+//      of their norms stands for its norm, which is never larger.
 //   2) a norm that is not finite: the step is skipped on every rank
 //   3) every slice is unscaled, clipped and updated; a parameter without a gradient on any rank keeps its weights and
 //      its optimizer state, as torch.optim does where grad is None
@@ -18,6 +19,7 @@
 namespace tessera::zero {
 
 struct StepInput {
+  int64_t step = 1;             // counting from 1, without skipped ones
   double max_norm = 0;          // clip the global L2 norm to this; 0: do not clip
   double loss_scale = 1;        // what the loss was multiplied by
   bool skip_nonfinite = true;   // false: a gradient that is not finite goes into the weights

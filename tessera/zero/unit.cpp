@@ -37,7 +37,7 @@ void allocate_storage(const at::Tensor& tensor) {
 
 bool is_declared_only(const at::Tensor& tensor) { return tensor.numel() > 0 && tensor.storage().nbytes() == 0; }
 
-Unit::Unit(std::string name, std::vector<NamedParam> params, size_t state_count, const Policy& policy,
+Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
            comm::Communicator& world, const FillParameter& fill)
     : name_(std::move(name)),
       params_(std::move(params)),
@@ -45,6 +45,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, size_t state_count,
       world_(world),
       layout_(shapes_of(params_), world.size()),
       trainable_(params_.front().tensor.requires_grad()),
+      needs_(trainable_ ? needs : OptimizerNeeds{}),
       owned_(policy.shard_optimizer ? layout_.slice(world.rank()) : layout_.whole()) {
   const at::NoGradGuard no_grad;
   const auto device = params_.front().tensor.device();
@@ -76,8 +77,14 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, size_t state_count,
     } else {
       master_ = policy_.shard_parameters ? shard_ : owned_part(full_);
     }
-    for (size_t k = 0; k < state_count; ++k)
+    for (size_t k = 0; k < needs_.states; ++k) {
       optimizer_state_.push_back(at::zeros({owned_.numel()}, fp32.dtype(policy_.state_dtype)));
+    }
+    numbers_.assign(params_.size() * needs_.numbers, 0);
+    if (needs_.sign_errors && world.size() > 1) {
+      worker_error_ = at::zeros({layout_.numel()}, fp32);
+      server_error_ = at::zeros({layout_.slice_numel()}, fp32);
+    }
     steps_.assign(params_.size(), 0);
     grad_ =
         at::zeros({policy_.shard_gradients ? layout_.slice_numel() : layout_.numel()}, fp32.dtype(policy_.grad_dtype));
@@ -146,6 +153,8 @@ int64_t Unit::model_state_bytes() const {
   count(policy_.shard_parameters ? shard_ : full_);
   if (policy_.has_master()) count(master_);
   for (const at::Tensor& state : optimizer_state_) count(state);
+  count(worker_error_);
+  count(server_error_);
   count(grad_);
   return bytes;
 }

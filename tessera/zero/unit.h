@@ -7,6 +7,8 @@
 //   master          master    owned()                          trainable, in a dtype of its own
 //   state[k]        state     owned()                          trainable
 //   grad            grad      whole (0, 1) or slice (2, 3)     trainable
+//   worker_error    fp32      layout().numel()                 the optimizer averages by signs, and there are peers
+//   server_error    fp32      slice                            …
 //
 // owned() is what this rank updates: its slice, at stage 0 everything.
 //
@@ -22,6 +24,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +46,13 @@ struct NamedParam {
   size_t group = 0;   // the optimizer's parameter group
 };
 
+// What the optimizer keeps for a trainable unit.
+struct OptimizerNeeds {
+  size_t states = 0;         // tensors of an element a weight
+  size_t numbers = 0;        // a parameter
+  bool sign_errors = false;  // see comm/sign_compression.h
+};
+
 // Writes the initial value (fp32, the parameter's shape) of the named parameter into `value`.
 using FillParameter = std::function<void(const std::string& name, at::Tensor value)>;
 
@@ -50,7 +60,7 @@ class Unit {
  public:
   // Collective: every rank makes its units in the same order. With `fill`, every rank computes the same initial values
   // from it; without, they are the parameters' present values on rank 0. Begins gathered at every stage.
-  Unit(std::string name, std::vector<NamedParam> params, size_t state_count, const Policy& policy,
+  Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
        comm::Communicator& world, const FillParameter& fill);
 
   const std::string& name() const { return name_; }
@@ -73,6 +83,20 @@ class Unit {
   // ones.
   at::Tensor stored_weights() const { return trainable_ ? master_ : owned_compute(); }
   const std::vector<at::Tensor>& optimizer_state() const { return optimizer_state_; }
+
+  // Numbers of the parameter, OptimizerNeeds::numbers of them.
+  std::span<double> numbers(size_t param) {
+    return std::span(numbers_).subspan(param * needs_.numbers, needs_.numbers);
+  }
+  std::span<const double> numbers(size_t param) const {
+    return std::span(numbers_).subspan(param * needs_.numbers, needs_.numbers);
+  }
+
+  // What compression has lost so far: of this rank's whole buffer, and of the mean that it computes for its slice.
+  // Undefined where nothing is compressed.
+  const at::Tensor& worker_error() const { return worker_error_; }
+  const at::Tensor& server_error() const { return server_error_; }
+
   std::vector<int64_t>& steps() { return steps_; }  // optimizer steps that each parameter has seen
   const std::vector<int64_t>& steps() const { return steps_; }
 
@@ -100,6 +124,7 @@ class Unit {
   comm::Communicator& world_;
   Layout layout_;
   bool trainable_;
+  OptimizerNeeds needs_;  // nothing where the unit is frozen
   Range owned_;
   UnitState state_ = UnitState::kGathered;
 
@@ -107,6 +132,9 @@ class Unit {
   at::Tensor shard_;
   at::Tensor master_;
   std::vector<at::Tensor> optimizer_state_;
+  std::vector<double> numbers_;
+  at::Tensor worker_error_;
+  at::Tensor server_error_;
   std::vector<int64_t> steps_;
   at::Tensor grad_;
   comm::Collective gathering_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/sign_compression.h"
 
 namespace tessera::zero {
 
@@ -48,6 +49,64 @@ std::vector<at::Tensor> UnitPeers::whole_grads(std::span<const optim::ParamSlice
     wholes[slice.param] = buffer.narrow(0, place.offset, place.numel);
   }
   return wholes;
+}
+
+int UnitPeers::owner_of(const optim::ParamSlice& slice) const {
+  const Layout& layout = unit_.layout();
+  return static_cast<int>((layout.params()[slice.param].offset + slice.first) / layout.slice_numel());
+}
+
+// Each rank adds up its own slice of the unit, as in a reduce-scatter followed by an all-gather; both ways the slices
+// travel compressed.
+void UnitPeers::mean_by_signs(std::span<const optim::ParamSlice> slices, std::span<at::Tensor> values,
+                              std::span<const at::Tensor> live) {
+  if (world_.size() == 1) return;
+  TESSERA_INVARIANT(unit_.worker_error().defined());
+  const Layout& layout = unit_.layout();
+  const int rank = world_.rank();
+  const auto offset_of = [&](size_t i) { return layout.params()[slices[i].param].offset + slices[i].first; };
+  std::vector<int64_t> at_byte(slices.size());  // in the message of its owner's slices
+  std::vector<int64_t> message_bytes(world_.size(), 0);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    int64_t& bytes = message_bytes[owner_of(slices[i])];
+    at_byte[i] = bytes;
+    bytes += comm::compressed_bytes(values[i].numel());
+  }
+  const auto message = [](int64_t bytes) { return at::empty({bytes}, at::kByte); };
+  const auto place = [&](const at::Tensor& in, size_t i) { return in.mutable_data_ptr<uint8_t>() + at_byte[i]; };
+
+  std::vector<at::Tensor> contributions, received;
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    contributions.push_back(message(message_bytes[peer]));
+    received.push_back(message(message_bytes[rank]));
+  }
+  for (size_t i = 0; i < slices.size(); ++i) {
+    at::Tensor error = unit_.worker_error().narrow(0, offset_of(i), values[i].numel());
+    comm::compress_signs(values[i], error, live[i], place(contributions[owner_of(slices[i])], i));
+  }
+  world_.start_all_to_all(received, contributions, unit_.name() + ": signs").finish();
+
+  const at::Tensor mean = message(message_bytes[rank]);
+  for (size_t i = 0; i < slices.size(); ++i) {
+    if (owner_of(slices[i]) != rank) continue;
+    values[i].zero_();
+    for (const at::Tensor& from : received) comm::add_signs(place(from, i), 1.0 / world_.size(), live[i], values[i]);
+    at::Tensor error = unit_.server_error().narrow(0, offset_of(i) - layout.slice(rank).begin, values[i].numel());
+    comm::compress_signs(values[i], error, live[i], place(mean, i));
+  }
+  std::vector<at::Tensor> means;
+  for (int peer = 0; peer < world_.size(); ++peer) means.push_back(message(message_bytes[peer]));
+  world_.start_all_to_all(means, std::vector<at::Tensor>(world_.size(), mean), unit_.name() + ": mean signs").finish();
+  for (size_t i = 0; i < slices.size(); ++i) {
+    values[i].zero_();
+    comm::add_signs(place(means[owner_of(slices[i])], i), 1, live[i], values[i]);
+  }
+}
+
+void UnitPeers::clear_sign_errors() {
+  if (!unit_.worker_error().defined()) return;
+  unit_.worker_error().zero_();
+  unit_.server_error().zero_();
 }
 
 }  // namespace tessera::zero

@@ -12,16 +12,20 @@ namespace tessera::zero {
 class UnitPeers : public optim::Peers {
  public:
   // Both are borrowed.
-  UnitPeers(const Unit& unit, comm::Communicator& world) : unit_(unit), world_(world) {}
+  UnitPeers(Unit& unit, comm::Communicator& world) : unit_(unit), world_(world) {}
 
   std::vector<double> sum_by_param(std::span<const optim::ParamSlice> slices, std::span<const double> of_slices,
                                    size_t width) override;
+  void mean_by_signs(std::span<const optim::ParamSlice> slices, std::span<at::Tensor> values,
+                     std::span<const at::Tensor> live) override;
+  void clear_sign_errors() override;
   std::vector<at::Tensor> whole_grads(std::span<const optim::ParamSlice> slices) override;
 
  private:
+  int owner_of(const optim::ParamSlice& slice) const;
   bool holds_all() const { return unit_.owned().numel() == unit_.layout().numel(); }
 
-  const Unit& unit_;
+  Unit& unit_;
   comm::Communicator& world_;
 };
 

@@ -14,7 +14,7 @@ std::vector<NamedParam> one_param(const at::Tensor& values) { return {{"w", valu
 TEST(Unit, ViewsThatAutogradSavedAreValidAgainAfterAGather) {
   const auto world = comm::Communicator::alone();
   const at::Tensor values = at::arange(12, at::kFloat).view({3, 4});
-  Unit unit("u", one_param(values), 2, policy_of_stage(3, at::kFloat, world->size()), *world, nullptr);
+  Unit unit("u", one_param(values), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()), *world, nullptr);
   const at::Tensor& w = unit.params()[0].tensor;
   const at::Tensor view = w.detach().t();
   unit.release();
@@ -28,14 +28,16 @@ TEST(Unit, ViewsThatAutogradSavedAreValidAgainAfterAGather) {
 
 TEST(Unit, ReleasedParametersRaiseAnErrorInsteadOfACrash) {
   const auto world = comm::Communicator::alone();
-  Unit unit("u", one_param(at::ones({3, 4})), 2, policy_of_stage(3, at::kFloat, world->size()), *world, nullptr);
+  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()), *world,
+            nullptr);
   unit.release();
   EXPECT_THROW(at::matmul(at::ones({2, 3}), unit.params()[0].tensor), std::exception);
 }
 
 TEST(Unit, ReleasingTwiceIsOurBug) {
   const auto world = comm::Communicator::alone();
-  Unit unit("u", one_param(at::ones({3, 4})), 2, policy_of_stage(3, at::kFloat, world->size()), *world, nullptr);
+  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()), *world,
+            nullptr);
   unit.release();
   EXPECT_THROW(unit.release(), Error);
 }
@@ -44,7 +46,8 @@ TEST(Unit, MasterWeightsKeepFullPrecisionBesideTheComputeWeights) {
   const auto world = comm::Communicator::alone();
   const at::Tensor values = at::full({40}, 1.0f + 1.0f / 1024);  // not a bf16
   for (const int stage : {0, 1, 2, 3}) {
-    Unit unit("u", one_param(values), 2, policy_of_stage(stage, at::kBFloat16, world->size()), *world, nullptr);
+    Unit unit("u", one_param(values), {.states = 2}, policy_of_stage(stage, at::kBFloat16, world->size()), *world,
+              nullptr);
     EXPECT_EQ(unit.params()[0].tensor.scalar_type(), at::kBFloat16);
     EXPECT_TRUE(at::equal(unit.master().narrow(0, 0, 40), values));
     EXPECT_EQ(unit.params()[0].tensor[0].item<float>(), 1.0f);  // 1 + 2^-10 rounds to 1 in bf16's 8 bits
@@ -53,7 +56,8 @@ TEST(Unit, MasterWeightsKeepFullPrecisionBesideTheComputeWeights) {
 
 TEST(Unit, PadsAreZero) {
   const auto world = comm::Communicator::alone();
-  Unit unit("u", one_param(at::ones({3})), 2, policy_of_stage(1, at::kFloat, world->size()), *world, nullptr);
+  Unit unit("u", one_param(at::ones({3})), {.states = 2}, policy_of_stage(1, at::kFloat, world->size()), *world,
+            nullptr);
   EXPECT_EQ(unit.master().numel(), 32);
   EXPECT_EQ(unit.master().sum().item<float>(), 3.0f);
 }
