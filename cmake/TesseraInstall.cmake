@@ -11,7 +11,8 @@ set_target_properties(tessera_shared PROPERTIES OUTPUT_NAME tessera VERSION ${PR
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 target_link_libraries(tessera_shared PRIVATE tessera_libtorch tessera_arrow spdlog::spdlog fmt::fmt
-  nlohmann_json::nlohmann_json ${TESSERA_YAML_CPP} ICU::uc ICU::i18n Threads::Threads)
+  nlohmann_json::nlohmann_json ${TESSERA_YAML_CPP} ICU::uc ICU::i18n Threads::Threads
+  tessera_lib_uring tessera_lib_xxhash)
 
 # LibTorch and Arrow stay where they are installed; the wheels' folders may lie inside this project's own .venv, which
 # INSTALL_RPATH_USE_LINK_PATH would leave out.

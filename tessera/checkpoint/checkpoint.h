@@ -2,29 +2,51 @@
 //
 // Saving, step by step:
 //   0) (rank 0)     makes <folder>/<tag>.saving
-//   1) (all ranks)  write their slice of every tensor into a shard file there, fsynced
-//   2) (all ranks)  tell each other how it went; if a rank failed, rank 0 removes the folder and every rank throws
+//   1) (all ranks)  write their slice of every tensor into a shard file there, checksummed and fsynced
+//   2) (all ranks)  tell each other how it went; if a rank failed, rank 0 removes the folder and every rank fails
 //   3) (rank 0)     writes manifest.json, fsyncs, renames the folder to <tag>, and last replaces <folder>/latest
-// So `latest` always names a whole checkpoint, whatever happens in between, and a failed save loses nothing.
+// So `latest` always names a whole checkpoint, whatever happens in between, and a failed save loses nothing. In the
+// background all of this happens on another thread; save() only copies the slices into buffers that are used again.
 //
 // Loading works at any number of ranks and any stage: each rank reads from the shard files the runs of elements that it
-// owns. Only the state of single ranks (random numbers) needs the same number of ranks, and is left out otherwise.
+// owns, and checks the blocks that it reads. Only the state of single ranks (random numbers) needs the same number of
+// ranks, and is left out otherwise.
 //
 // Collective. Errors are thrown on every rank alike: ErrorKind::kMachine while saving, kData while loading.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/retention.h"
+#include "tessera/storage/aligned_buffer.h"
 #include "tessera/zero/sharded_model.h"
 
 namespace tessera::checkpoint {
+
+struct ShardPlan;
+
+enum class TagValidation { kIgnore, kWarn, kFail };  // when ranks name different tags
+
+struct SaveOptions {
+  bool in_background = false;    // return once the state is copied; not where host memory is too short for a copy
+  bool trainable_only = false;   // leave frozen parameters out
+  bool optimizer_states = true;  // false: the weights alone
+  bool node_local = false;       // each host writes to its own disk: its first rank makes the folder there
+  TagValidation tag_validation = TagValidation::kWarn;
+  Retention retention = {};
+};
 
 struct SaveInput {
   std::filesystem::path folder;
@@ -35,10 +57,57 @@ struct SaveInput {
   nlohmann::json engine_state;
   nlohmann::json client_state;
   std::map<std::string, at::Tensor> rank_tensors;  // this rank's own
+  SaveOptions options = {};
 };
 
-// Returns <folder>/<tag>.
-std::string save(const SaveInput& input);
+// A save in the background failed. Everything else is as it should be: training can go on.
+class SaveFailed : public Error {
+ public:
+  using Error::Error;
+};
+
+// One a model. Its methods are called by the training thread.
+class Saver {
+ public:
+  // Collective; `world` outlives the saver.
+  explicit Saver(comm::Communicator& world);
+  // Waits for a save that is going on; while an exception passes, gives it up instead.
+  ~Saver();
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  // Collective. Waits for the save before this one; returns <folder>/<tag>.
+  std::string save(const SaveInput& input);
+
+  // SaveFailed, once, if a save in the background has failed.
+  void throw_failure();
+
+  // Waits until nothing is being saved; throws like throw_failure().
+  void finish();
+
+ private:
+  struct Job;
+  void run(Job& job);
+  bool image_fits(const ShardPlan& plan);
+
+  comm::Communicator& world_;
+  std::shared_ptr<comm::Communicator> line_;  // the background's
+  storage::AlignedBuffer image_;              // of the shard file that is being written
+  std::unique_ptr<Job> job_;
+  std::thread thread_;
+  bool said_sizes_ = false;
+  bool said_memory_ = false;
+};
+
+struct LoadOptions {
+  bool strict = true;            // false: names that the model or the checkpoint lacks are passed over
+  bool optimizer_states = true;  // false: the optimizer begins anew
+  bool schedule = true;          // false: the schedule begins anew
+  bool weights_only = false;     // neither optimizer, schedule, counts, loss scale nor random numbers
+  bool fall_back = false;        // a damaged checkpoint: take the newest whole one of the folder
+  // (old, new) beginnings of names: a parameter "new…" of the model takes what is stored as "old…".
+  std::vector<std::pair<std::string, std::string>> renames = {};
+};
 
 struct LoadInput {
   std::filesystem::path folder;
@@ -46,6 +115,7 @@ struct LoadInput {
   zero::ShardedModel& model;
   std::vector<std::string> optimizer_states;
   std::vector<std::string> optimizer_numbers;
+  LoadOptions options = {};
 };
 
 struct LoadResult {
@@ -55,7 +125,7 @@ struct LoadResult {
   std::map<std::string, at::Tensor> rank_tensors;  // empty when saved by another number of ranks
 };
 
-// Nothing when `tag` is empty and there is no `latest`. The caller publishes the parameters afterwards.
+// Nothing when `tag` is empty and the folder has no checkpoint. The caller publishes the parameters afterwards.
 std::optional<LoadResult> load(const LoadInput& input);
 
 }  // namespace tessera::checkpoint

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/inspect.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/tensor_source.h"
 #include "tessera/storage/atomic_dir.h"
@@ -20,16 +21,6 @@ namespace {
 
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json", "vocab.txt",
                                            "special_tokens_map.json", "added_tokens.json"};
-
-fs::path resolve(const fs::path& checkpoint) {
-  if (fs::exists(checkpoint / "manifest.json")) return checkpoint;
-  const std::string tag = read_latest(checkpoint);
-  if (tag.empty()) {
-    throw Error(ErrorKind::kData, {"there is no checkpoint here: neither manifest.json nor latest", checkpoint.string(),
-                                   "name a checkpoint's folder or the folder that holds checkpoints"});
-  }
-  return checkpoint / tag;
-}
 
 // Replacing a folder removes what is in it, so it may hold only what an export writes.
 void refuse_to_remove(const fs::path& output) {

@@ -6,10 +6,10 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/tensor_source.h"
-#include "tessera/storage/safetensors.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -22,23 +22,38 @@ std::string some_of(const std::vector<std::string>& names) {
                      names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "");
 }
 
+bool wants_states(const LoadOptions& options) { return options.optimizer_states && !options.weights_only; }
+
+// The name under which the checkpoint has a parameter of the model.
+std::string stored_name(const std::string& name, const Manifest& manifest, const LoadOptions& options) {
+  std::string stored = name;
+  for (const auto& [old_prefix, new_prefix] : options.renames) {
+    if (!name.starts_with(new_prefix)) continue;
+    stored = old_prefix + name.substr(new_prefix.size());
+    break;
+  }
+  const auto alias = manifest.aliases.find(stored);
+  return alias == manifest.aliases.end() || manifest.tensors.contains(stored) ? stored : alias->second;
+}
+
 // The checkpoint must be of this model: the same names and shapes, and the optimizer's states.
 void check_fits(const Manifest& manifest, const LoadInput& input, const std::string& path) {
   std::vector<std::string> missing, other_shape, without_state;
   std::set<std::string> known;
   for (const auto& unit : input.model.units()) {
     for (const zero::Placement& param : unit->layout().params()) {
-      const auto found = manifest.tensors.find(param.name);
+      const std::string name = stored_name(param.name, manifest, input.options);
+      const auto found = manifest.tensors.find(name);
       if (found == manifest.tensors.end()) {
-        missing.push_back(param.name);
+        if (unit->trainable() || !manifest.trainable_only) missing.push_back(param.name);
         continue;
       }
-      known.insert(param.name);
+      known.insert(name);
       if (found->second.shape != param.shape) {
         other_shape.push_back(fmt::format("{} ([{}] instead of [{}])", param.name, fmt::join(found->second.shape, ", "),
                                           fmt::join(param.shape, ", ")));
       }
-      if (!unit->trainable()) continue;
+      if (!unit->trainable() || !wants_states(input.options)) continue;
       for (const std::string& state : input.optimizer_states) {
         const auto& kinds = found->second.kinds;
         if (std::find(kinds.begin(), kinds.end(), state) == kinds.end()) without_state.push_back(param.name);
@@ -46,88 +61,115 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
     }
   }
   std::vector<std::string> findings;
-  if (!missing.empty()) findings.push_back(fmt::format("it lacks {}", some_of(missing)));
+  if (!missing.empty() && input.options.strict) findings.push_back(fmt::format("it lacks {}", some_of(missing)));
   std::vector<std::string> unexpected;
   for (const auto& [name, tensor] : manifest.tensors) {
     if (!known.contains(name)) unexpected.push_back(name);
   }
-  if (!unexpected.empty()) findings.push_back(fmt::format("the model lacks {}", some_of(unexpected)));
+  if (!unexpected.empty() && input.options.strict) {
+    findings.push_back(fmt::format("the model lacks {}", some_of(unexpected)));
+  }
   if (!other_shape.empty()) findings.push_back(fmt::format("the shape differs of {}", some_of(other_shape)));
   if (!without_state.empty()) findings.push_back(fmt::format("no optimizer state of {}", some_of(without_state)));
   if (findings.empty()) return;
   throw Error(ErrorKind::kData, {fmt::format("the checkpoint is of another model: {}", fmt::join(findings, "; ")), path,
-                                 "resume with the model and the optimizer that made it, or choose another output"});
+                                 "resume with the model and the optimizer that made it, or load a part of it "
+                                 "(LoadOptions: weights_only, strict, renames)"});
 }
 
-void read_units(TensorSource& source, const Manifest& manifest, const LoadInput& input) {
-  const at::NoGradGuard no_grad;
-  for (const auto& unit : input.model.units()) {
-    const auto& params = unit->layout().params();
-    const zero::Range owned_range = unit->owned();
-    for (const zero::Segment& segment : unit->layout().segments(owned_range)) {
-      const std::string& name = params[segment.param].name;
-      const auto part = [&](const at::Tensor& owned) {
-        return owned.narrow(0, segment.offset - owned_range.begin, segment.numel);
-      };
-      source.read(name, kWeight, segment.first, part(unit->stored_weights()));
-      if (!unit->trainable()) continue;
-      for (size_t k = 0; k < input.optimizer_states.size(); ++k) {
-        source.read(name, input.optimizer_states[k], segment.first, part(unit->optimizer_state()[k]));
-      }
+// Kind by kind, as the shard files have them, so that files are read from front to back.
+void read_unit(TensorSource& source, const Manifest& manifest, const LoadInput& input, zero::Unit& unit) {
+  const auto& params = unit.layout().params();
+  const zero::Range owned_range = unit.owned();
+  const auto read = [&](const std::string& kind, const at::Tensor& owned) {
+    for (const zero::Segment& segment : unit.layout().segments(owned_range)) {
+      const std::string name = stored_name(params[segment.param].name, manifest, input.options);
+      if (!manifest.tensors.contains(name)) continue;
+      source.read(name, kind, segment.first, owned.narrow(0, segment.offset - owned_range.begin, segment.numel));
     }
-    if (!unit->trainable()) continue;
-    for (size_t index = 0; index < params.size(); ++index) {
-      const StoredTensor& stored = manifest.tensors.at(params[index].name);
-      unit->steps()[index] = stored.steps;
-      for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
-        const auto number = stored.numbers.find(input.optimizer_numbers[k]);
-        unit->numbers(index)[k] = number == stored.numbers.end() ? 0 : number->second;
-      }
+  };
+  read(kWeight, unit.stored_weights());
+  if (!unit.trainable() || !wants_states(input.options)) return;
+  for (size_t k = 0; k < input.optimizer_states.size(); ++k) read(input.optimizer_states[k], unit.optimizer_state()[k]);
+  for (size_t index = 0; index < params.size(); ++index) {
+    const auto found = manifest.tensors.find(stored_name(params[index].name, manifest, input.options));
+    if (found == manifest.tensors.end()) continue;
+    unit.steps()[index] = found->second.steps;
+    for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
+      const auto number = found->second.numbers.find(input.optimizer_numbers[k]);
+      unit.numbers(index)[k] = number == found->second.numbers.end() ? 0 : number->second;
     }
   }
-}
-
-std::map<std::string, at::Tensor> read_rank_tensors(TensorSource& source, int rank) {
-  std::map<std::string, at::Tensor> tensors;
-  const storage::SafetensorsFile& file = source.file(static_cast<size_t>(rank));
-  const std::string prefix = piece_name("rank", "");
-  for (const auto& [name, entry] : file.entries()) {
-    if (name.starts_with(prefix)) tensors[name.substr(prefix.size())] = file.tensor(name).clone();
-  }
-  return tensors;
 }
 
 LoadResult load_here(const LoadInput& input, const std::string& tag) {
+  const at::NoGradGuard no_grad;
   const std::filesystem::path path = input.folder / tag;
   const Manifest manifest = read_manifest(path);
   check_fits(manifest, input, path.string());
   TensorSource source(path, manifest);
-  read_units(source, manifest, input);
+  for (const auto& unit : input.model.units()) read_unit(source, manifest, input, *unit);
   LoadResult result{
       .path = path.string(), .engine_state = manifest.engine_state, .client_state = manifest.client_state};
   comm::Communicator& world = input.model.world();
-  if (manifest.world_size == world.size()) result.rank_tensors = read_rank_tensors(source, world.rank());
+  const bool own = wants_states(input.options) && manifest.world_size == world.size();
+  if (own) result.rank_tensors = source.rank_tensors(world.rank());
   return result;
+}
+
+// The tags to try, in turn: every rank uses rank 0's.
+std::vector<std::string> candidates(const LoadInput& input) {
+  comm::Communicator& world = input.model.world();
+  nlohmann::json mine = nlohmann::json::array();
+  std::string failure;
+  if (world.rank() == 0) {
+    try {
+      const std::string latest = input.tag.empty() ? read_latest(input.folder) : input.tag;
+      if (!latest.empty()) mine.push_back(latest);
+    } catch (const std::exception& error) {
+      if (!input.options.fall_back) failure = error.what();
+    }
+    if (input.options.fall_back) {
+      for (const std::string& tag : tags_of(input.folder)) {
+        if (mine.empty() || mine.front() != tag) mine.push_back(tag);
+      }
+    }
+  }
+  const std::string text = nlohmann::json{{"tags", mine}, {"failure", failure}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const auto agreed = nlohmann::json::parse(world.exchange_texts(text, "the checkpoints to load").front());
+  if (agreed["failure"] != "") throw Error(ErrorKind::kData, {agreed["failure"], "", ""});
+  return agreed["tags"];
 }
 
 }  // namespace
 
 std::optional<LoadResult> load(const LoadInput& input) {
   comm::Communicator& world = input.model.world();
-  std::optional<LoadResult> result;
-  std::string failure;
-  try {
-    const std::string tag = input.tag.empty() ? read_latest(input.folder) : input.tag;
-    if (!tag.empty()) result = load_here(input, tag);
-  } catch (const std::exception& error) {
-    failure = error.what();
+  const std::vector<std::string> tags = candidates(input);
+  std::string first_failure;
+  for (const std::string& tag : tags) {
+    std::optional<LoadResult> result;
+    std::string failure;
+    try {
+      result = load_here(input, tag);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    const auto failures = world.exchange_texts(failure, "load of a checkpoint");
+    const auto failed = std::find_if(failures.begin(), failures.end(), [](const auto& text) { return !text.empty(); });
+    if (failed == failures.end()) {
+      if (tag != tags.front() && world.rank() == 0) log_warning("going back to the newest whole checkpoint, {}", tag);
+      return result;
+    }
+    if (!input.options.fall_back) throw Error(ErrorKind::kData, {*failed, "", ""});
+    if (world.rank() == 0) log_warning("the checkpoint {} cannot be used: {}", tag, *failed);
+    if (first_failure.empty()) first_failure = *failed;
   }
-  const auto failures = world.exchange_texts(failure, "load of a checkpoint");
-  for (size_t rank = 0; rank < failures.size(); ++rank) {
-    if (failures[rank].empty()) continue;
-    throw Error(ErrorKind::kData, {failures[rank], "", ""});
-  }
-  return result;
+  if (tags.empty()) return std::nullopt;
+  throw Error(ErrorKind::kData,
+              {fmt::format("none of the {} checkpoints here is whole; the newest: {}", tags.size(), first_failure),
+               input.folder.string(), "choose another output to start from the beginning"});
 }
 
 }  // namespace tessera::checkpoint

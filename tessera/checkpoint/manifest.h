@@ -16,9 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "tessera/storage/file_sum.h"
+
 namespace tessera::checkpoint {
 
-inline constexpr int kFormatVersion = 1;
+inline constexpr int kFormatVersion = 2;
 inline constexpr const char* kWeight =
     "weight";  // the kind under which weights are stored, beside the optimizer's states
 
@@ -40,12 +42,14 @@ struct StoredTensor {
 
 struct ShardFile {
   std::string name;
-  uint64_t bytes = 0;
+  storage::FileSum sum;  // version 1 has no checksums: no blocks
 };
 
 struct Manifest {
   std::string tag;
   int world_size = 1;
+  bool trainable_only = false;  // frozen parameters are not stored
+  bool node_local = false;      // a host has the shard files of its own ranks only
   std::vector<ShardFile> files;
   std::map<std::string, StoredTensor> tensors;
   std::map<std::string, std::string> aliases;  // other name of a shared parameter -> the name in `tensors`
@@ -55,8 +59,9 @@ struct Manifest {
 
 std::string to_text(const Manifest& manifest);
 
-// Reads <folder>/manifest.json and checks that every shard file is there with its size and every tensor is covered.
-// ErrorKind::kData names what is missing, torn or of a format to come.
+// Reads <folder>/manifest.json and checks that it is what was written, that every shard file is there with its size,
+// and every tensor covered. The files' checksums are checked by who reads them. ErrorKind::kData names what is missing,
+// torn, altered or of a format to come.
 Manifest read_manifest(const std::filesystem::path& checkpoint_folder);
 
 // The name of a piece inside its shard file.

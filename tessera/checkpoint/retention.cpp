@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <vector>
+#include <optional>
 
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/manifest.h"
@@ -10,33 +10,75 @@
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 
-void keep_newest(const fs::path& folder, int64_t keep_last) {
-  if (keep_last <= 0) return;
-  constexpr std::string_view kPrefix = "global_step";
-  const std::string latest = read_latest(folder);
-  std::vector<std::pair<int64_t, fs::path>> checkpoints;
-  std::vector<fs::path> doomed;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+namespace {
+
+constexpr std::string_view kPrefix = "global_step";
+
+// The N of "global_step<N>"; `rest` is what follows it.
+std::optional<int64_t> step_of(const std::string& name, std::string& rest) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = 0;
+  const char* const end = name.data() + name.size();
+  const auto parsed = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (parsed.ec != std::errc()) return std::nullopt;
+  rest = std::string(parsed.ptr, end);
+  return step;
+}
+
+bool is_left_over(const std::string& name) { return name.ends_with(".saving") || name.ends_with(".old"); }
+
+}  // namespace
+
+std::vector<std::string> tags_of(const fs::path& folder) {
+  struct Found {
+    int64_t step;
+    fs::file_time_type time;
+    std::string tag;
+  };
+  std::vector<Found> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (!entry.is_directory() || !name.starts_with(kPrefix)) continue;
-    int64_t step = 0;
-    const char* const end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + kPrefix.size(), end, step);
-    if (parsed.ec != std::errc()) continue;
-    if (parsed.ptr == end) {
-      if (name != latest) checkpoints.emplace_back(step, entry.path());
-    } else if (name.ends_with(".saving") || name.ends_with(".old")) {
-      doomed.push_back(entry.path());
+    const fs::path manifest = entry.path() / "manifest.json";
+    if (!entry.is_directory() || is_left_over(name) || !fs::exists(manifest)) continue;
+    std::string rest;
+    const auto step = step_of(name, rest);
+    found.push_back({step && rest.empty() ? *step : -1, fs::last_write_time(manifest, error), name});
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    if (a.step >= 0 && b.step >= 0 && a.step != b.step) return a.step > b.step;
+    return std::pair(a.time, a.tag) > std::pair(b.time, b.tag);
+  });
+  std::vector<std::string> tags;
+  for (const Found& each : found) tags.push_back(each.tag);
+  return tags;
+}
+
+std::vector<std::string> prune(const fs::path& folder, const Retention& retention, const std::string& except) {
+  const std::string latest = read_latest(folder);
+  std::vector<std::pair<int64_t, std::string>> checkpoints;
+  std::vector<std::string> doomed;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    std::string rest;
+    const auto step = step_of(name, rest);
+    if (!entry.is_directory() || !step || (!except.empty() && name.starts_with(except))) continue;
+    if (is_left_over(name)) doomed.push_back(name);
+    if (rest.empty() && name != latest) checkpoints.emplace_back(*step, name);
+  }
+  if (retention.keep_last > 0) {
+    std::sort(checkpoints.rbegin(), checkpoints.rend());
+    for (size_t i = static_cast<size_t>(retention.keep_last) - 1; i < checkpoints.size(); ++i) {
+      const auto& [step, tag] = checkpoints[i];
+      if (retention.keep_every == 0 || step % retention.keep_every != 0) doomed.push_back(tag);
     }
   }
-  std::sort(checkpoints.rbegin(), checkpoints.rend());
-  for (size_t i = static_cast<size_t>(keep_last) - 1; i < checkpoints.size(); ++i)
-    doomed.push_back(checkpoints[i].second);
-  for (const fs::path& path : doomed) {
-    std::error_code error;
-    fs::remove_all(path, error);
-    if (error) log_warning("the old checkpoint {} could not be removed: {}", path.string(), error.message());
+  for (const std::string& tag : doomed) {
+    fs::remove_all(folder / tag, error);
+    if (error) log_warning("the old checkpoint {} could not be removed: {}", (folder / tag).string(), error.message());
   }
+  return doomed;
 }
 
 }  // namespace tessera::checkpoint

@@ -1,139 +1,279 @@
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
-#include "tessera/base/error.h"
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+#include "tessera/base/fault_point.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/save_plan.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/safetensors.h"
 
 namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
 namespace {
 
-using storage::PlannedTensor;
+// What a rank tells the others about its part of a save.
+struct Outcome {
+  std::string error;  // empty: it went well
+  storage::FileSum sum;
+};
 
-std::string shard_name(int rank, int world_size) {
-  return fmt::format("shard-{:05}-of-{:05}.safetensors", rank, world_size);
+std::string to_text(const Outcome& outcome) {
+  return json{{"error", outcome.error}, {"bytes", outcome.sum.bytes}, {"xxh3", storage::to_text(outcome.sum.blocks)}}
+      .dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
-std::vector<std::string> kinds_of(const zero::Unit& unit, const std::vector<std::string>& optimizer_states) {
-  std::vector<std::string> kinds{kWeight};
-  if (unit.trainable()) kinds.insert(kinds.end(), optimizer_states.begin(), optimizer_states.end());
-  return kinds;
+Outcome outcome_of(const std::string& text) {
+  const json parsed = json::parse(text);
+  return {parsed.at("error"), {parsed.at("bytes"), storage::blocks_of(parsed.at("xxh3"))}};
 }
 
-at::Tensor stored(const zero::Unit& unit, size_t kind) {
-  return kind == 0 ? unit.stored_weights() : unit.optimizer_state()[kind - 1];
-}
-
-void write_shard(const SaveInput& input, const std::filesystem::path& path) {
-  const int rank = input.model.world().rank();
-  std::vector<PlannedTensor> plan;
-  std::vector<at::Tensor> tensors;
-  for (const auto& unit : input.model.units()) {
-    const auto kinds = kinds_of(*unit, input.optimizer_states);
-    for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
-      for (size_t kind = 0; kind < kinds.size(); ++kind) {
-        const at::Tensor owned = stored(*unit, kind);
-        tensors.push_back(owned.narrow(0, segment.offset - unit->owned().begin, segment.numel));
-        plan.push_back({piece_name(kinds[kind], unit->layout().params()[segment.param].name),
-                        owned.scalar_type(),
-                        {segment.numel}});
-      }
-    }
-  }
-  for (const auto& [name, tensor] : input.rank_tensors) {
-    tensors.push_back(tensor);
-    plan.push_back({piece_name("rank", name), tensor.scalar_type(), tensor.sizes().vec()});
-  }
-  storage::SafetensorsWriter writer(path.string(), std::move(plan));
-  for (const at::Tensor& tensor : tensors) writer.add(tensor);
-  writer.finish();
-}
-
-Manifest make_manifest(const SaveInput& input, const std::filesystem::path& aside) {
-  const int world_size = input.model.world().size();
-  Manifest manifest{.tag = input.tag, .world_size = world_size};
-  manifest.engine_state = input.engine_state;
-  manifest.client_state = input.client_state;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const std::string name = shard_name(rank, world_size);
-    manifest.files.push_back({name, std::filesystem::file_size(aside / name)});
-  }
-  for (const zero::ParamAlias& alias : input.model.aliases()) manifest.aliases[alias.name] = alias.canonical;
-  for (const auto& unit : input.model.units()) {
-    const auto& params = unit->layout().params();
-    for (size_t index = 0; index < params.size(); ++index) {
-      manifest.tensors[params[index].name] = {.shape = params[index].shape,
-                                              .kinds = kinds_of(*unit, input.optimizer_states),
-                                              .steps = unit->trainable() ? unit->steps()[index] : 0,
-                                              .pieces = {}};
-      if (!unit->trainable()) continue;
-      for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
-        manifest.tensors[params[index].name].numbers[input.optimizer_numbers[k]] = unit->numbers(index)[k];
-      }
-    }
-    for (int rank = 0; rank < world_size; ++rank) {
-      for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
-        manifest.tensors[params[segment.param].name].pieces.push_back(
-            {static_cast<size_t>(rank), segment.first, segment.numel});
-      }
-    }
-  }
-  return manifest;
-}
-
-// What `work` threw, as text; empty when it went well. std::bad_alloc and the like count too: no rank may be left
-// waiting.
+// What `work` throws becomes text: std::bad_alloc and the like count too, as no rank may be left waiting.
 template <class Work>
-std::string outcome_of(Work work) {
+Outcome attempt(Work work) {
+  Outcome outcome;
   try {
-    work();
-    return "";
+    work(outcome);
   } catch (const std::exception& error) {
-    return error.what();
+    outcome.error = error.what();
+  }
+  return outcome;
+}
+
+void check_tag(const std::string& tag) {
+  const bool wrong = tag.empty() || tag == "." || tag == ".." || tag == "latest" ||
+                     tag.find('/') != std::string::npos || tag.ends_with(".saving") || tag.ends_with(".old");
+  if (wrong) {
+    throw Error(ErrorKind::kUsage, {fmt::format("'{}' cannot be the tag of a checkpoint", tag), "save_checkpoint",
+                                    "use a plain name, such as global_step100"});
   }
 }
 
-// Collective: throws on every rank when any of them failed.
-void agree(const SaveInput& input, const std::string& outcome, const std::string& label) {
-  const auto outcomes = input.model.world().exchange_texts(outcome, label);
-  for (size_t rank = 0; rank < outcomes.size(); ++rank) {
-    if (outcomes[rank].empty()) continue;
-    if (input.model.world().rank() == 0) storage::abandon(input.folder / input.tag);
-    throw Error(ErrorKind::kMachine,
-                {fmt::format("the checkpoint '{}' could not be saved (rank {}): {}", input.tag, rank, outcomes[rank]),
-                 input.folder.string(), "earlier checkpoints of this folder are as they were"});
+// All ranks save under the tag of rank 0.
+std::string agreed_tag(const SaveInput& input) {
+  comm::Communicator& world = input.model.world();
+  if (input.options.tag_validation == TagValidation::kIgnore) return input.tag;
+  const auto tags = world.exchange_texts(input.tag, "the tag of a checkpoint");
+  for (size_t rank = 0; rank < tags.size(); ++rank) {
+    if (tags[rank] == tags.front()) continue;
+    const std::string what =
+        fmt::format("ranks 0 and {} name different tags, '{}' and '{}'", rank, tags.front(), tags[rank]);
+    if (input.options.tag_validation == TagValidation::kFail) {
+      throw Error(ErrorKind::kUsage, {what, "save_checkpoint", "give every rank the same tag"});
+    }
+    if (world.rank() == 0) log_warning("{}: the checkpoint is '{}'", what, tags.front());
+    break;
   }
+  return tags.front();
+}
+
+// Of host memory, in bytes; 0 where the kernel does not say.
+uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  uint64_t kibibytes = 0;
+  for (std::string unit; file >> key >> kibibytes; std::getline(file, unit)) {
+    if (key == "MemAvailable:") return kibibytes * 1024;
+  }
+  return 0;
+}
+
+// The bytes of the shard file, in `image`; returns how many.
+size_t copy_into(storage::AlignedBuffer& image, const ShardPlan& plan) {
+  const std::string header = storage::safetensors_header(plan.entries);
+  std::vector<size_t> places;
+  size_t end = header.size();
+  for (const at::Tensor& tensor : plan.tensors) {
+    places.push_back(end);
+    end += tensor.nbytes();
+  }
+  image.reserve(end);
+  std::memcpy(image.data(), header.data(), header.size());
+  constexpr size_t kChunk = 1U << 20;  // bytes that a thread copies at a time, so that one large tensor is no one's lot
+  struct Part {
+    const char* from;
+    char* to;
+    size_t bytes;
+  };
+  std::vector<Part> parts;
+  for (size_t i = 0; i < places.size(); ++i) {
+    TESSERA_INVARIANT(plan.tensors[i].is_contiguous() && plan.tensors[i].device().is_cpu());
+    const char* const from = static_cast<const char*>(plan.tensors[i].const_data_ptr());
+    const size_t bytes = plan.tensors[i].nbytes();
+    for (size_t at = 0; at < bytes; at += kChunk) {
+      parts.push_back({from + at, image.data() + places[i] + at, std::min(kChunk, bytes - at)});
+    }
+  }
+  at::parallel_for(0, static_cast<int64_t>(parts.size()), 4, [&](int64_t begin, int64_t stop) {
+    for (int64_t i = begin; i < stop; ++i) std::memcpy(parts[i].to, parts[i].from, parts[i].bytes);
+  });
+  return end;
 }
 
 }  // namespace
 
-std::string save(const SaveInput& input) {
+// Everything that the writing needs, so that it needs nothing of the model.
+struct Saver::Job {
+  fs::path folder;
+  std::string tag;
+  bool leads = false;      // makes and publishes the folder
+  bool reports = false;    // says so
+  std::string shard;       // this rank's file
+  Manifest manifest;       // where leads
+  ShardPlan plan;          // in the foreground
+  size_t image_bytes = 0;  // in the background
+  Retention retention;
+  std::atomic<bool> done = false;
+  std::optional<ErrorReport> failure;
+};
+
+Saver::Saver(comm::Communicator& world) : world_(world), line_(world.for_another_thread("checkpoint")) {}
+
+Saver::~Saver() {
+  if (!thread_.joinable()) return;
+  if (std::uncaught_exceptions() > 0) line_->cancel();
+  thread_.join();
+  if (job_->failure) log_error("{}", Error(ErrorKind::kMachine, *job_->failure).what());
+}
+
+// Runs on any thread; leaves what went wrong in job.failure.
+void Saver::run(Job& job) {
+  const fs::path final_folder = job.folder / job.tag, aside = storage::aside_of(final_folder);
+  const std::string label = "save of " + job.tag;
+  std::vector<Outcome> outcomes;
+  bool failed = false;
+  const auto agree = [&](const Outcome& mine) {
+    outcomes.clear();
+    for (const std::string& text : line_->exchange_texts(to_text(mine), label)) outcomes.push_back(outcome_of(text));
+    for (size_t rank = 0; rank < outcomes.size() && !failed; ++rank) {
+      if (outcomes[rank].error.empty()) continue;
+      failed = true;
+      job.failure = ErrorReport{
+          fmt::format("the checkpoint '{}' could not be saved (rank {}): {}", job.tag, rank, outcomes[rank].error),
+          job.folder.string(), "earlier checkpoints of this folder are as they were"};
+      if (job.leads) storage::abandon(final_folder);
+    }
+    return !failed;
+  };
+  try {
+    if (!agree(attempt([&](Outcome&) {
+          if (job.leads) storage::create_aside(final_folder);
+        }))) {
+      return;
+    }
+    fault_point();
+    if (!agree(attempt([&](Outcome& mine) {
+          const std::string path = (aside / job.shard).string();
+          if (job.image_bytes > 0) {
+            storage::FileOutput file(path, job.image_bytes);
+            file.append_in_place(image_.data(), job.image_bytes);
+            mine.sum = file.finish();
+          } else {
+            storage::SafetensorsWriter writer(path, job.plan.entries);
+            for (const at::Tensor& tensor : job.plan.tensors) writer.add(tensor);
+            mine.sum = writer.finish();
+          }
+        }))) {
+      return;
+    }
+    fault_point();
+    const std::vector<Outcome> written = outcomes;
+    agree(attempt([&](Outcome&) {
+      if (!job.leads) return;
+      uint64_t bytes = 0;
+      for (size_t rank = 0; rank < written.size(); ++rank) {
+        job.manifest.files.push_back({shard_name(static_cast<int>(rank), job.manifest.world_size), written[rank].sum});
+        bytes += written[rank].sum.bytes;
+      }
+      storage::write_file_atomically(aside / "manifest.json", to_text(job.manifest));
+      fault_point();
+      storage::publish(final_folder);
+      fault_point();
+      storage::write_file_atomically(job.folder / "latest", job.tag + "\n");
+      fault_point();
+      if (job.reports) log_info("saved {} ({})", final_folder.string(), format_bytes(bytes));
+      prune(job.folder, job.retention);
+    }));
+  } catch (const std::exception& error) {  // a rank is gone
+    job.failure = ErrorReport{fmt::format("the checkpoint '{}' could not be saved: {}", job.tag, error.what()),
+                              job.folder.string(), "earlier checkpoints of this folder are as they were"};
+  }
+}
+
+// Whether the copy can be had without pushing others out of memory; said once where it cannot.
+bool Saver::image_fits(const ShardPlan& plan) {
+  const uint64_t bytes = storage::safetensors_header(plan.entries).size() + storage::data_bytes(plan.entries);
+  if (bytes <= image_.capacity()) return true;
+  const uint64_t available = available_memory();
+  if (bytes <= available / 2) return true;
+  if (!said_memory_) {
+    log_warning(
+        "checkpoints are written at once, not beside training: a copy takes {} of host memory, {} are available",
+        format_bytes(bytes), format_bytes(available));
+  }
+  said_memory_ = true;
+  return false;
+}
+
+std::string Saver::save(const SaveInput& given) {
+  finish();
+  SaveInput input = given;
   if (input.folder.empty()) {
     throw Error(ErrorKind::kUsage, {"the folder to save to is empty", "save_checkpoint", "name a folder"});
   }
-  const int rank = input.model.world().rank();
-  const std::filesystem::path final_folder = input.folder / input.tag;
-  const std::filesystem::path aside = storage::aside_of(final_folder);
-  const std::string label = "save of " + input.tag;
+  input.tag = agreed_tag(input);
+  check_tag(input.tag);
+  job_ = std::make_unique<Job>();
+  Job& job = *job_;
+  job.folder = input.folder;
+  job.tag = input.tag;
+  job.leads = input.options.node_local ? world_.local_rank() == 0 : world_.rank() == 0;
+  job.reports = world_.rank() == 0;
+  job.shard = shard_name(world_.rank(), world_.size());
+  job.manifest = plan_manifest(input);
+  job.retention = input.options.retention;
+  job.plan = plan_shard(input);
+  if (job.reports && !said_sizes_) log_info("a checkpoint takes {}", describe_sizes(input));
+  said_sizes_ = true;
 
-  agree(input, rank == 0 ? outcome_of([&] { storage::create_aside(final_folder); }) : "", label);
-  agree(input, outcome_of([&] { write_shard(input, aside / shard_name(rank, input.model.world().size())); }), label);
-  agree(input,
-        rank == 0 ? outcome_of([&] {
-          const Manifest manifest = make_manifest(input, aside);
-          storage::write_file_atomically(aside / "manifest.json", to_text(manifest));
-          storage::publish(final_folder);
-          storage::write_file_atomically(input.folder / "latest", input.tag + "\n");
-          uint64_t bytes = 0;
-          for (const ShardFile& file : manifest.files) bytes += file.bytes;
-          log_info("saved {} ({})", final_folder.string(), format_bytes(bytes));
-        })
-                  : "",
-        label);
-  return final_folder.string();
+  if (input.options.in_background && image_fits(job.plan)) {
+    job.image_bytes = copy_into(image_, job.plan);
+    job.plan = {};
+    thread_ = std::thread([this, &job] {
+      run(job);
+      job.done = true;
+    });
+  } else {
+    run(job);
+    if (job.failure) {
+      const Error error(ErrorKind::kMachine, *job.failure);
+      job_.reset();
+      throw error;
+    }
+  }
+  return (input.folder / input.tag).string();
+}
+
+void Saver::throw_failure() {
+  if (job_ && thread_.joinable() && job_->done) finish();
+}
+
+void Saver::finish() {
+  if (!thread_.joinable()) return;
+  thread_.join();
+  const auto failure = job_->failure;
+  job_.reset();
+  if (failure) throw SaveFailed(ErrorKind::kMachine, *failure);
 }
 
 }  // namespace tessera::checkpoint

@@ -1,39 +1,95 @@
 #include "tessera/checkpoint/tensor_source.h"
 
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/storage/safetensors.h"
 
 namespace tessera::checkpoint {
+namespace {
+
+constexpr int64_t kChunk = 1 << 20;  // elements that are converted at a time
+
+}  // namespace
 
 TensorSource::TensorSource(std::filesystem::path folder, const Manifest& manifest)
     : folder_(std::move(folder)), manifest_(manifest) {}
 
-TensorSource::~TensorSource() = default;
+TensorSource::Shard& TensorSource::shard(size_t file) {
+  auto& shard = shards_[file];
+  if (shard) return *shard;
+  const ShardFile& stored = manifest_.files[file];
+  const std::string path = (folder_ / stored.name).string();
+  if (manifest_.node_local && !std::filesystem::exists(path)) {
+    throw Error(ErrorKind::kData,
+                {"the shard file is on the disk of another host", path,
+                 "resume with the same ranks on the same hosts, or gather the checkpoint's files in one folder"});
+  }
+  {
+    storage::CheckedFile bytes(path, stored.sum);
+    std::array<char, 8> prefix;  // checks the block before the header is read
+    bytes.read(0, std::min<uint64_t>(prefix.size(), stored.sum.bytes), prefix.data());
+  }
+  shard.reset(new Shard{storage::SafetensorsFile(path), storage::CheckedFile(path, stored.sum)});
+  return *shard;
+}
 
-const storage::SafetensorsFile& TensorSource::file(size_t index) {
-  auto& file = files_[index];
-  if (!file) file = std::make_unique<storage::SafetensorsFile>((folder_ / manifest_.files[index].name).string());
-  return *file;
+const storage::TensorEntry& TensorSource::entry(Shard& shard, const std::string& name, int64_t numel) const {
+  const auto found = shard.header.entries().find(name);
+  if (found == shard.header.entries().end() || found->second.numel() != numel) {
+    throw Error(ErrorKind::kData, {"the shard file does not hold '" + name + "' as its manifest says",
+                                   shard.header.path(), "name an earlier checkpoint of the same folder"});
+  }
+  return found->second;
+}
+
+void TensorSource::read_entry(Shard& shard, const storage::TensorEntry& entry, int64_t first, at::Tensor into) {
+  const auto size = static_cast<int64_t>(c10::elementSize(entry.dtype));
+  const auto place = [&](int64_t element) {
+    return shard.header.data_begin() + entry.begin + static_cast<uint64_t>((first + element) * size);
+  };
+  if (into.scalar_type() == entry.dtype && into.is_contiguous() && into.device().is_cpu()) {
+    return shard.bytes.read(place(0), into.nbytes(), into.mutable_data_ptr());
+  }
+  const at::Tensor chunk = at::empty({std::min(kChunk, into.numel())}, entry.dtype);
+  for (int64_t at = 0; at < into.numel(); at += kChunk) {
+    const at::Tensor part = chunk.narrow(0, 0, std::min(kChunk, into.numel() - at));
+    shard.bytes.read(place(at), part.nbytes(), part.mutable_data_ptr());
+    into.narrow(0, at, part.numel()).copy_(part);
+  }
 }
 
 void TensorSource::read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into) {
   const StoredTensor& stored = manifest_.tensors.at(tensor);
-  const std::string name = piece_name(kind, tensor);
   const int64_t end = first + into.numel();
   for (const Piece& piece : stored.pieces) {
     const int64_t begin = std::max(first, piece.first);
     const int64_t stop = std::min(end, piece.first + piece.numel);
     if (begin >= stop) continue;
-    const storage::SafetensorsFile& shard = file(piece.file);
-    const auto entry = shard.entries().find(name);
-    if (entry == shard.entries().end() || entry->second.numel() != piece.numel) {
-      throw Error(ErrorKind::kData, {"the shard file does not hold '" + name + "' as its manifest says", shard.path(),
-                                     "name an earlier checkpoint of the same folder"});
-    }
-    into.narrow(0, begin - first, stop - begin).copy_(shard.range(name, begin - piece.first, stop - begin));
+    Shard& from = shard(piece.file);
+    read_entry(from, entry(from, piece_name(kind, tensor), piece.numel), begin - piece.first,
+               into.narrow(0, begin - first, stop - begin));
   }
+}
+
+at::ScalarType TensorSource::dtype(const std::string& tensor, const std::string& kind) {
+  const Piece& piece = manifest_.tensors.at(tensor).pieces.front();
+  return entry(shard(piece.file), piece_name(kind, tensor), piece.numel).dtype;
+}
+
+std::map<std::string, at::Tensor> TensorSource::rank_tensors(int rank) {
+  std::map<std::string, at::Tensor> tensors;
+  Shard& own = shard(static_cast<size_t>(rank));
+  const std::string prefix = piece_name("rank", "");
+  for (const auto& [name, entry] : own.header.entries()) {
+    if (!name.starts_with(prefix)) continue;
+    const at::Tensor value = at::empty({entry.numel()}, entry.dtype);
+    read_entry(own, entry, 0, value);
+    tensors[name.substr(prefix.size())] = value.view(entry.shape);
+  }
+  return tensors;
 }
 
 }  // namespace tessera::checkpoint

@@ -1,5 +1,5 @@
-// Reads runs of elements of a checkpoint's tensors, whichever shard files they lie in. Files are mapped once and stay
-// open. One thread at a time.
+// Reads runs of elements of a checkpoint's tensors, whichever shard files they lie in, and checks every block that it
+// touches. It holds a few blocks of each open file, never a tensor. One thread at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,12 +8,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tessera/checkpoint/manifest.h"
-
-namespace tessera::storage {
-class SafetensorsFile;
-}
+#include "tessera/storage/checked_file.h"
+#include "tessera/storage/safetensors.h"
 
 namespace tessera::checkpoint {
 
@@ -21,17 +20,30 @@ class TensorSource {
  public:
   // Borrows the manifest.
   TensorSource(std::filesystem::path folder, const Manifest& manifest);
-  ~TensorSource();
 
   // into (flat, any floating dtype) = elements [first, first + into.numel()) of that kind of the tensor.
+  // ErrorKind::kData names a shard file that is damaged or not what the manifest says.
   void read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into);
 
-  const storage::SafetensorsFile& file(size_t index);
+  // In which dtype the kind is stored.
+  at::ScalarType dtype(const std::string& tensor, const std::string& kind);
+
+  // The tensors that were one rank's own, by name.
+  std::map<std::string, at::Tensor> rank_tensors(int rank);
 
  private:
+  struct Shard {
+    storage::SafetensorsFile header;
+    storage::CheckedFile bytes;
+  };
+
+  Shard& shard(size_t file);
+  const storage::TensorEntry& entry(Shard& shard, const std::string& name, int64_t numel) const;
+  void read_entry(Shard& shard, const storage::TensorEntry& entry, int64_t first, at::Tensor into);
+
   std::filesystem::path folder_;
   const Manifest& manifest_;
-  std::map<size_t, std::unique_ptr<storage::SafetensorsFile>> files_;
+  std::map<size_t, std::unique_ptr<Shard>> shards_;
 };
 
 }  // namespace tessera::checkpoint

@@ -1,14 +1,28 @@
 // tessera checkpoint: work on saved checkpoints.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/export_hf.h"
+#include "tessera/checkpoint/inspect.h"
+#include "tessera/checkpoint/retention.h"
+#include "tessera/checkpoint/tensor_source.h"
 #include "tessera/cli/commands.h"
+#include "tessera/storage/dtype.h"
 
 namespace tessera::cli {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCheckpointHelp = "A checkpoint, or the folder that holds checkpoints";
 
 struct ExportOptions {
   std::string checkpoint;
@@ -24,14 +38,101 @@ at::ScalarType dtype_of(const std::string& name) {
   throw Error(ErrorKind::kUsage, {"there is no dtype '" + name + "'", "--dtype", "use fp32, bf16 or fp16"});
 }
 
-}  // namespace
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-void add_checkpoint_command(CLI::App& app, int&) {
-  CLI::App* command = app.add_subcommand("checkpoint", "Export checkpoints");
-  command->require_subcommand(1);
+void require_folder(const fs::path& folder) {
+  if (fs::is_directory(folder)) return;
+  throw Error(ErrorKind::kUsage,
+              {"there is no such folder", folder.string(), "name the folder that holds checkpoints"});
+}
+
+std::string step_text(const checkpoint::Manifest& manifest) {
+  const auto step = manifest.engine_state.find("global_steps");
+  return step == manifest.engine_state.end() ? "?" : step->dump();
+}
+
+// One line a checkpoint, the newest first.
+void list_checkpoints(const fs::path& folder) {
+  require_folder(folder);
+  const std::string latest = checkpoint::read_latest(folder);
+  const auto tags = checkpoint::tags_of(folder);
+  if (tags.empty()) print("no checkpoints\n");
+  for (const std::string& tag : tags) {
+    const std::string mark = tag == latest ? "latest" : "";
+    try {
+      const checkpoint::Manifest manifest = checkpoint::read_manifest(folder / tag);
+      print(fmt::format("{:<24} step {:>8} {:>10} {:>3} file{} {}\n", tag, step_text(manifest),
+                        format_bytes(checkpoint::total_bytes(manifest)), manifest.files.size(),
+                        manifest.files.size() == 1 ? " " : "s", mark));
+    } catch (const Error& error) {
+      print(fmt::format("{:<24} DAMAGED: {} {}\n", tag, error.report().what, mark));
+    }
+  }
+}
+
+void show_checkpoint(const fs::path& path) {
+  const fs::path folder = checkpoint::resolve(path);
+  const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
+  checkpoint::TensorSource source(folder, manifest);
+  print(fmt::format("{}\n  step {}, saved by {} rank{}{}{}\n", folder.string(), step_text(manifest),
+                    manifest.world_size, manifest.world_size == 1 ? "" : "s",
+                    manifest.trainable_only ? ", trainable parameters only" : "",
+                    manifest.node_local ? ", each host's files on its own disk" : ""));
+  print(fmt::format("  engine state  {}\n  client state  {}\n", manifest.engine_state.dump(),
+                    manifest.client_state.dump()));
+  for (const auto& file : manifest.files) print(fmt::format("  {}  {}\n", file.name, format_bytes(file.sum.bytes)));
+  print("\n");
+  for (const auto& [name, tensor] : manifest.tensors) {
+    std::vector<std::string> kinds;
+    for (const std::string& kind : tensor.kinds) {
+      kinds.push_back(fmt::format("{} {}", kind, storage::safetensors_name(source.dtype(name, kind))));
+    }
+    std::vector<std::string> parts;
+    for (const checkpoint::Piece& piece : tensor.pieces) {
+      parts.push_back(tensor.pieces.size() == 1 ? fmt::format("rank {}", piece.file)
+                                                : fmt::format("rank {}: {}+{}", piece.file, piece.first, piece.numel));
+    }
+    print(fmt::format("{} [{}]  {}  {}\n", name, fmt::join(tensor.shape, ", "), fmt::join(kinds, ", "),
+                      fmt::join(parts, ", ")));
+  }
+  for (const auto& [alias, name] : manifest.aliases) print(fmt::format("{} = {}\n", alias, name));
+}
+
+void verify_checkpoint(const fs::path& path) {
+  const fs::path folder = checkpoint::resolve(path);
+  const auto findings = checkpoint::verify(folder);
+  if (findings.empty()) {
+    print(fmt::format("{} is whole\n", folder.string()));
+    return;
+  }
+  throw Error(ErrorKind::kData, {fmt::format("{}", fmt::join(findings, "\n  and ")), folder.string(),
+                                 "resume from an earlier checkpoint of the same folder"});
+}
+
+// Returns the exit code: 0 when nothing differs, 1 otherwise, as diff does.
+int diff_checkpoints(const fs::path& a, const fs::path& b) {
+  const auto differences = checkpoint::compare(a, b);
+  for (const auto& each : differences) {
+    print(fmt::format("{} {}: {}", each.kind, each.tensor, each.what));
+    if (each.elements > 0) {
+      print(
+          fmt::format(", {} element{}, by {:.3g} at most", each.elements, each.elements == 1 ? "" : "s", each.largest));
+    }
+    print("\n");
+  }
+  if (differences.empty()) print("no difference\n");
+  return differences.empty() ? 0 : 1;
+}
+
+void prune_checkpoints(const fs::path& folder, const checkpoint::Retention& retention) {
+  require_folder(folder);
+  for (const std::string& tag : checkpoint::prune(folder, retention)) print(fmt::format("removed {}\n", tag));
+}
+
+void add_export(CLI::App& command) {
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* exporting = command->add_subcommand("export", "Write a Hugging Face folder");
-  exporting->add_option("DIR", options->checkpoint, "A checkpoint, or the folder that holds checkpoints")->required();
+  CLI::App* exporting = command.add_subcommand("export", "Write a Hugging Face folder");
+  exporting->add_option("DIR", options->checkpoint, kCheckpointHelp)->required();
   exporting->add_option("--to", options->output, "The folder to write")->required();
   exporting->add_option("--model", options->model,
                         "The folder that training began from, for config.json and tokenizer; known from the checkpoint "
@@ -44,6 +145,43 @@ void add_checkpoint_command(CLI::App& app, int&) {
                            .dtype = dtype_of(options->dtype)});
     log_info("wrote {}", options->output);
   });
+}
+
+}  // namespace
+
+void add_checkpoint_command(CLI::App& app, int& code) {
+  CLI::App* command = app.add_subcommand("checkpoint", "List, check, compare, export and remove checkpoints");
+  command->require_subcommand(1);
+  const auto path = [](CLI::App* to, const char* name, const char* help) {
+    auto value = std::make_shared<std::string>();
+    to->add_option(name, *value, help)->required();
+    return value;
+  };
+  CLI::App* listing = command->add_subcommand("ls", "The checkpoints of a folder, the newest first");
+  listing->callback(
+      [folder = path(listing, "DIR", "The folder that holds checkpoints")] { list_checkpoints(*folder); });
+
+  CLI::App* showing = command->add_subcommand("show", "Tensors, dtypes, which rank holds what, sizes, state");
+  showing->callback([folder = path(showing, "DIR", kCheckpointHelp)] { show_checkpoint(*folder); });
+
+  CLI::App* verifying = command->add_subcommand("verify", "Read every byte and compare it with its checksum");
+  verifying->callback([folder = path(verifying, "DIR", kCheckpointHelp)] { verify_checkpoint(*folder); });
+
+  CLI::App* diffing = command->add_subcommand("diff", "Which tensors of two checkpoints differ, and by how much");
+  const auto a = path(diffing, "A", kCheckpointHelp), b = path(diffing, "B", kCheckpointHelp);
+  diffing->callback([a, b, &code] { code = diff_checkpoints(*a, *b); });
+
+  auto retention = std::make_shared<checkpoint::Retention>();
+  CLI::App* pruning = command->add_subcommand("prune", "Remove old checkpoints and what interrupted saves left");
+  const auto folder = path(pruning, "DIR", "The folder that holds checkpoints");
+  pruning->add_option("--keep-last", retention->keep_last, "How many of the newest stay; 0: all")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  pruning->add_option("--keep-every", retention->keep_every, "Also keep those whose step is a multiple of this")
+      ->check(CLI::NonNegativeNumber);
+  pruning->callback([folder, retention] { prune_checkpoints(*folder, *retention); });
+
+  add_export(*command);
 }
 
 }  // namespace tessera::cli

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -64,6 +65,12 @@ std::shared_ptr<Communicator> Communicator::alone() { return std::make_shared<Co
 
 std::shared_ptr<Communicator> Communicator::with_channel(const std::string& name) {
   return std::shared_ptr<Communicator>(new Communicator(*this, name));
+}
+
+std::shared_ptr<Communicator> Communicator::for_another_thread(const std::string& name) {
+  auto channel = with_channel(name);
+  if (connection_) channel->own_store_ = std::make_shared<OwnStore>(OwnStore{connection_->store->clone()});
+  return channel;
 }
 
 // Every rank counts its collectives, so the same tag means the same collective of the same thing in the same turn.
@@ -259,32 +266,56 @@ Collective Communicator::start_receive(at::Tensor buffer, int from, const std::s
   return Collective([this, messages, operation] { wait(*messages, operation); });
 }
 
+// False once the time-out has passed. cancel() ends it, which the store's own wait cannot offer.
+bool Communicator::look_until(const std::vector<std::string>& keys) const {
+  const auto deadline = steady_clock::now() + connection_->timeout;
+  milliseconds pause(1);
+  while (!own_store_->store->check(keys)) {
+    if (cancelled_) {
+      throw Error(ErrorKind::kPeer, {"given up, because this rank ends", fmt::format("rank {}", world_.rank), ""});
+    }
+    if (steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, milliseconds(10));
+  }
+  return true;
+}
+
+// keys[r]: what rank r should have set.
+void Communicator::explain_missing(const std::vector<std::string>& keys, const std::string& label) const {
+  std::vector<size_t> missing;
+  try {
+    c10d::Store& store = own_store_ ? *own_store_->store : *connection_->store;
+    for (size_t rank = 0; rank < keys.size(); ++rank) {
+      if (!store.check({keys[rank]})) missing.push_back(rank);
+    }
+  } catch (const std::exception&) {  // the store is gone, so rank 0 is
+    throw Error(ErrorKind::kPeer, {fmt::format("rank 0 went away during '{}'", label),
+                                   fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
+  }
+  throw Error(ErrorKind::kPeer, {fmt::format("rank {} did not reach '{}' within {}", fmt::join(missing, ", rank "),
+                                             label, format_duration(connection_->timeout)),
+                                 fmt::format("rank {}", world_.rank), "look at that rank's output"});
+}
+
 std::vector<std::string> Communicator::exchange_texts(const std::string& text, const std::string& label) {
   if (!connection_) return {text};
   const std::string prefix = fmt::format("exchange/{}/{}/{}", channel_, store_turn_++, label);
-  const auto key = [&](int rank) { return fmt::format("{}/{}", prefix, rank); };
   std::vector<std::string> keys;
-  for (int rank = 0; rank < world_.size; ++rank) keys.push_back(key(rank));
+  for (int rank = 0; rank < world_.size; ++rank) keys.push_back(fmt::format("{}/{}", prefix, rank));
+  c10d::Store& store = own_store_ ? *own_store_->store : *connection_->store;
   try {
-    connection_->store->set(key(world_.rank), "=" + text);  // '=': the store refuses empty values in places
-    connection_->store->wait(keys, connection_->timeout);
+    store.set(keys[world_.rank], "=" + text);  // '=': the store refuses empty values in places
+    if (!own_store_) store.wait(keys, connection_->timeout);
+    if (own_store_ && !look_until(keys)) explain_missing(keys, label);
     std::vector<std::string> texts;
-    for (const std::string& each : keys) texts.push_back(connection_->store->get_to_str(each).substr(1));
+    for (const std::string& each : keys) texts.push_back(store.get_to_str(each).substr(1));
     // The last reader of a turn could delete its keys; a run has few of them, so they stay until the store closes.
     return texts;
-  } catch (const std::exception& error) {
-    std::vector<int> missing;
-    try {
-      for (int rank = 0; rank < world_.size; ++rank) {
-        if (!connection_->store->check({key(rank)})) missing.push_back(rank);
-      }
-    } catch (const std::exception&) {  // the store is gone, so rank 0 is
-      throw Error(ErrorKind::kPeer, {fmt::format("rank 0 went away during '{}'", label),
-                                     fmt::format("rank {}", world_.rank), "look at the end of that rank's output"});
-    }
-    throw Error(ErrorKind::kPeer, {fmt::format("rank {} did not reach '{}' within {}", fmt::join(missing, ", rank "),
-                                               label, format_duration(connection_->timeout)),
-                                   fmt::format("rank {}", world_.rank), "look at that rank's output"});
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    explain_missing(keys, label);
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -62,6 +63,11 @@ class Communicator {
   // same order.
   std::shared_ptr<Communicator> with_channel(const std::string& name);
 
+  // A channel for another thread, for exchange_texts and barrier only: it talks to the store over a connection of its
+  // own, so that neither thread waits for the other. cancel() makes a wait of that thread end with an error.
+  std::shared_ptr<Communicator> for_another_thread(const std::string& name);
+  void cancel() { cancelled_ = true; }
+
   // full (size * slice.numel()) = every rank's slice in rank order. `slice` may lie inside `full` at its own place.
   Collective start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label);
 
@@ -100,6 +106,8 @@ class Communicator {
 
   Collective start_reduce_piece(at::Tensor slice_piece, const at::Tensor& full, int64_t offset, double scale,
                                 const std::string& label);
+  bool look_until(const std::vector<std::string>& keys) const;
+  [[noreturn]] void explain_missing(const std::vector<std::string>& keys, const std::string& label) const;
   int32_t next_tag(const std::string& operation);
   Message send(at::Tensor buffer, int to, int32_t tag) const;
   Message receive(at::Tensor buffer, int from, int32_t tag) const;
@@ -109,6 +117,9 @@ class Communicator {
   World world_;
   std::shared_ptr<Connection> connection_;  // null in a world of one
   std::string channel_;
+  struct OwnStore;
+  std::shared_ptr<OwnStore> own_store_;
+  std::atomic<bool> cancelled_ = false;
   int64_t turn_ = 0;
   int64_t store_turn_ = 0;
 };

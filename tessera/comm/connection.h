@@ -18,4 +18,9 @@ struct Communicator::Connection {
   int64_t bytes_sent = 0;
 };
 
+// A connection to the store that only one channel uses.
+struct Communicator::OwnStore {
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
 }  // namespace tessera::comm

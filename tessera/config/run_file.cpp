@@ -116,6 +116,8 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.training.eval_steps = number("training.eval_steps");
   run.training.save_steps = number("training.save_steps");
   run.training.keep_last = number("training.keep_last");
+  run.training.keep_every = number("training.keep_every");
+  run.training.async_save = value_of(run, "training.async_save").get<bool>();
   run.training.device = text("training.device");
   run.training.activation_checkpointing = value_of(run, "training.activation_checkpointing").get<bool>();
 

@@ -49,6 +49,8 @@ struct RunFile {
     int64_t eval_steps = 0;                 // evaluate every so many optimizer steps; 0: at the end of each epoch
     int64_t save_steps = 0;                 // save every so many optimizer steps; 0: at the end of each epoch
     int64_t keep_last = 2;                  // checkpoints that are kept; 0: all
+    int64_t keep_every = 0;                 // and those whose step is a multiple of this
+    bool async_save = true;                 // write them beside training
     std::string device = "auto";            // auto, cpu or cuda
     bool activation_checkpointing = false;  // each layer is computed again in backward
   };

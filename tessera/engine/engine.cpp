@@ -47,6 +47,7 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig&
   groups_ = std::move(wiring.groups);
   announcing_ = std::move(wiring.announcing);
   sharded_ = std::move(wiring.sharded);
+  saver_ = std::make_unique<checkpoint::Saver>(*world_);
   for (size_t number = 0; number < announcing_.size(); ++number) {
     if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
   }
@@ -117,6 +118,7 @@ void Engine::step() {
     scaler_.update(/*overflow=*/false);
   }
   apply_schedule();
+  saver_->throw_failure();
 }
 
 void Engine::count_skipped_step(const zero::StepResult& result) {
@@ -147,7 +149,7 @@ void Engine::log_checkpoint_costs() {
 // See schedule.h: the schedule advances with each step that was applied.
 void Engine::apply_schedule() {
   if (!schedule_) return;
-  const int64_t n = applied_steps() - 1 + first_schedule_step_;
+  const int64_t n = applied_steps() - schedule_begins_after_ - 1 + first_schedule_step_;
   for (size_t index = 0; index < groups_.size(); ++index) {
     const optim::ScheduledValues values = schedule_->at(n, initial_groups_[index], index);
     groups_[index].lr = values.lr;
@@ -161,11 +163,22 @@ nlohmann::json Engine::state() const {
           {"global_steps", global_steps_},
           {"global_samples", global_samples_},
           {"skipped_steps", skipped_steps_},
+          {"schedule_begins_after", schedule_begins_after_},
           {"loss_scaler", scaler_.state()}};
 }
 
+checkpoint::SaveOptions Engine::save_options() const {
+  using checkpoint::TagValidation;
+  const config::Json& validation = config_.value("checkpoint.tag_validation");
+  return {.in_background = config_.value("checkpoint.async_save") == true,
+          .node_local = config_.value("checkpoint.use_node_local_storage") == true,
+          .tag_validation = validation == "Fail"     ? TagValidation::kFail
+                            : validation == "Ignore" ? TagValidation::kIgnore
+                                                     : TagValidation::kWarn};
+}
+
 std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
-                                    const nlohmann::json& client_state) {
+                                    const nlohmann::json& client_state, const checkpoint::SaveOptions& options) {
   if (gradients_pending_ || micro_steps_ % config_.batch.accumulation != 0) {
     if (!boundary_override_) {
       throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of a gradient accumulation would lose gradients",
@@ -174,25 +187,32 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
   }
   std::map<std::string, at::Tensor> own = zero::rank_state(*sharded_, *optimizer_);
   own["random_state"] = engine::random_state();
-  return checkpoint::save({.folder = folder,
-                           .tag = tag.empty() ? fmt::format("global_step{}", global_steps_) : tag,
-                           .model = *sharded_,
-                           .optimizer_states = optimizer_->state_names(),
-                           .optimizer_numbers = optimizer_->number_names(),
-                           .engine_state = state(),
-                           .client_state = client_state,
-                           .rank_tensors = std::move(own)});
+  return saver_->save({.folder = folder,
+                       .tag = tag.empty() ? fmt::format("global_step{}", global_steps_) : tag,
+                       .model = *sharded_,
+                       .optimizer_states = optimizer_->state_names(),
+                       .optimizer_numbers = optimizer_->number_names(),
+                       .engine_state = state(),
+                       .client_state = client_state,
+                       .rank_tensors = std::move(own),
+                       .options = options});
 }
 
-std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag) {
+std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag,
+                                                        const checkpoint::LoadOptions& options) {
+  saver_->finish();
   const auto loaded = checkpoint::load({.folder = folder,
                                         .tag = tag,
                                         .model = *sharded_,
                                         .optimizer_states = optimizer_->state_names(),
-                                        .optimizer_numbers = optimizer_->number_names()});
+                                        .optimizer_numbers = optimizer_->number_names(),
+                                        .options = options});
   if (!loaded) return std::nullopt;
-  zero::restore_rank_state(*sharded_, *optimizer_, loaded->rank_tensors);
+  if (options.optimizer_states && !options.weights_only) {
+    zero::restore_rank_state(*sharded_, *optimizer_, loaded->rank_tensors);
+  }
   zero::publish_parameters(*sharded_);
+  if (options.weights_only) return LoadedCheckpoint{loaded->path, loaded->client_state};
   micro_steps_ = loaded->engine_state.at("micro_steps");
   global_steps_ = loaded->engine_state.at("global_steps");
   global_samples_ = loaded->engine_state.at("global_samples");
@@ -201,9 +221,11 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
   const auto random = loaded->rank_tensors.find("random_state");
   if (random != loaded->rank_tensors.end()) {
     engine::set_random_state(random->second);
-  } else if (world_->rank() == 0) {
+  } else if (world_->rank() == 0 && options.optimizer_states) {
     log_info("the checkpoint was made by another number of ranks: random numbers (dropout) continue from the seed");
   }
+  schedule_begins_after_ =
+      options.schedule ? int64_t{loaded->engine_state.value("schedule_begins_after", 0)} : applied_steps();
   apply_schedule();
   return LoadedCheckpoint{loaded->path, loaded->client_state};
 }

@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/config/ds_config.h"
 #include "tessera/engine/autocast.h"
@@ -83,12 +84,23 @@ class Engine : public nn::UnitObserver {
   // Takes the boundary out of the engine's counting: call before backward of each micro step.
   void set_gradient_accumulation_boundary(bool boundary) { boundary_override_ = boundary; }
 
-  // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/checkpoint.h.
+  // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/checkpoint.h. A save in the
+  // background that fails is a checkpoint::SaveFailed from the end of a later step(), which has done its work by then,
+  // or from finish_saving(), which waits for it.
   std::string save_checkpoint(const std::string& folder, const std::string& tag = "",
-                              const nlohmann::json& client_state = nlohmann::json::object());
+                              const nlohmann::json& client_state = nlohmann::json::object()) {
+    return save_checkpoint(folder, tag, client_state, save_options());
+  }
+  std::string save_checkpoint(const std::string& folder, const std::string& tag, const nlohmann::json& client_state,
+                              const checkpoint::SaveOptions& options);
+  void finish_saving() { saver_->finish(); }
+
+  // As the configuration's block `checkpoint` says.
+  checkpoint::SaveOptions save_options() const;
 
   // `tag` empty: the one that `latest` names; nothing when the folder has no checkpoint at all.
-  std::optional<LoadedCheckpoint> load_checkpoint(const std::string& folder, const std::string& tag = "");
+  std::optional<LoadedCheckpoint> load_checkpoint(const std::string& folder, const std::string& tag = "",
+                                                  const checkpoint::LoadOptions& options = {});
 
   // Of the last step that was taken: global L2 norm before clipping; infinite or NaN when the step was skipped.
   double get_global_grad_norm() const { return last_grad_norm_; }
@@ -142,8 +154,10 @@ class Engine : public nn::UnitObserver {
   std::vector<optim::ParamGroup> groups_;
   std::vector<nn::UnitModuleBase*> announcing_;
   std::shared_ptr<zero::ShardedModel> sharded_;
+  std::unique_ptr<checkpoint::Saver> saver_;
   optim::LossScaler scaler_;
-  int64_t first_schedule_step_ = 0;  // scheduler.params.last_batch_iteration + 1
+  int64_t first_schedule_step_ = 0;    // scheduler.params.last_batch_iteration + 1
+  int64_t schedule_begins_after_ = 0;  // applied steps
 
   std::optional<bool> boundary_override_;
   bool gradients_pending_ = false;  // backward has run since the last step

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "tessera/base/error.h"
+#include "tessera/base/fault_point.h"
 
 namespace tessera::storage {
 namespace fs = std::filesystem;
@@ -55,6 +56,7 @@ void publish(const fs::path& final_folder) {
     fs::remove_all(old, error);
     fs::rename(final_folder, old, error);
     if (error) machine_refused("the earlier folder cannot be moved away", error.value(), final_folder);
+    fault_point();
   }
   fs::rename(aside, final_folder, error);
   if (error) machine_refused("the folder cannot be renamed", error.value(), aside);
@@ -83,6 +85,7 @@ void write_file_atomically(const fs::path& path, const std::string& text) {
     }
     done += static_cast<size_t>(written);
   }
+  fault_point();
   const int synced = fsync(fd);
   const int error_number = errno;
   close(fd);

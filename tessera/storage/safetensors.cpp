@@ -27,13 +27,15 @@ uint64_t byte_count(at::ScalarType dtype, int64_t numel) {
   return static_cast<uint64_t>(numel) * c10::elementSize(dtype);
 }
 
-}  // namespace
-
-int64_t TensorEntry::numel() const {
+int64_t numel_of(const std::vector<int64_t>& shape) {
   int64_t product = 1;
   for (const int64_t size : shape) product *= size;
   return product;
 }
+
+}  // namespace
+
+int64_t TensorEntry::numel() const { return numel_of(shape); }
 
 struct SafetensorsFile::Mapping {
   const char* data = nullptr;
@@ -151,68 +153,49 @@ at::Tensor SafetensorsFile::range(const std::string& name, int64_t first, int64_
       const_cast<char*>(begin), {numel}, [mapping = mapping_](void*) {}, options);
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<PlannedTensor> plan,
-                                     const std::map<std::string, std::string>& metadata)
-    : path_(path), plan_(std::move(plan)) {
-  nlohmann::ordered_json header;
+uint64_t data_bytes(const std::vector<PlannedTensor>& plan) {
+  uint64_t bytes = 0;
+  for (const PlannedTensor& planned : plan) bytes += byte_count(planned.dtype, numel_of(planned.shape));
+  return bytes;
+}
+
+std::string safetensors_header(const std::vector<PlannedTensor>& plan,
+                               const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
-  for (const PlannedTensor& planned : plan_) {
-    const TensorEntry entry{.dtype = planned.dtype, .shape = planned.shape, .begin = offset, .end = 0};
-    const uint64_t end = offset + byte_count(planned.dtype, entry.numel());
+  for (const PlannedTensor& planned : plan) {
+    const uint64_t end = offset + byte_count(planned.dtype, numel_of(planned.shape));
     header[planned.name] = {
         {"dtype", safetensors_name(planned.dtype)}, {"shape", planned.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text = header.is_null() ? "{}" : header.dump();
+  std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data begins aligned
-
-  fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
-    throw Error(ErrorKind::kMachine, {"the file cannot be created: " + errno_text(errno), path_, ""});
-  }
   const uint64_t header_bytes = text.size();
-  write_all(&header_bytes, kPrefixBytes);
-  write_all(text.data(), text.size());
+  std::string prefix(kPrefixBytes, '\0');
+  std::memcpy(prefix.data(), &header_bytes, kPrefixBytes);
+  return prefix + text;
 }
 
-SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ >= 0) close(fd_);
-}
-
-void SafetensorsWriter::write_all(const void* bytes, size_t count) {
-  const char* from = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t written = write(fd_, from, count);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      throw Error(ErrorKind::kMachine,
-                  {"writing failed: " + errno_text(errno), path_, "free some space or choose another folder"});
-    }
-    from += written;
-    count -= static_cast<size_t>(written);
-  }
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<PlannedTensor> plan,
+                                     const std::map<std::string, std::string>& metadata)
+    : plan_(std::move(plan)), output_(path, safetensors_header(plan_, metadata).size() + data_bytes(plan_)) {
+  const std::string header = safetensors_header(plan_, metadata);
+  output_.append(header.data(), header.size());
 }
 
 void SafetensorsWriter::add(const at::Tensor& tensor) {
   TESSERA_INVARIANT(next_ < plan_.size());
   const PlannedTensor& planned = plan_[next_++];
-  const TensorEntry entry{.dtype = planned.dtype, .shape = planned.shape, .begin = 0, .end = 0};
-  TESSERA_INVARIANT(tensor.scalar_type() == planned.dtype && tensor.numel() == entry.numel());
+  TESSERA_INVARIANT(tensor.scalar_type() == planned.dtype && tensor.numel() == numel_of(planned.shape));
   const at::Tensor bytes = tensor.detach().cpu().contiguous();
-  write_all(bytes.const_data_ptr(), bytes.nbytes());
+  output_.append(bytes.const_data_ptr(), bytes.nbytes());
 }
 
-void SafetensorsWriter::finish() {
+FileSum SafetensorsWriter::finish() {
   TESSERA_INVARIANT(next_ == plan_.size());
-  const int synced = fsync(fd_);
-  const int error_number = errno;
-  const int closed = close(fd_);
-  fd_ = -1;
-  if (synced != 0 || closed != 0) {
-    throw Error(ErrorKind::kMachine, {"writing failed: " + errno_text(synced != 0 ? error_number : errno), path_,
-                                      "free some space or choose another folder"});
-  }
+  return output_.finish();
 }
 
 }  // namespace tessera::storage

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/storage/file_output.h"
+
 namespace tessera::storage {
 
 struct TensorEntry {
@@ -35,6 +37,9 @@ class SafetensorsFile {
   const std::map<std::string, TensorEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
+
+  // Where the tensors' bytes begin in the file.
+  uint64_t data_begin() const { return data_begin_; }
 
   // A tensor over the mapped file: nothing is read until it is touched. It shares ownership of the mapping. Read only:
   // writing to it is a fault. ErrorKind::kData when there is no such tensor.
@@ -61,29 +66,30 @@ struct PlannedTensor {
   std::vector<int64_t> shape;
 };
 
+// What comes before the tensors' bytes: the length of the header, and the header.
+std::string safetensors_header(const std::vector<PlannedTensor>& plan,
+                               const std::map<std::string, std::string>& metadata = {});
+
+// Of the tensors' bytes together.
+uint64_t data_bytes(const std::vector<PlannedTensor>& plan);
+
 class SafetensorsWriter {
  public:
-  // Creates the file and writes the header. Tensors follow in the order planned.
+  // Creates the file, as large as it will be, and writes the header. Tensors follow in the order planned.
   SafetensorsWriter(const std::string& path, std::vector<PlannedTensor> plan,
                     const std::map<std::string, std::string>& metadata = {});
-  ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   // The next planned tensor; same dtype and numel as planned, any device, contiguous or not.
   void add(const at::Tensor& tensor);
 
   // Flushes to the disk (fsync) and closes. All planned tensors must have been added. ErrorKind::kMachine with errno
-  // and path when the disk refuses (full, read only, …), here or in add.
-  void finish();
+  // and path when the disk refuses (full, read only, …), here or before.
+  FileSum finish();
 
  private:
-  void write_all(const void* bytes, size_t count);
-
-  std::string path_;
-  int fd_ = -1;
   std::vector<PlannedTensor> plan_;
   size_t next_ = 0;
+  FileOutput output_;
 };
 
 }  // namespace tessera::storage

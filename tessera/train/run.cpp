@@ -224,7 +224,8 @@ void train_here(const RunOptions& options, const config::RunFile& run,
                    .max_steps = max_steps,
                    .eval_steps = run.training.eval_steps,
                    .save_steps = run.training.save_steps,
-                   .keep_last = run.training.keep_last,
+                   .retention = {.keep_last = run.training.keep_last, .keep_every = run.training.keep_every},
+                   .async_save = run.training.async_save,
                    .resume = options.resume});
   const TrainerReport report = trainer.run();
   const auto memory =

@@ -41,7 +41,7 @@ void Trainer::resume() {
     tag = folder.filename().string();
     folder = folder.parent_path();
   }
-  const auto loaded = parts_.engine.load_checkpoint(folder.string(), tag);
+  const auto loaded = parts_.engine.load_checkpoint(folder.string(), tag, {.fall_back = automatic});
   if (!loaded) {
     if (automatic) {
       if (parts_.engine.world().rank() == 0)
@@ -98,7 +98,11 @@ LossSum Trainer::take_step(const data::StepBatches& batches) {
     engine.set_gradient_accumulation_boundary(micro + 1 == batches.micro_batches.size());
     const at::Tensor loss = masked_loss_sum(engine, batch);
     engine.backward(loss * scale);
-    engine.step();
+    try {
+      engine.step();
+    } catch (const checkpoint::SaveFailed& error) {  // the step is taken
+      report_failed_save(error);
+    }
     mine.loss += loss.item<double>();
     mine.target_tokens += batch.target_tokens;
     mine.tokens += batch.tokens;
@@ -120,8 +124,34 @@ void Trainer::save() {
                                 {"architecture", "BertForMaskedLM"},
                                 {"model_folder", fs::absolute(options_.model).string()}};
   const fs::path folder = options_.output / "checkpoints";
-  last_saved_ = parts_.engine.save_checkpoint(folder.string(), "", state);
-  if (parts_.engine.world().rank() == 0) checkpoint::keep_newest(folder, options_.keep_last);
+  checkpoint::SaveOptions how = parts_.engine.save_options();
+  how.in_background = options_.async_save;
+  how.retention = options_.retention;
+  finish_saving();
+  saving_ = (folder / fmt::format("global_step{}", parts_.engine.global_steps())).string();
+  try {
+    parts_.engine.save_checkpoint(folder.string(), "", state, how);
+    if (!how.in_background) last_saved_ = saving_;
+  } catch (const Error& error) {
+    report_failed_save(error);
+  }
+}
+
+// Training goes on without the checkpoint: the earlier ones are as they were, and the next may succeed.
+void Trainer::report_failed_save(const Error& error) {
+  if (error.kind() != ErrorKind::kMachine) throw error;
+  save_failure_ = error;
+  saving_.clear();
+  if (parts_.engine.world().rank() == 0) log_error("{}\ntraining goes on", error.what());
+}
+
+void Trainer::finish_saving() {
+  try {
+    parts_.engine.finish_saving();
+    if (!saving_.empty()) last_saved_ = saving_;
+  } catch (const checkpoint::SaveFailed& error) {
+    report_failed_save(error);
+  }
 }
 
 // A signal may reach the ranks between different steps, so they agree on the step that ends.
@@ -199,6 +229,8 @@ TrainerReport Trainer::run() {
   }
   progress.reset();
   if (!saved) save();
+  finish_saving();
+  if (saving_.empty() && save_failure_) throw *save_failure_;  // the last state is not on the disk
   if (report.interrupted && speaks)
     log_info("stopped by a signal after step {}, its state is saved", engine.global_steps());
   if (parts_.eval_dataset != nullptr && !report.interrupted && evaluated_at < engine.global_steps()) {

@@ -30,8 +30,9 @@ struct TrainerOptions {
   int64_t max_steps = 0;        // optimizer steps of the whole run
   int64_t eval_steps = 0;       // 0: at the end of each epoch
   int64_t save_steps = 0;       // 0: at the end of each epoch
-  int64_t keep_last = 2;
-  std::string resume;  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
+  checkpoint::Retention retention = {.keep_last = 2};
+  bool async_save = true;  // write checkpoints beside training
+  std::string resume;      // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
 };
 
 struct TrainerReport {
@@ -64,13 +65,17 @@ class Trainer {
   LossSum take_step(const data::StepBatches& batches);
   double held_back_loss();
   void save();
+  void finish_saving();
+  void report_failed_save(const Error& error);
   bool stop_requested();
 
   TrainerParts parts_;
   TrainerOptions options_;
   SignalInbox inbox_;
   Position position_;
-  std::string last_saved_;
+  std::string last_saved_;             // the newest that is whole
+  std::string saving_;                 // the newest that was begun; empty: it failed
+  std::optional<Error> save_failure_;  // the last
 };
 
 }  // namespace tessera::train

@@ -1,0 +1,123 @@
+#include "tessera/checkpoint/inspect.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/tensor_source.h"
+#include "tessera/storage/checked_file.h"
+
+namespace tessera::checkpoint {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kChunk = 1 << 20;  // elements compared at a time
+
+struct Opened {
+  explicit Opened(const fs::path& path)
+      : folder(resolve(path)), manifest(read_manifest(folder)), source(folder, manifest) {}
+  fs::path folder;
+  Manifest manifest;
+  TensorSource source;
+};
+
+void compare_values(Opened& a, Opened& b, Difference& difference) {
+  const int64_t numel = a.manifest.tensors.at(difference.tensor).numel();
+  for (int64_t first = 0; first < numel; first += kChunk) {
+    const auto read = [&](Opened& from) {
+      const at::Tensor values = at::empty({std::min(kChunk, numel - first)}, at::kDouble);
+      from.source.read(difference.tensor, difference.kind, first, values);
+      return values;
+    };
+    const at::Tensor x = read(a), y = read(b);
+    const at::Tensor same = x.eq(y).logical_or_(x.isnan().logical_and_(y.isnan()));
+    const at::Tensor distance = at::where(same, at::zeros_like(x), x.sub(y).abs_());
+    difference.elements += same.logical_not().sum().item<int64_t>();
+    difference.largest = std::max(difference.largest, distance.max().item<double>());
+  }
+}
+
+}  // namespace
+
+fs::path resolve(const fs::path& path) {
+  if (fs::exists(path / "manifest.json")) return path;
+  const std::string tag = read_latest(path);
+  if (tag.empty()) {
+    throw Error(ErrorKind::kData, {"there is no checkpoint here: neither manifest.json nor latest", path.string(),
+                                   "name a checkpoint's folder or the folder that holds checkpoints"});
+  }
+  return path / tag;
+}
+
+std::vector<std::string> verify(const fs::path& checkpoint) {
+  std::vector<std::string> findings;
+  const auto note = [&](const Error& error) {
+    findings.push_back(error.report().what + " (" + error.report().where + ")");
+  };
+  Manifest manifest;
+  try {
+    manifest = read_manifest(checkpoint);
+  } catch (const Error& error) {
+    note(error);
+    return findings;
+  }
+  for (const ShardFile& file : manifest.files) {
+    const fs::path path = checkpoint / file.name;
+    if (manifest.node_local && !fs::exists(path)) continue;
+    try {
+      storage::CheckedFile(path.string(), file.sum).check_all();
+      const storage::SafetensorsFile header(path.string());
+    } catch (const Error& error) {
+      note(error);
+    }
+  }
+  return findings;
+}
+
+std::vector<Difference> compare(const fs::path& a_path, const fs::path& b_path) {
+  const at::NoGradGuard no_grad;
+  Opened a(a_path), b(b_path);
+  using Entry = std::pair<std::string, std::string>;  // tensor, kind
+  const auto entries = [](const Opened& opened) {
+    std::set<Entry> all;
+    for (const auto& [name, tensor] : opened.manifest.tensors) {
+      for (const std::string& kind : tensor.kinds) all.emplace(name, kind);
+    }
+    return all;
+  };
+  const std::set<Entry> in_a = entries(a), in_b = entries(b);
+  std::set<Entry> all = in_a;
+  all.insert(in_b.begin(), in_b.end());
+  std::vector<Difference> differences;
+  for (const auto& [tensor, kind] : all) {
+    Difference difference{.kind = kind, .tensor = tensor};
+    if (!in_b.contains({tensor, kind})) {
+      difference.what = "only in A";
+    } else if (!in_a.contains({tensor, kind})) {
+      difference.what = "only in B";
+    } else if (a.manifest.tensors.at(tensor).shape != b.manifest.tensors.at(tensor).shape) {
+      difference.what = "shape";
+    } else {
+      compare_values(a, b, difference);
+      if (difference.elements == 0) continue;
+      difference.what = "values";
+    }
+    differences.push_back(difference);
+  }
+  return differences;
+}
+
+uint64_t total_bytes(const Manifest& manifest) {
+  uint64_t bytes = 0;
+  for (const ShardFile& file : manifest.files) bytes += file.sum.bytes;
+  return bytes;
+}
+
+}  // namespace tessera::checkpoint

@@ -1,0 +1,36 @@
+// Looking at checkpoints: what a folder holds, what one of them holds, whether its bytes are those that were written,
+// and in which tensors two of them differ.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tessera/checkpoint/manifest.h"
+
+namespace tessera::checkpoint {
+
+// The checkpoint's own folder: `path` itself, or what its `latest` names. ErrorKind::kData where there is none.
+std::filesystem::path resolve(const std::filesystem::path& path);
+
+// Reads every byte. Returns what is wrong, one text a file; empty: all is as it was written. Damage that keeps the
+// manifest from being read is one of them.
+std::vector<std::string> verify(const std::filesystem::path& checkpoint);
+
+// Where two checkpoints differ in one tensor of one kind.
+struct Difference {
+  std::string kind;
+  std::string tensor;
+  std::string what;      // "only in A", "only in B", "shape", "values"
+  int64_t elements = 0;  // that differ
+  double largest = 0;    // absolute difference
+};
+
+// Compares values a piece at a time; with different dtypes as fp64. NaN equals NaN.
+std::vector<Difference> compare(const std::filesystem::path& a, const std::filesystem::path& b);
+
+// Bytes of the files.
+uint64_t total_bytes(const Manifest& manifest);
+
+}  // namespace tessera::checkpoint

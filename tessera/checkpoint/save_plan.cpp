@@ -1,0 +1,111 @@
+#include "tessera/checkpoint/save_plan.h"
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+
+namespace tessera::checkpoint {
+namespace {
+
+bool is_stored(const zero::Unit& unit, const SaveInput& input) {
+  return unit.trainable() || !input.options.trainable_only;
+}
+
+bool has_states(const zero::Unit& unit, const SaveInput& input) {
+  return unit.trainable() && input.options.optimizer_states;
+}
+
+std::vector<std::string> kinds_of(const zero::Unit& unit, const SaveInput& input) {
+  std::vector<std::string> kinds{kWeight};
+  if (has_states(unit, input)) {
+    kinds.insert(kinds.end(), input.optimizer_states.begin(), input.optimizer_states.end());
+  }
+  return kinds;
+}
+
+at::Tensor stored(const zero::Unit& unit, size_t kind) {
+  return kind == 0 ? unit.stored_weights() : unit.optimizer_state()[kind - 1];
+}
+
+}  // namespace
+
+std::string shard_name(int rank, int world_size) {
+  return fmt::format("shard-{:05}-of-{:05}.safetensors", rank, world_size);
+}
+
+ShardPlan plan_shard(const SaveInput& input) {
+  const int rank = input.model.world().rank();
+  ShardPlan plan;
+  for (const auto& unit : input.model.units()) {
+    if (!is_stored(*unit, input)) continue;
+    const auto kinds = kinds_of(*unit, input);
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      const at::Tensor owned = stored(*unit, kind);
+      for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
+        plan.tensors.push_back(owned.narrow(0, segment.offset - unit->owned().begin, segment.numel));
+        plan.entries.push_back({piece_name(kinds[kind], unit->layout().params()[segment.param].name),
+                                owned.scalar_type(),
+                                {segment.numel}});
+      }
+    }
+  }
+  if (!input.options.optimizer_states) return plan;
+  for (const auto& [name, tensor] : input.rank_tensors) {
+    plan.tensors.push_back(tensor);
+    plan.entries.push_back({piece_name("rank", name), tensor.scalar_type(), tensor.sizes().vec()});
+  }
+  return plan;
+}
+
+Manifest plan_manifest(const SaveInput& input) {
+  const int world_size = input.model.world().size();
+  Manifest manifest{.tag = input.tag,
+                    .world_size = world_size,
+                    .trainable_only = input.options.trainable_only,
+                    .node_local = input.options.node_local};
+  manifest.engine_state = input.engine_state;
+  manifest.client_state = input.client_state;
+  for (const zero::ParamAlias& alias : input.model.aliases()) manifest.aliases[alias.name] = alias.canonical;
+  for (const auto& unit : input.model.units()) {
+    if (!is_stored(*unit, input)) continue;
+    const auto& params = unit->layout().params();
+    for (size_t index = 0; index < params.size(); ++index) {
+      if (params[index].numel == 0) {
+        throw Error(ErrorKind::kUsage, {fmt::format("the parameter '{}' has no elements to save", params[index].name),
+                                        "save_checkpoint", "save the whole model, not one of its placeholders"});
+      }
+      StoredTensor& tensor = manifest.tensors[params[index].name];
+      tensor = {.shape = params[index].shape, .kinds = kinds_of(*unit, input), .pieces = {}};
+      if (!has_states(*unit, input)) continue;
+      tensor.steps = unit->steps()[index];
+      for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
+        tensor.numbers[input.optimizer_numbers[k]] = unit->numbers(index)[k];
+      }
+    }
+    for (int rank = 0; rank < world_size; ++rank) {
+      for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
+        manifest.tensors[params[segment.param].name].pieces.push_back(
+            {static_cast<size_t>(rank), segment.first, segment.numel});
+      }
+    }
+  }
+  return manifest;
+}
+
+std::string describe_sizes(const SaveInput& input) {
+  uint64_t weights = 0, states = 0;
+  for (const auto& unit : input.model.units()) {
+    if (!is_stored(*unit, input)) continue;
+    const auto numel = static_cast<uint64_t>(unit->layout().param_numel());
+    const size_t kinds = kinds_of(*unit, input).size();
+    for (size_t kind = 0; kind < kinds; ++kind) {
+      (kind == 0 ? weights : states) += numel * stored(*unit, kind).element_size();
+    }
+  }
+  const int files = input.model.world().size();
+  return fmt::format("{}: {} of weights, {} of optimizer state, in {} file{}", format_bytes(weights + states),
+                     format_bytes(weights), format_bytes(states), files, files == 1 ? "" : "s");
+}
+
+}  // namespace tessera::checkpoint

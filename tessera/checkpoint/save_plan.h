@@ -1,0 +1,28 @@
+// What a save writes: this rank's part of every tensor, and the manifest of all ranks' parts.
+#pragma once
+
+#include <vector>
+
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/manifest.h"
+#include "tessera/storage/safetensors.h"
+
+namespace tessera::checkpoint {
+
+struct ShardPlan {
+  std::vector<storage::PlannedTensor> entries;
+  std::vector<at::Tensor> tensors;  // views of the model's own
+};
+
+// "shard-00000-of-00002.safetensors"
+std::string shard_name(int rank, int world_size);
+
+ShardPlan plan_shard(const SaveInput& input);
+
+// All but the files' sums. ErrorKind::kUsage names a parameter without elements.
+Manifest plan_manifest(const SaveInput& input);
+
+// "12.3 MB: 4.1 MB of weights, 8.2 MB of optimizer state, in 2 files", over all ranks.
+std::string describe_sizes(const SaveInput& input);
+
+}  // namespace tessera::checkpoint

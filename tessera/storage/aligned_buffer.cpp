@@ -1,0 +1,43 @@
+#include "tessera/storage/aligned_buffer.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+
+namespace tessera::storage {
+
+AlignedBuffer::~AlignedBuffer() {
+  if (data_ != nullptr) munmap(data_, capacity_);
+}
+
+AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), capacity_(std::exchange(other.capacity_, 0)) {}
+
+AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(capacity_, other.capacity_);
+  return *this;
+}
+
+void AlignedBuffer::reserve(size_t bytes) {
+  if (bytes <= capacity_) return;
+  if (data_ != nullptr) munmap(data_, capacity_);
+  data_ = nullptr;
+  capacity_ = 0;
+  const size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* const mapped = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    throw Error(ErrorKind::kMachine,
+                {fmt::format("{} of host memory cannot be had: {}", format_bytes(rounded), errno_text(errno)),
+                 "a buffer for files", "use more ranks, or a machine with more memory"});
+  }
+  data_ = static_cast<char*>(mapped);
+  capacity_ = rounded;
+}
+
+}  // namespace tessera::storage
