@@ -69,7 +69,7 @@ class SaveFailed : public Error {
 // One a model. Its methods are called by the training thread.
 class Saver {
  public:
-  // Collective; `world` outlives the saver.
+  // `world` outlives the saver.
   explicit Saver(comm::Communicator& world);
   // Waits for a save that is going on; while an exception passes, gives it up instead.
   ~Saver();
@@ -91,7 +91,7 @@ class Saver {
   bool image_fits(const ShardPlan& plan);
 
   comm::Communicator& world_;
-  std::shared_ptr<comm::Communicator> line_;  // the background's
+  std::shared_ptr<comm::Communicator> line_;  // the background's, once there was one
   storage::AlignedBuffer image_;              // of the shard file that is being written
   std::unique_ptr<Job> job_;
   std::thread thread_;

@@ -59,11 +59,19 @@ void check_tag(const std::string& tag) {
   }
 }
 
-// All ranks save under the tag of rank 0.
-std::string agreed_tag(const SaveInput& input) {
+// All ranks save under the tag of rank 0, and beside training only if all of them can.
+void agree_on_how(SaveInput& input) {
   comm::Communicator& world = input.model.world();
-  if (input.options.tag_validation == TagValidation::kIgnore) return input.tag;
-  const auto tags = world.exchange_texts(input.tag, "the tag of a checkpoint");
+  if (input.options.tag_validation == TagValidation::kIgnore && !input.options.in_background) return;
+  const auto texts =
+      world.exchange_texts((input.options.in_background ? "&" : " ") + input.tag, "how to save a checkpoint");
+  std::vector<std::string> tags;
+  for (const std::string& text : texts) {
+    tags.push_back(text.substr(1));
+    if (text.front() != '&') input.options.in_background = false;
+  }
+  input.tag = tags.front();
+  if (input.options.tag_validation == TagValidation::kIgnore) return;
   for (size_t rank = 0; rank < tags.size(); ++rank) {
     if (tags[rank] == tags.front()) continue;
     const std::string what =
@@ -74,7 +82,6 @@ std::string agreed_tag(const SaveInput& input) {
     if (world.rank() == 0) log_warning("{}: the checkpoint is '{}'", what, tags.front());
     break;
   }
-  return tags.front();
 }
 
 // Of host memory, in bytes; 0 where the kernel does not say.
@@ -133,11 +140,12 @@ struct Saver::Job {
   ShardPlan plan;          // in the foreground
   size_t image_bytes = 0;  // in the background
   Retention retention;
+  comm::Communicator* line = nullptr;
   std::atomic<bool> done = false;
   std::optional<ErrorReport> failure;
 };
 
-Saver::Saver(comm::Communicator& world) : world_(world), line_(world.for_another_thread("checkpoint")) {}
+Saver::Saver(comm::Communicator& world) : world_(world) {}
 
 Saver::~Saver() {
   if (!thread_.joinable()) return;
@@ -154,7 +162,7 @@ void Saver::run(Job& job) {
   bool failed = false;
   const auto agree = [&](const Outcome& mine) {
     outcomes.clear();
-    for (const std::string& text : line_->exchange_texts(to_text(mine), label)) outcomes.push_back(outcome_of(text));
+    for (const std::string& text : job.line->exchange_texts(to_text(mine), label)) outcomes.push_back(outcome_of(text));
     for (size_t rank = 0; rank < outcomes.size() && !failed; ++rank) {
       if (outcomes[rank].error.empty()) continue;
       failed = true;
@@ -231,8 +239,10 @@ std::string Saver::save(const SaveInput& given) {
   if (input.folder.empty()) {
     throw Error(ErrorKind::kUsage, {"the folder to save to is empty", "save_checkpoint", "name a folder"});
   }
-  input.tag = agreed_tag(input);
   check_tag(input.tag);
+  ShardPlan plan = plan_shard(input);
+  if (input.options.in_background) input.options.in_background = image_fits(plan);
+  agree_on_how(input);
   job_ = std::make_unique<Job>();
   Job& job = *job_;
   job.folder = input.folder;
@@ -242,11 +252,13 @@ std::string Saver::save(const SaveInput& given) {
   job.shard = shard_name(world_.rank(), world_.size());
   job.manifest = plan_manifest(input);
   job.retention = input.options.retention;
-  job.plan = plan_shard(input);
+  job.plan = std::move(plan);
   if (job.reports && !said_sizes_) log_info("a checkpoint takes {}", describe_sizes(input));
   said_sizes_ = true;
 
-  if (input.options.in_background && image_fits(job.plan)) {
+  if (input.options.in_background) {
+    if (!line_) line_ = world_.for_another_thread("checkpoint");
+    job.line = line_.get();
     job.image_bytes = copy_into(image_, job.plan);
     job.plan = {};
     thread_ = std::thread([this, &job] {
@@ -254,6 +266,7 @@ std::string Saver::save(const SaveInput& given) {
       job.done = true;
     });
   } else {
+    job.line = &world_;
     run(job);
     if (job.failure) {
       const Error error(ErrorKind::kMachine, *job.failure);

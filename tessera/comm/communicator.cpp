@@ -56,8 +56,10 @@ void Collective::finish() {
 Communicator::Communicator(const World& world, std::shared_ptr<Connection> connection)
     : world_(world), connection_(std::move(connection)) {}
 
-Communicator::Communicator(const Communicator& parent, const std::string& channel)
-    : world_(parent.world_), connection_(parent.connection_), channel_(parent.channel_ + "/" + channel) {}
+Communicator::Communicator(Communicator& parent, const std::string& channel)
+    : world_(parent.world_),
+      connection_(parent.connection_),
+      channel_(fmt::format("{}/{}{}", parent.channel_, channel, parent.channels_++)) {}
 
 Communicator::~Communicator() = default;
 

@@ -102,7 +102,7 @@ class Communicator {
 
  private:
   struct Message;
-  Communicator(const Communicator& parent, const std::string& channel);
+  Communicator(Communicator& parent, const std::string& channel);
 
   Collective start_reduce_piece(at::Tensor slice_piece, const at::Tensor& full, int64_t offset, double scale,
                                 const std::string& label);
@@ -120,6 +120,7 @@ class Communicator {
   struct OwnStore;
   std::shared_ptr<OwnStore> own_store_;
   std::atomic<bool> cancelled_ = false;
+  int64_t channels_ = 0;  // made of this one: two of one name must not be taken for each other
   int64_t turn_ = 0;
   int64_t store_turn_ = 0;
 };

@@ -8,50 +8,19 @@
 
 #include "tessera/engine/engine.h"
 #include "tessera/zero/gathered.h"
-#include "tests/engine/toy_models.h"
+#include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+using test::config_of;
 using test::outcomes_of_ranks;
 using test::spawn_ranks;
-using test::ToyInput;
-using test::ToyModel;
+using test::take_steps;
+using test::weights_of;
 using testing::HasSubstr;
-
-config::DsConfig config_of(int stage, int world_size) {
-  const nlohmann::json json = {{"train_batch_size", 12},
-                               {"train_micro_batch_size_per_gpu", 12 / world_size},
-                               {"zero_optimization", {{"stage", stage}}},
-                               {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.01}, {"weight_decay", 0.1}}}}}};
-  return config::parse_ds_config(json, "the test", {.data_parallel_size = world_size});
-}
-
-// The same twelve rows whatever the number of ranks.
-ToyInput share_of(int step, const comm::Communicator& world) {
-  const at::Tensor all = at::cos(at::arange(12 * test::kWidth, at::kFloat) * 0.3 + step).view({12, test::kWidth});
-  const int64_t rows = 12 / world.size();
-  return {.x = all.narrow(0, world.rank() * rows, rows)};
-}
-
-template <class Model>
-void take_steps(ModelEngine<Model>& engine, int count) {
-  for (int i = 0; i < count; ++i) {
-    const ToyInput input = share_of(static_cast<int>(engine.global_steps()), engine.world());
-    engine.backward(engine.call([](Model& m, const ToyInput& in) { return m.loss(in); }, input));
-    engine.step();
-  }
-}
-
-template <class Model>
-std::vector<at::Tensor> weights_of(ModelEngine<Model>& engine) {
-  const zero::Gathered whole(engine.sharded_model());
-  std::vector<at::Tensor> weights;
-  for (const auto& item : engine.module().named_parameters()) weights.push_back(item.value().detach().clone());
-  return weights;
-}
 
 class Checkpoint : public testing::Test {
  protected:
@@ -81,39 +50,6 @@ class Checkpoint : public testing::Test {
 
   fs::path folder_;
 };
-
-// The weights after three steps, a save, a load and two more steps are those after five steps.
-TEST_F(Checkpoint, IsLoadedByAnyStageAndAnyNumberOfRanks) {
-  for (const auto& [save_ranks, save_stage] : {std::pair{2, 3}, {3, 1}, {1, 0}}) {
-    fs::remove_all(folder_);
-    save_with(save_ranks, save_stage, 3);
-    for (const int load_ranks : {1, 2, 3}) {
-      spawn_ranks(load_ranks, [&](std::shared_ptr<comm::Communicator> world) {
-        for (const int stage : {0, 1, 2, 3}) {
-          const auto fresh =
-              initialize(std::make_shared<test::Frozen>(), config_of(stage, world->size()), {.world = world});
-          take_steps(*fresh, 5);
-          const auto resumed =
-              initialize(std::make_shared<test::Frozen>(), config_of(stage, world->size()), {.world = world});
-          const auto loaded = resumed->load_checkpoint(folder_.string());
-          ASSERT_TRUE(loaded.has_value());
-          EXPECT_EQ(loaded->client_state.at("note"), "hello");
-          EXPECT_EQ(resumed->global_steps(), 3);
-          take_steps(*resumed, 2);
-          const auto got = weights_of(*resumed);
-          const auto want = weights_of(*fresh);
-          for (size_t i = 0; i < want.size(); ++i) {
-            EXPECT_TRUE(at::allclose(got[i], want[i], 1e-5, 1e-6))
-                << "saved by " << save_ranks << " at stage " << save_stage << ", loaded at stage " << stage;
-            if (save_ranks == world->size()) {
-              EXPECT_TRUE(at::equal(got[i], want[i])) << "not the same bits";
-            }
-          }
-        }
-      });
-    }
-  }
-}
 
 TEST_F(Checkpoint, OfAnEmptyFolderIsNothing) {
   const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), config_of(0, 1));

@@ -46,8 +46,9 @@ int free_port() {
   setenv("OMP_NUM_THREADS", "1", 1);
   int code = 0;
   try {
+    const int local_rank = options.ranks_a_host == 0 ? rank : rank % options.ranks_a_host;
     const comm::World world{
-        .rank = rank, .local_rank = rank, .size = count, .master_addr = "127.0.0.1", .master_port = port};
+        .rank = rank, .local_rank = local_rank, .size = count, .master_addr = "127.0.0.1", .master_port = port};
     auto communicator = comm::init_distributed(world, {.timeout = options.timeout});
     body(communicator);
     communicator->barrier("end of the test");

@@ -29,6 +29,7 @@ struct RankOutcome {
 struct SpawnOptions {
   std::chrono::milliseconds deadline{120'000};
   std::chrono::seconds timeout{60};
+  int ranks_a_host = 0;  // as the ranks see it; 0: one host
 };
 
 // Every rank must succeed.
