@@ -89,19 +89,48 @@ def test_auto_starts_where_there_is_nothing_to_resume(folder, tmp_path):
     assert losses_and_norms(tmp_path / "out") == losses_and_norms(folder / "whole0")[:3]
 
 
-def test_a_resumed_run_depends_on_the_bytes_of_the_checkpoint(folder, tmp_path):
-    """So that the tests above cannot pass by starting from elsewhere: one flipped bit of a weight shows."""
-    output = copy_of_half(folder, 0, tmp_path)
-    shard = sorted((output / "checkpoints" / "global_step30").glob("*.safetensors"))[0]
+def flip_a_bit_of_a_weight(checkpoint):
+    """Of its first shard; returns that file's name."""
+    shard = sorted(checkpoint.glob("*.safetensors"))[0]
     content = bytearray(shard.read_bytes())
     header = int.from_bytes(content[:8], "little")
     names = json.loads(content[8:8 + header])
     name = next(name for name in names if name.startswith("weight/") and "encoder.layer.0" in name)
     content[8 + header + names[name]["data_offsets"][0] + 2] ^= 0x40  # a high bit of the first value's mantissa
     shard.write_bytes(content)
+    return shard.name
+
+
+def test_a_flipped_bit_is_an_error_where_the_checkpoint_is_named(folder, tmp_path):
+    output = copy_of_half(folder, 0, tmp_path)
+    checkpoint = output / "checkpoints" / "global_step30"
+    shard = flip_a_bit_of_a_weight(checkpoint)
+    result = tessera(*train_arguments(folder / "run.yaml", 2, {**of_stage(0), "output": output}, checkpoint))
+    assert result.code == 2, str(result)
+    assert shard in result.err and "damaged" in result.err, str(result)
+    result = tessera("checkpoint", "verify", checkpoint)
+    assert result.code == 2 and shard in result.err and "damaged" in result.err, str(result)
+
+    # With nothing else to go back to, --resume auto does not begin anew in silence.
+    for other in (output / "checkpoints").glob("global_step*"):
+        if other != checkpoint:
+            shutil.rmtree(other)
     result = tessera(*train_arguments(folder / "run.yaml", 2, {**of_stage(0), "output": output}, "auto"))
-    if result.code == 0:  # else the damage was found, which is better still
-        assert losses_and_norms(output, 31) != losses_and_norms(folder / "whole0", 31)
+    assert result.code == 2, str(result)
+    assert shard in result.err and "none of the 1 checkpoints here is whole" in result.err, str(result)
+
+
+def test_resume_auto_goes_back_to_the_newest_whole_checkpoint(folder, tmp_path):
+    """The last steps are taken again, with the same numbers."""
+    settings = {**of_stage(0), "output": tmp_path / "out", "training.save_steps": 10, "training.max_steps": 30}
+    train(folder / "run.yaml", 2, settings)
+    damaged = tmp_path / "out" / "checkpoints" / "global_step30"
+    shard = flip_a_bit_of_a_weight(damaged)
+    listed = tessera("checkpoint", "ls", tmp_path / "out" / "checkpoints").out
+    assert "global_step30" in listed and "global_step20" in listed, listed
+    result = train(folder / "run.yaml", 2, {**settings, "training.max_steps": 50}, resume="auto")
+    assert shard in result.err and "going back to the newest whole checkpoint, global_step20" in result.err, str(result)
+    assert losses_and_norms(tmp_path / "out") == losses_and_norms(folder / "whole0")
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
