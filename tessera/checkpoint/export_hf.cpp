@@ -33,7 +33,7 @@ void refuse_to_remove(const fs::path& output) {
   for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     const bool ours =
-        name == "config.json" || name == "model.safetensors" ||
+        name == "config.json" || is_weight_file(name) ||
         std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
     if (!ours) refuse("the export's folder holds '" + name + "', which no export writes");
   }
@@ -48,18 +48,19 @@ fs::path model_folder(const ExportInput& input, const Manifest& manifest) {
                                   "name the folder with its config.json (--model)"});
 }
 
-void write_weights(const fs::path& folder, const Manifest& manifest, const fs::path& path, at::ScalarType dtype) {
+void write_weights(const fs::path& folder, const Manifest& manifest, const fs::path& output, const ExportInput& input) {
   const at::NoGradGuard no_grad;
   std::vector<storage::PlannedTensor> plan;
-  for (const auto& [name, tensor] : manifest.tensors) plan.push_back({name, dtype, tensor.shape});
-  storage::SafetensorsWriter writer(path.string(), std::move(plan), {{"format", "pt"}});
+  for (const auto& [name, tensor] : manifest.tensors) plan.push_back({name, input.dtype, tensor.shape});
   TensorSource source(folder, manifest);
-  for (const auto& [name, tensor] : manifest.tensors) {
-    const at::Tensor value = at::empty({tensor.numel()}, dtype);
+  const auto read = [&](const std::string& name) {
+    at::Tensor value = at::empty({manifest.tensors.at(name).numel()}, input.dtype);
     source.read(name, kWeight, 0, value);
-    writer.add(value);
-  }
-  writer.finish();
+    return value;
+  };
+  WeightFiles how = input.files;
+  how.aliases = manifest.aliases;
+  write_weight_files(output, plan, read, how);
 }
 
 // The weights may be of a model with a head where the original config names the bare encoder.
@@ -81,14 +82,14 @@ void export_hf(const ExportInput& input) {
   refuse_to_remove(input.output);
   const fs::path folder = resolve(input.checkpoint);
   const Manifest manifest = read_manifest(folder);
-  const fs::path model = model_folder(input, manifest);
+  const fs::path model = input.weights_only ? fs::path() : model_folder(input, manifest);
   storage::create_aside(input.output);
   try {
     const fs::path aside = storage::aside_of(input.output);
-    write_weights(folder, manifest, aside / "model.safetensors", input.dtype);
-    write_config(model, aside, input.dtype, manifest);
+    write_weights(folder, manifest, aside, input);
+    if (!input.weights_only) write_config(model, aside, input.dtype, manifest);
     for (const char* const name : kTokenizerFiles) {
-      if (fs::exists(model / name)) {
+      if (!input.weights_only && fs::exists(model / name)) {
         storage::write_file_atomically(aside / name, storage::read_file(model / name));
       }
     }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -29,6 +30,9 @@ struct ExportOptions {
   std::string output;
   std::string model;
   std::string dtype = "fp32";
+  std::string format = "safetensors";
+  std::string max_shard_size = "5GB";
+  bool weights_only = false;
 };
 
 at::ScalarType dtype_of(const std::string& name) {
@@ -36,6 +40,26 @@ at::ScalarType dtype_of(const std::string& name) {
   if (name == "bf16") return at::kBFloat16;
   if (name == "fp16") return at::kHalf;
   throw Error(ErrorKind::kUsage, {"there is no dtype '" + name + "'", "--dtype", "use fp32, bf16 or fp16"});
+}
+
+checkpoint::WeightFormat format_of(const std::string& name) {
+  if (name == "safetensors") return checkpoint::WeightFormat::kSafetensors;
+  if (name == "bin") return checkpoint::WeightFormat::kStateDict;
+  throw Error(ErrorKind::kUsage, {"there is no format '" + name + "'", "--format", "use safetensors or bin"});
+}
+
+// "5GB", "200MB", "1000000": as transformers counts, in powers of 1000.
+uint64_t bytes_of(const std::string& text) {
+  size_t digits = 0;
+  while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
+  const std::string unit = text.substr(digits);
+  const std::map<std::string, uint64_t> units = {{"", 1}, {"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}};
+  const auto found = units.find(unit);
+  if (digits == 0 || digits > 9 || found == units.end() || std::stoull(text) == 0) {
+    throw Error(ErrorKind::kUsage,
+                {"'" + text + "' is no size", "--max-shard-size", "use a size such as 5GB or 200MB"});
+  }
+  return std::stoull(text) * found->second;
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
@@ -138,11 +162,20 @@ void add_export(CLI::App& command) {
                         "The folder that training began from, for config.json and tokenizer; known from the checkpoint "
                         "when tessera train made it");
   exporting->add_option("--dtype", options->dtype, "fp32, bf16 or fp16")->capture_default_str();
+  exporting->add_option("--format", options->format, "safetensors, or bin: pytorch_model.bin")->capture_default_str();
+  exporting->add_option("--max-shard-size", options->max_shard_size, "Of one file of weights: 5GB, 200MB, …")
+      ->capture_default_str();
+  exporting->add_flag(
+      "--weights-only", options->weights_only,
+      "The weights alone, without config.json and tokenizer; in fp32 what DeepSpeed's zero_to_fp32 makes");
   exporting->callback([options] {
-    checkpoint::export_hf({.checkpoint = options->checkpoint,
-                           .model = options->model,
-                           .output = options->output,
-                           .dtype = dtype_of(options->dtype)});
+    checkpoint::export_hf(
+        {.checkpoint = options->checkpoint,
+         .model = options->model,
+         .output = options->output,
+         .dtype = dtype_of(options->dtype),
+         .files = {.format = format_of(options->format), .max_shard_bytes = bytes_of(options->max_shard_size)},
+         .weights_only = options->weights_only});
     log_info("wrote {}", options->output);
   });
 }

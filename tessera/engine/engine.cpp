@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/save_16bit.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/wiring.h"
 #include "tessera/optim/optimizers.h"
@@ -196,6 +196,16 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
                        .client_state = client_state,
                        .rank_tensors = std::move(own),
                        .options = options});
+}
+
+bool Engine::save_16bit_model(const std::string& folder, const std::string& file, bool exclude_frozen_parameters) {
+  const std::string key = "zero_optimization.stage3_gather_16bit_weights_on_model_save";
+  if (config_.zero.stage == 3 && config_.value(key) != true) {
+    if (world_->rank() == 0) log_warning("no weights were saved: at stage 3 that needs '{}': true", key);
+    return false;
+  }
+  checkpoint::save_16bit_weights(*sharded_, std::filesystem::path(folder) / file, exclude_frozen_parameters);
+  return true;
 }
 
 std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag,

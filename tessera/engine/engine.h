@@ -95,6 +95,11 @@ class Engine : public nn::UnitObserver {
                               const checkpoint::SaveOptions& options);
   void finish_saving() { saver_->finish(); }
 
+  // The weights alone, in the dtype of training, in <folder>/<file>; see checkpoint/save_16bit.h. Collective. False,
+  // with a warning, at stage 3 without zero_optimization.stage3_gather_16bit_weights_on_model_save.
+  bool save_16bit_model(const std::string& folder, const std::string& file = "model.safetensors",
+                        bool exclude_frozen_parameters = false);
+
   // As the configuration's block `checkpoint` says.
   checkpoint::SaveOptions save_options() const;
 

@@ -111,3 +111,49 @@ def test_the_exported_model_can_be_trained_on(trained, tmp_path, held_back):
     assert "not in the weights" not in result.err and "not in the model" not in result.err
     reported = float(result.out.split("held-back text")[1].split()[0])
     assert reported == pytest.approx(masked_loss(load(export), AutoTokenizer.from_pretrained(export), held_back), rel=0.1)
+
+
+def weights_of(folder):
+    """Of all files of an export, whatever its format."""
+    weights = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".safetensors":
+            weights.update(load_file(path))
+        elif path.suffix == ".bin":
+            weights.update(torch.load(path, weights_only=True))
+    return weights
+
+
+@pytest.mark.parametrize("format_, index", [("safetensors", "model.safetensors.index.json"),
+                                            ("bin", "pytorch_model.bin.index.json")])
+@pytest.mark.parametrize("size", ["5GB", "20MB"])
+def test_files_cut_by_size_and_state_dicts_load_in_transformers(trained, tmp_path, format_, index, size):
+    output = tmp_path / "export"
+    result = tessera("checkpoint", "export", trained / "checkpoints", "--to", output, "--format", format_,
+                     "--max-shard-size", size)
+    assert result.code == 0, str(result)
+    files = [path for path in output.iterdir() if path.suffix in (".safetensors", ".bin")]
+    assert (output / index).exists() == (size == "20MB") == (len(files) > 1)
+    largest_tensor = 30522 * 384 * 4
+    assert all(path.stat().st_size < max(20e6, largest_tensor) * 1.01 for path in files) or size == "5GB"
+    want, got = load(trained / "export").state_dict(), load(output).state_dict()
+    assert all(torch.equal(got[name], value) for name, value in want.items())
+
+
+def test_the_weights_alone_in_fp32(trained, tmp_path):
+    """What DeepSpeed's zero_to_fp32 is for: shared tensors under all their names, nothing beside the weights."""
+    output = tmp_path / "weights"
+    result = tessera("checkpoint", "export", trained / "checkpoints", "--to", output, "--format", "bin", "--weights-only")
+    assert result.code == 0, str(result)
+    assert [path.name for path in output.iterdir()] == ["pytorch_model.bin"]
+    weights, want = weights_of(output), load(trained / "export").state_dict()
+    assert all(value.dtype == torch.float32 for value in weights.values())
+    assert weights["cls.predictions.decoder.weight"].data_ptr() == weights["bert.embeddings.word_embeddings.weight"].data_ptr()
+    assert all(torch.equal(weights[name], value) for name, value in want.items() if name in weights)
+    assert set(want) - set(weights) <= {"bert.embeddings.position_ids"}
+
+
+@pytest.mark.parametrize("option, value", [("--format", "onnx"), ("--max-shard-size", "5 elephants"), ("--dtype", "int4")])
+def test_an_export_that_cannot_be_meant_is_refused(trained, tmp_path, option, value):
+    result = tessera("checkpoint", "export", trained / "checkpoints", "--to", tmp_path / "export", option, value)
+    assert result.code == 2 and value in result.err and option in result.err, str(result)

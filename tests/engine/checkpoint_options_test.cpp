@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tessera/checkpoint/inspect.h"
+#include "tessera/storage/safetensors.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -217,6 +218,42 @@ class Empty : public ThreeBlocks {
 TEST_F(CheckpointOptions, AParameterWithoutElementsIsAnError) {
   const auto engine = make<Empty>();
   EXPECT_THAT(error_of([&] { engine->save_checkpoint(path("run")); }), HasSubstr("'nothing' has no elements"));
+}
+
+// What a save of weights holds at each stage: whole tensors in the dtype of training.
+TEST_F(CheckpointOptions, The16BitModelIsWhatTrainingComputesWith) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+    for (const int stage : {0, 1, 2, 3}) {
+      const nlohmann::json json = {
+          {"train_batch_size", 12},
+          {"bf16", {{"enabled", true}}},
+          {"zero_optimization", {{"stage", stage}, {"stage3_gather_16bit_weights_on_model_save", true}}},
+          {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.01}}}}}};
+      const auto engine =
+          initialize(std::make_shared<test::TiedWeights>(),
+                     config::parse_ds_config(json, "the test", {.data_parallel_size = 2}), {.world = world});
+      const std::string file = "stage" + std::to_string(stage) + ".safetensors";
+      EXPECT_TRUE(engine->save_16bit_model(path("weights"), file));
+      world->barrier("saved");
+      const storage::SafetensorsFile saved(path("weights") / file);
+      const zero::Gathered whole(engine->sharded_model());
+      size_t compared = 0;
+      for (const auto& item : engine->module().named_parameters()) {
+        if (!saved.contains(item.key())) continue;  // another name of a shared one
+        EXPECT_EQ(saved.tensor(item.key()).scalar_type(), at::kBFloat16);
+        EXPECT_TRUE(at::equal(saved.tensor(item.key()), item.value())) << item.key();
+        ++compared;
+      }
+      EXPECT_EQ(compared, saved.entries().size());
+      EXPECT_GE(compared, 4U);
+    }
+    const auto refuses = initialize(std::make_shared<ThreeBlocks>(), config_of(3, 2), {.world = world});
+    EXPECT_FALSE(refuses->save_16bit_model(path("weights"), "none.safetensors"));
+    const auto stage0 = initialize(std::make_shared<ThreeBlocks>(), config_of(0, 2), {.world = world});
+    EXPECT_THAT(error_of([&] { stage0->save_16bit_model("/proc/nowhere"); }), HasSubstr("/proc/nowhere"));
+    EXPECT_THAT(error_of([&] { stage0->save_16bit_model(path("weights"), "model.pt"); }), HasSubstr("'.pt'"));
+    EXPECT_FALSE(fs::exists(path("weights") / "none.safetensors"));
+  });
 }
 
 // Two "hosts" of one rank each, with a disk each.

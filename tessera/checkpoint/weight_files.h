@@ -1,0 +1,37 @@
+// A model's weights as files of Hugging Face's layout, one tensor in memory at a time:
+//
+//   model.safetensors                    or, larger than max_shard_bytes,
+//   model-00001-of-00003.safetensors …   and model.safetensors.index.json, which says which tensor lies where
+//   pytorch_model.bin …                  the same as state dicts of torch.save
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tessera/storage/safetensors.h"
+
+namespace tessera::checkpoint {
+
+enum class WeightFormat { kSafetensors, kStateDict };
+
+struct WeightFiles {
+  WeightFormat format = WeightFormat::kSafetensors;
+  uint64_t max_shard_bytes = 5'000'000'000;         // transformers' own default; a larger tensor has a file of its own
+  std::map<std::string, std::string> aliases = {};  // other name of a shared tensor -> its name; state dicts have both
+};
+
+// Writes the tensors in the order planned; `read` gives each when its turn has come. ErrorKind::kMachine as storage
+// says.
+void write_weight_files(const std::filesystem::path& folder, const std::vector<storage::PlannedTensor>& plan,
+                        const std::function<at::Tensor(const std::string& name)>& read, const WeightFiles& how);
+
+// Whether a file of this name is one of those that are written here.
+bool is_weight_file(const std::string& name);
+
+}  // namespace tessera::checkpoint

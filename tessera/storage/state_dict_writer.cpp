@@ -1,0 +1,188 @@
+#include "tessera/storage/state_dict_writer.h"
+
+#include <caffe2/serialize/inline_container.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+#include "tessera/base/error.h"
+
+namespace tessera::storage {
+namespace {
+
+const char* storage_class(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return "FloatStorage";
+    case at::kDouble:
+      return "DoubleStorage";
+    case at::kHalf:
+      return "HalfStorage";
+    case at::kBFloat16:
+      return "BFloat16Storage";
+    default:
+      TESSERA_INVARIANT(!"a dtype of weights");
+      return "";
+  }
+}
+
+// A program for Python's unpickler, protocol 2; opcodes by their names in pickletools.
+class Pickle {
+ public:
+  Pickle() { text_ = "\x80\x02"; }  // PROTO 2
+
+  Pickle& op(const char* opcodes) {
+    text_ += opcodes;
+    return *this;
+  }
+  Pickle& global(const std::string& module, const std::string& name) {
+    text_ += "c" + module + "\n" + name + "\n";
+    return *this;
+  }
+  Pickle& string(const std::string& value) {  // BINUNICODE
+    text_ += 'X';
+    little_endian(value.size(), 4);
+    text_ += value;
+    return *this;
+  }
+  Pickle& integer(int64_t value) {
+    const bool small = value >= 0 && value <= std::numeric_limits<int32_t>::max();
+    text_ += small ? "J" : "\x8a\x08";  // BININT; LONG1 of 8 bytes
+    little_endian(static_cast<uint64_t>(value), small ? 4 : 8);
+    return *this;
+  }
+  Pickle& tuple(const std::vector<int64_t>& values) {
+    op("(");
+    for (const int64_t value : values) integer(value);
+    return op("t");
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void little_endian(uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) text_ += static_cast<char>(value >> (8 * i) & 0xff);
+  }
+  std::string text_;
+};
+
+std::vector<int64_t> row_major_strides(const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size(), 1);
+  for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * std::max<int64_t>(1, shape[i]);
+  return strides;
+}
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  int64_t numel = 1;
+  for (const int64_t size : shape) numel *= size;
+  return numel;
+}
+
+}  // namespace
+
+class StateDictWriter::Zip {
+ public:
+  explicit Zip(const std::string& path)
+      : path_(path), fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
+    if (fd_ < 0) refuse("the file cannot be created", errno);
+    try {
+      writer_ = std::make_unique<caffe2::serialize::PyTorchStreamWriter>(
+          [this](const void* bytes, size_t count) { return write_all(static_cast<const char*>(bytes), count); });
+    } catch (const std::exception&) {
+      close(fd_);
+      refuse("writing failed", error_number_);
+    }
+  }
+  ~Zip() {
+    try {
+      writer_.reset();                 // may write what it holds back
+    } catch (const std::exception&) {  // somebody else's exception is on its way
+    }
+    if (fd_ >= 0) close(fd_);
+  }
+
+  void record(const std::string& name, const void* bytes, size_t count) {
+    try {
+      writer_->writeRecord(name, bytes, count);
+    } catch (const std::exception&) {
+    }
+    check();
+  }
+
+  void finish() {
+    try {
+      writer_->writeEndOfFile();
+    } catch (const std::exception&) {
+    }
+    check();
+    if (fsync(fd_) != 0) refuse("writing failed", errno);
+    const int closed = close(fd_);
+    fd_ = -1;
+    if (closed != 0) refuse("writing failed", errno);
+  }
+
+ private:
+  size_t write_all(const char* bytes, size_t count) {
+    size_t done = 0;
+    while (done < count && error_number_ == 0) {
+      const ssize_t written = write(fd_, bytes + done, count - done);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) {
+        error_number_ = errno;
+        return done;
+      }
+      done += static_cast<size_t>(written);
+    }
+    return done;
+  }
+  void check() const {
+    if (error_number_ != 0) refuse("writing failed", error_number_);
+  }
+  [[noreturn]] void refuse(const std::string& what, int error_number) const {
+    throw Error(ErrorKind::kMachine,
+                {what + ": " + errno_text(error_number), path_, "free some space or choose another folder"});
+  }
+
+  std::string path_;
+  int fd_;
+  int error_number_ = 0;  // of the first write that failed
+  std::unique_ptr<caffe2::serialize::PyTorchStreamWriter> writer_;
+};
+
+StateDictWriter::StateDictWriter(const std::string& path) : path_(path), zip_(std::make_unique<Zip>(path)) {}
+StateDictWriter::~StateDictWriter() = default;
+
+void StateDictWriter::add(const std::string& name, const at::Tensor& tensor) {
+  const at::Tensor bytes = tensor.detach().cpu().contiguous();
+  zip_->record(fmt::format("data/{}", records_), bytes.const_data_ptr(), bytes.nbytes());
+  entries_.push_back({name, records_++, bytes.scalar_type(), bytes.sizes().vec()});
+}
+
+void StateDictWriter::add_alias(const std::string& name, const std::string& of) {
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.name == of; });
+  TESSERA_INVARIANT(found != entries_.end());
+  Entry alias = *found;
+  alias.name = name;
+  entries_.push_back(std::move(alias));
+}
+
+void StateDictWriter::finish() {
+  Pickle pickle;
+  pickle.op("}(");  // EMPTY_DICT MARK
+  for (const Entry& entry : entries_) {
+    pickle.string(entry.name).global("torch._utils", "_rebuild_tensor_v2").op("((").string("storage");
+    pickle.global("torch", storage_class(entry.dtype)).string(std::to_string(entry.record)).string("cpu");
+    pickle.integer(numel_of(entry.shape)).op("tQ").integer(0);                   // TUPLE BINPERSID, then the offset
+    pickle.tuple(entry.shape).tuple(row_major_strides(entry.shape)).op("\x89");  // NEWFALSE: requires_grad
+    pickle.global("collections", "OrderedDict").op(")RtR");  // EMPTY_TUPLE REDUCE: hooks; TUPLE REDUCE
+  }
+  pickle.op("u.");  // SETITEMS STOP
+  zip_->record("data.pkl", pickle.text().data(), pickle.text().size());
+  zip_->finish();
+}
+
+}  // namespace tessera::storage
