@@ -97,7 +97,8 @@ class Source:
     def __init__(self, folder):
         self.folder = folder
         self.model_files = self._files("*_model_states.pt", r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
-        self.optimizer_files = self._files("*_optim_states.pt", r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+        self.optimizer_files = self._files("*_optim_states.pt",
+                                           r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
         if not self.model_files:
             raise Failure("there is no DeepSpeed checkpoint here: no *_model_states.pt", folder,
                           "name the folder with `latest`, or one tag's folder")
