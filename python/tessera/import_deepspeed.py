@@ -2,8 +2,8 @@
 
     python -m tessera.import_deepspeed DEEPSPEED_DIR --to FOLDER [--tag TAG]
 
-DEEPSPEED_DIR is a folder with `latest` and tags, or one tag's folder. FOLDER then holds global_step<N> and `latest`, ready
-for `tessera train --resume`. Needs torch, but not DeepSpeed. Nothing that the files name is imported or called: classes of
+DEEPSPEED_DIR is a folder with `latest` and tags, or one tag's folder. FOLDER then holds global_step<N> and `latest`, for
+Engine::load_checkpoint. Needs torch, but not DeepSpeed. Nothing that the files name is imported or called: classes of
 DeepSpeed become inert stand-ins, and any other is refused.
 
 How DeepSpeed cuts its flat buffers, with W ranks:
@@ -29,7 +29,7 @@ STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")  # what Adam, Lion,
 
 
 class StandIn:
-    """In place of an object of a class of DeepSpeed: keeps what its constructor and its state were, and does nothing."""
+    """In place of an object of one of DeepSpeed's classes: keeps its constructor's arguments and its state, does nothing."""
 
     def __new__(cls, *args):
         made = super().__new__(cls)
@@ -55,7 +55,7 @@ def load(path):
                           "save the checkpoint again without them; they come from the client state, as a rule")
         with torch.serialization.safe_globals([(StandIn, name) for name in unknown]):
             content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, AssertionError,
+    except (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, AssertionError, OSError,
             pickle.UnpicklingError) as error:
         raise unreadable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
     if not isinstance(content, dict):
@@ -376,8 +376,11 @@ def read(source):
 
 
 def write(source, folder):
-    parameters, aliases, trainable_only = read(source)
-    state = engine_state(source)
+    try:
+        parameters, aliases, trainable_only = read(source)
+        state = engine_state(source)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:  # nothing in a file is sure
+        raise source.unlike(source.folder, f"{type(error).__name__}: {error}") from None
     tag = f"global_step{state['global_steps']}"
     plan, tensors = [], []
     for kind in ("weight", *STATES):

@@ -1,10 +1,13 @@
 """DeepSpeed's checkpoints to Tessera's and back. recorded/ is what record_deepspeed_checkpoints.py made with DeepSpeed."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,13 +19,24 @@ CASES = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
 PEERS = REPOSITORY / ".venv-peers" / "bin" / "python"
 
 sys.path.insert(0, str(REPOSITORY / "python"))
+from tessera import export_deepspeed, import_deepspeed  # noqa: E402
 from tessera.checkpoint_files import TesseraCheckpoint  # noqa: E402
 from tessera.import_deepspeed import load  # noqa: E402
 
 
+@dataclass
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 def convert(module, *args):
-    return subprocess.run([sys.executable, "-m", f"tessera.{module}", *map(str, args)], text=True, capture_output=True,
-                          timeout=300, env=dict(os.environ, PYTHONPATH=str(REPOSITORY / "python")))
+    """The program in this process, since each new one would import torch."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = {"import_deepspeed": import_deepspeed, "export_deepspeed": export_deepspeed}[module].main([*map(str, args)])
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 def converted(module, *args):
@@ -143,6 +157,19 @@ def test_like_takes_order_groups_and_options(tmp_path):
     assert [state["exp_avg"].numel() for state in base["state"].values()] == [70, 28]
 
 
+def test_the_commands_of_the_documentation(tmp_path):
+    def run(*args):
+        return subprocess.run([sys.executable, "-m", *map(str, args)], text=True, capture_output=True, timeout=300,
+                              env=dict(os.environ, PYTHONPATH=str(REPOSITORY / "python")))
+
+    result = run("tessera.import_deepspeed", RECORDED / "zero3_bf16", "--to", tmp_path / "tessera")
+    assert result.returncode == 0 and "7 parameters of ZeRO stage 3, step 5" in result.stdout, result.stderr
+    result = run("tessera.export_deepspeed", tmp_path / "tessera", "--to", tmp_path / "back")
+    assert result.returncode == 0 and "7 parameters, compute dtype bf16" in result.stdout, result.stderr
+    result = run("tessera.import_deepspeed", tmp_path / "nowhere", "--to", tmp_path / "tessera")
+    assert result.returncode == 2 and result.stderr.startswith("error: there is no such folder"), result.stderr
+
+
 def copy_of(name, tmp_path):
     return Path(shutil.copytree(RECORDED / name, tmp_path / "copy"))
 
@@ -174,6 +201,16 @@ def test_a_damaged_file(tmp_path, damage, pattern):
     path.write_bytes({"cut": path.read_bytes()[:-700], "empty": b"", "text": b"no checkpoint"}[damage])
     message = refused("import_deepspeed", copy, "--to", tmp_path / "out")
     assert "cannot be read" in message and path.name in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key, value", [("param_shapes", None), ("param_shapes", [{"first.weight": torch.Size([9, 9])}]),
+                                        ("shared_params", 3), ("frozen_param_fragments", {}), ("module", None)])
+def test_a_file_of_another_make(tmp_path, key, value):
+    copy = copy_of("zero2_elastic", tmp_path)
+    path = next(copy.glob("*/mp_rank_00_model_states.pt"))
+    torch.save({**load_plain("zero2_elastic"), key: value}, path)
+    refused("import_deepspeed", copy, "--to", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
