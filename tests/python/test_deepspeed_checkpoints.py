@@ -214,6 +214,16 @@ def test_a_file_of_another_make(tmp_path, key, value):
     assert not (tmp_path / "out").exists()
 
 
+def test_checksums_find_a_changed_byte(tmp_path):
+    pytest.importorskip("xxhash")
+    converted("import_deepspeed", RECORDED / "zero2_bf16", "--to", tmp_path / "tessera")
+    shard = tmp_path / "tessera" / "global_step5" / "shard-00000-of-00001.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert "does not have its checksums" in refused("export_deepspeed", tmp_path / "tessera", "--to", tmp_path / "out")
+
+
 class Harmful:
     def __init__(self, path):
         self.path = path
@@ -270,17 +280,72 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_deepspeed_gets_the_same_weights_from_an_export(tmp_path):
-    """All cases in one process: DeepSpeed takes long to import."""
+RESUME_IN_DEEPSPEED = """
+import os, socket, sys
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_SIZE="1", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(free.getsockname()[1]))
+sys.path.insert(0, sys.argv[1])
+from record_deepspeed_checkpoints import deepspeed, make_model, torch
+deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+model = make_model()
+trainable = [value for value in model.parameters() if value.requires_grad]
+groups = [{"params": [value for value in trainable if value.dim() > 1]},
+          {"params": [value for value in trainable if value.dim() == 1]}]
+engine, _, _, _ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(groups, lr=0.5), config={
+    "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}})
+engine.load_checkpoint(sys.argv[2], load_module_strict=False)  # not strict: buffers are not carried over
+assert engine.global_steps == 5
+torch.save({"module": engine.module.state_dict(),
+            "zero": [flat.detach().clone() for flat in engine.optimizer.single_partition_of_fp32_groups],
+            "optimizer": engine.optimizer.optimizer.state_dict()}, sys.argv[2] + "/resumed.pt")
+engine.backward(engine(torch.ones(4, 5, dtype=torch.bfloat16)).float().square().mean())
+engine.step()
+assert engine.optimizer.optimizer.state_dict()["state"][0]["step"] == 6
+"""
+
+
+@pytest.fixture
+def deepspeed():
+    """Runs a text as a program where DeepSpeed is installed."""
     probe = [PEERS, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('deepspeed') is None)"]
     if not PEERS.exists() or subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("DeepSpeed is not installed (make peers)")
+
+    def run(text, *args):
+        result = subprocess.run([PEERS, "-c", text, *args], text=True, capture_output=True, timeout=500,
+                                env=dict(os.environ, DS_ACCELERATOR="cpu"))
+        assert result.returncode == 0, result.stderr
+
+    return run
+
+
+def test_deepspeed_goes_on_from_an_export(tmp_path, deepspeed):
+    converted("import_deepspeed", RECORDED / "zero3_bf16", "--to", tmp_path / "tessera")
+    converted("export_deepspeed", tmp_path / "tessera", "--to", tmp_path / "out", "--like", RECORDED / "zero2_bf16")
+    deepspeed(RESUME_IN_DEEPSPEED, Path(__file__).resolve().parent, tmp_path / "out")
+    expected = torch.load(RECORDED / "zero3_bf16.expected.pt")
+    resumed = torch.load(tmp_path / "out" / "resumed.pt")
+    assert same_bits(resumed["module"]["scale"], expected["weight"]["scale"])
+    assert [group["lr"] for group in resumed["optimizer"]["param_groups"]] == [0.01, 0.01]
+    for index, group in enumerate(load_plain("zero2_bf16")["param_shapes"]):
+        def flat(kind):
+            return torch.cat([expected[kind][name].reshape(-1) for name in group])
+
+        state = resumed["optimizer"]["state"][index]
+        assert state["step"] == 5
+        for kind, value in {"weight": resumed["zero"][index], "exp_avg": state["exp_avg"],
+                            "exp_avg_sq": state["exp_avg_sq"]}.items():
+            assert same_bits(value[:flat(kind).numel()], flat(kind)), f"{kind} of group {index}"
+
+
+def test_deepspeed_gets_the_same_weights_from_an_export(tmp_path, deepspeed):
+    """All cases in one process: DeepSpeed takes long to import."""
     for name in CASES:
         converted("import_deepspeed", RECORDED / name, "--to", tmp_path / name)
         converted("export_deepspeed", tmp_path / name, "--to", tmp_path / f"{name}.back")
-    result = subprocess.run([PEERS, "-c", ASK_DEEPSPEED, *(tmp_path / f"{name}.back" for name in CASES)], text=True,
-                            capture_output=True, timeout=500, env=dict(os.environ, DS_ACCELERATOR="cpu"))
-    assert result.returncode == 0, result.stderr
+    deepspeed(ASK_DEEPSPEED, *(tmp_path / f"{name}.back" for name in CASES))
     for name in CASES:
         expected = torch.load(RECORDED / f"{name}.expected.pt")["weight"]
         whole = torch.load(tmp_path / f"{name}.back" / "whole.pt")
