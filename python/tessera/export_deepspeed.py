@@ -1,0 +1,248 @@
+"""A Tessera checkpoint as a DeepSpeed checkpoint of ZeRO stage 2, saved by one rank.
+
+    python -m tessera.export_deepspeed TESSERA_CHECKPOINT --to FOLDER [--dtype bf16] [--like DEEPSPEED_DIR]
+
+FOLDER then holds <tag> and `latest` as DeepSpeed 0.19.8 writes them. Needs torch, but not DeepSpeed: the few objects of
+DeepSpeed that such files hold are written by name.
+
+DeepSpeed finds weights by name, but the optimizer's states by their place in a flat buffer. A checkpoint of the training
+that is to go on, given with --like, tells the order of the parameters, their groups and the groups' options. Without it
+there is one group in the order of the shard files, which is the model's where one rank wrote them.
+"""
+
+import argparse
+import sys
+import types
+from collections import OrderedDict
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from tessera.checkpoint_files import Failure, SavingFolder, TesseraCheckpoint, check_tag, numel, run_program
+from tessera.import_deepspeed import Source, StandIn, find
+
+DEEPSPEED = "0.19.8"  # the version whose files these are
+MOMENTS = ("exp_avg", "exp_avg_sq")
+COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@contextmanager
+def named_classes(*names):
+    """Classes that pickle under the given names of modules that need not be installed; the modules are gone afterwards."""
+    classes, saved = [], {}
+    try:
+        for name in names:
+            module, _, last = name.rpartition(".")
+            parts = module.split(".")
+            for end in range(1, len(parts) + 1):
+                package = ".".join(parts[:end])
+                if package not in saved:
+                    saved[package] = sys.modules.get(package)
+                    sys.modules[package] = types.ModuleType(package)
+            made = type(last, (), {"__module__": module, "__qualname__": last})
+            setattr(sys.modules[module], last, made)
+            classes.append(made)
+        yield classes
+    finally:
+        for package, before in saved.items():
+            if before is None:
+                del sys.modules[package]
+            else:
+                sys.modules[package] = before
+
+
+def trainable_names(checkpoint):
+    """Parameters with states of the optimizer; all of them where the optimizer keeps none."""
+    tensors = checkpoint.manifest["tensors"]
+    kept = [name for name, stored in tensors.items() if len(stored["kinds"]) > 1]
+    names = [name for name in (kept or tensors) if numel(tensors[name]["shape"])]
+    return sorted(names, key=checkpoint.place)
+
+
+def groups_like(checkpoint, reference):
+    """The groups of a DeepSpeed checkpoint, which must be of the same parameters: [[name]]."""
+    tensors = checkpoint.manifest["tensors"]
+    shapes = reference.shapes()
+    if reference.stage == 3:  # its sub-groups are not the optimizer's groups
+        raise Failure("the order of parameters cannot be taken from a checkpoint of stage 3", reference.folder,
+                      "give one of stage 1 or 2 with --like")
+    for group in shapes:
+        for name, shape in group.items():
+            if name not in tensors or tuple(tensors[name]["shape"]) != shape:
+                raise Failure(f"the checkpoints are of different models: '{name}' {list(shape)} is only in one",
+                              reference.folder, "give a checkpoint of the same model with --like")
+    listed = {name for group in shapes for name in group}
+    missing = sorted(set(trainable_names(checkpoint)) - listed)
+    if missing:
+        raise Failure(f"the checkpoints are of different models: '{missing[0]}' is only in Tessera's", reference.folder,
+                      "give a checkpoint of the same model with --like")
+    return [list(group) for group in shapes]
+
+
+def flat(checkpoint, names, kind):
+    """One group's buffer, filled parameter by parameter; DeepSpeed pads it to a multiple of two and cuts that off again."""
+    tensors = checkpoint.manifest["tensors"]
+    buffer = torch.zeros(sum(numel(tensors[name]["shape"]) for name in names), dtype=torch.float32)
+    at = 0
+    for name in names:
+        count = numel(tensors[name]["shape"])
+        if kind in tensors[name]["kinds"]:
+            buffer[at:at + count] = checkpoint.tensor(name, kind).reshape(-1)
+        at += count
+    return buffer
+
+
+def optimizer_state(checkpoint, groups, reference):
+    """The wrapped optimizer's states. By group, as elastic checkpoints have it, which leaves the options of the groups as
+    they are; with a reference as torch.optim has it, with the reference's options."""
+    tensors = checkpoint.manifest["tensors"]
+    steps = max((tensors[name]["steps"] for names in groups for name in names), default=0)
+    states = []
+    for names in groups:
+        kinds = [kind for kind in MOMENTS if any(kind in tensors[name]["kinds"] for name in names)]
+        states.append({kind: flat(checkpoint, names, kind) for kind in kinds})
+    base = reference.optimizers[0].get("base_optimizer_state") if reference else None
+    if not isinstance(base, dict) or "param_groups" not in base:
+        return [{"step": steps, **state} for state in states], steps
+    made = {}
+    for index, state in enumerate(states):
+        before = base["state"].get(index, {}).get("step")
+        step = torch.tensor(float(steps), dtype=before.dtype) if isinstance(before, torch.Tensor) else steps
+        # This form is copied as it is, padding included.
+        made[index] = {"step": step, **{kind: torch.nn.functional.pad(buffer, (0, buffer.numel() % 2))
+                                        for kind, buffer in state.items()}}
+    options = [{**group, "params": [index]} for index, group in enumerate(base["param_groups"])]
+    return {"state": made, "param_groups": options}, steps
+
+
+def loss_scaler(checkpoint, dtype, scaler, dynamic):
+    kept = checkpoint.manifest["engine_state"]["loss_scaler"]
+    if dtype != "fp16":
+        vars(scaler).update(cur_scale=1.0, dynamic=False)
+    elif not dynamic:
+        vars(scaler).update(cur_scale=kept["scale"], dynamic=False)
+    else:
+        vars(scaler).update(cur_scale=kept["scale"], cur_iter=kept["steps"], last_overflow_iter=kept["last_overflow"],
+                            cur_hysteresis=kept["hysteresis"], dynamic=True, scale_factor=2.0, scale_window=1000, min_scale=1,
+                            delayed_shift=max(2, kept["hysteresis"]), consecutive_hysteresis=False,
+                            raise_error_at_min_scale=True, dtype=torch.half)
+    return scaler
+
+
+def take_options(scaler, reference):
+    """What the Tessera checkpoint does not hold of the loss scaler: its options."""
+    other = reference.optimizers[0].get("loss_scaler") if reference else None
+    if isinstance(other, StandIn):
+        options = ("scale_factor", "scale_window", "min_scale", "delayed_shift", "consecutive_hysteresis",
+                   "raise_error_at_min_scale")
+        vars(scaler).update({key: value for key, value in vars(other).items() if key in options and key in vars(scaler)})
+    return scaler
+
+
+def model_states(checkpoint, groups, dtype):
+    tensors, aliases = checkpoint.manifest["tensors"], checkpoint.manifest["aliases"]
+    state, trainable = checkpoint.manifest["engine_state"], {name for names in groups for name in names}
+    module = OrderedDict()
+    for name in sorted(tensors, key=checkpoint.place):
+        weight = checkpoint.tensor(name, "weight")
+        module[name] = weight.to(COMPUTE[dtype]) if name in trainable else weight
+    frozen = OrderedDict((name, module[name]) for name in module if name not in trainable)
+    for alias, name in aliases.items():
+        module[alias] = module[name]
+    return {
+        "module": module, "buffer_names": [], "optimizer": None,
+        "param_shapes": [OrderedDict((name, torch.Size(tensors[name]["shape"])) for name in names) for names in groups],
+        "frozen_param_shapes": OrderedDict((name, value.shape) for name, value in frozen.items()),
+        "shared_params": dict(aliases), "frozen_param_fragments": frozen, "lr_scheduler": None, "data_sampler": None,
+        "random_ltd": None, "skipped_steps": state["skipped_steps"], "global_steps": state["global_steps"],
+        "global_samples": state["global_samples"], "dp_world_size": 1, "mp_world_size": 1,
+        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1}, "ds_config": {}, "ds_version": DEEPSPEED,
+    }
+
+
+def compute_dtype(checkpoint, reference):
+    """That of the reference, or of the frozen parameters, which are kept in it; otherwise fp32."""
+    if reference is not None:
+        config = reference.model.get("ds_config") or {}
+        for name in ("bf16", "bfloat16", "fp16"):
+            block = config.get(name)
+            if isinstance(block, dict) and block.get("enabled") not in (None, False):
+                return "fp16" if name == "fp16" else "bf16"
+        return "fp32"
+    for name, stored in checkpoint.manifest["tensors"].items():
+        if stored["kinds"] == ["weight"] and stored["pieces"]:
+            for short, dtype in COMPUTE.items():
+                if checkpoint.tensor(name, "weight").dtype == dtype and short != "fp32":
+                    return short
+    return "fp32"
+
+
+def write(options):
+    checkpoint = TesseraCheckpoint(options.checkpoint)
+    reference = Source(find(options.like, None)) if options.like else None
+    if reference is not None and reference.stage == 0:
+        raise Failure("a checkpoint of stage 0 does not name the optimizer's groups", reference.folder,
+                      "give one of stage 1 or 2 with --like")
+    if checkpoint.manifest.get("node_local"):
+        raise Failure("the checkpoint's files are on several hosts", checkpoint.path, "gather them in one folder first")
+    dtype = options.dtype or compute_dtype(checkpoint, reference)
+    groups = groups_like(checkpoint, reference) if reference else [trainable_names(checkpoint)]
+    tag = check_tag(checkpoint.manifest["tag"], checkpoint.path / "manifest.json")
+    base, steps = optimizer_state(checkpoint, groups, reference)
+    prefix = "bf16_" if dtype == "bf16" else ""
+    dynamic = dtype == "fp16" and checkpoint.manifest["engine_state"]["loss_scaler"]["steps"] > 0
+    scaler_class = "DynamicLossScaler" if dynamic else "LossScaler"
+    with SavingFolder(options.to, tag) as saving:
+        torch.save(model_states(checkpoint, groups, dtype), saving / "mp_rank_00_model_states.pt")
+        with named_classes(f"deepspeed.runtime.fp16.loss_scaler.{scaler_class}",
+                           "deepspeed.utils.tensor_fragment.fragment_address") as (scaler_type, address):
+            scaler = take_options(loss_scaler(checkpoint, dtype, scaler_type(), dynamic), reference)
+            sizes = [sum(numel(checkpoint.manifest["tensors"][name]["shape"]) for name in names) for names in groups]
+            torch.save({
+                "optimizer_state_dict": {
+                    "loss_scaler": scaler, "dynamic_loss_scale": dynamic, "overflow": False, "clip_grad": clip_of(reference),
+                    "base_optimizer_state": base, "base_optimizer_state_step": steps,
+                    "single_partition_of_fp32_groups": [flat(checkpoint, names, "weight") for names in groups],
+                    "zero_stage": 2, "group_paddings": [size % 2 for size in sizes],
+                    "param_alignment_paddings": [[0] * len(names) for names in groups], "partition_count": [1] * len(groups),
+                    "ds_version": DEEPSPEED, "param_slice_mappings": slices(checkpoint, groups, address),
+                },
+                "ds_config": {}, "ds_version": DEEPSPEED,
+            }, saving / f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    print(f"{Path(options.to) / tag}: {len(checkpoint.manifest['tensors'])} parameters, compute dtype {dtype}")
+    if reference is None:
+        print("  DeepSpeed's zero_to_fp32 can read it; to go on training with its moments name a checkpoint of that training "
+              "with --like, which tells the order of the parameters")
+
+
+def slices(checkpoint, groups, address):
+    """Where each parameter lies in its group's buffer."""
+    found = []
+    for names in groups:
+        begin, places = 0, OrderedDict()
+        for name in names:
+            places[name] = address()
+            vars(places[name]).update(numel=numel(checkpoint.manifest["tensors"][name]["shape"]), start=begin)
+            begin += vars(places[name])["numel"]
+        found.append(places)
+    return found
+
+
+def clip_of(reference):
+    clip = reference.optimizers[0].get("clip_grad") if reference else 0.0
+    return clip if isinstance(clip, (int, float)) else 0.0
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m tessera.export_deepspeed",
+                                     description="Write a Tessera checkpoint as a DeepSpeed checkpoint (ZeRO stage 2, one rank).")
+    parser.add_argument("checkpoint", metavar="TESSERA_CHECKPOINT", help="a checkpoint, or the folder that holds checkpoints")
+    parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder that is to hold DeepSpeed's")
+    parser.add_argument("--dtype", choices=sorted(COMPUTE), help="the dtype that DeepSpeed computes in; otherwise that of --like")
+    parser.add_argument("--like", metavar="DEEPSPEED_DIR", help="a stage 1 or 2 checkpoint of the training that is to go on")
+    return run_program(lambda: write(parser.parse_args(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

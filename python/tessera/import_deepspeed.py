@@ -1,0 +1,434 @@
+"""A DeepSpeed checkpoint (ZeRO stage 0 to 3) as a Tessera checkpoint.
+
+    python -m tessera.import_deepspeed DEEPSPEED_DIR --to FOLDER [--tag TAG]
+
+DEEPSPEED_DIR is a folder with `latest` and tags, or one tag's folder. FOLDER then holds global_step<N> and `latest`, for
+Engine::load_checkpoint. Needs torch, but not DeepSpeed. Nothing that the files name is imported or called: classes of
+DeepSpeed become inert stand-ins, and any other is refused.
+
+How DeepSpeed cuts its flat buffers, with W ranks:
+    stages 1, 2   a param group's parameters one after the other, each followed by its alignment padding, in W equal parts;
+                  the padding at the end is cut off the weights, but not off the optimizer's states
+    stage 3       each parameter in W parts of ceil(numel / W), a rank's parts of all parameters one after the other, cut
+                  into sub-groups
+"""
+
+import argparse
+import pickle
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tessera.checkpoint_files import (Failure, SavingFolder, check_tag, numel, read_latest, run_program, write_manifest,
+                                      write_shard)
+
+STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")  # what Adam, Lion, SGD and Adagrad keep
+
+
+class StandIn:
+    """In place of an object of one of DeepSpeed's classes: keeps its constructor's arguments and its state, does nothing."""
+
+    def __new__(cls, *args):
+        made = super().__new__(cls)
+        made.arguments = args
+        return made
+
+    def __init__(self, *args):
+        pass
+
+
+def load(path):
+    """What torch.save wrote, its tensors mapped and read when they are used."""
+    def unreadable(why):
+        return Failure(f"the file cannot be read: {why}", path, "use another copy of it, or an earlier checkpoint")
+
+    if not path.is_file():
+        raise Failure("a file of the checkpoint is missing", path, "copy the files of all ranks into one folder")
+    try:
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+        foreign = sorted(name for name in unknown if not name.startswith("deepspeed."))
+        if foreign:
+            raise Failure(f"the file holds objects of classes that are not DeepSpeed's: {', '.join(foreign)}", path,
+                          "save the checkpoint again without them; they come from the client state, as a rule")
+        with torch.serialization.safe_globals([(StandIn, name) for name in unknown]):
+            content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, AssertionError, OSError,
+            pickle.UnpicklingError) as error:
+        raise unreadable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+    if not isinstance(content, dict):
+        raise unreadable("it is not a dictionary")
+    return content
+
+
+def number(value, default=0):
+    """Counts are ints, tensors of one element, or enums, whose stand-in keeps the value."""
+    if isinstance(value, StandIn):
+        value = value.arguments[0] if value.arguments else default
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    return value if isinstance(value, (int, float)) else default
+
+
+@dataclass
+class Cut:
+    """Where a tensor lies: runs (flat tensor of a kind's list, first, count), row-major one after the other."""
+    runs: list
+    shape: tuple
+
+    def read(self, flats):
+        parts = [flats[index][first:first + count] for index, first, count in self.runs]
+        return torch.cat(parts) if len(parts) != 1 else parts[0]
+
+
+@dataclass
+class Parameter:
+    name: str
+    shape: tuple
+    kinds: dict = field(default_factory=dict)  # kind -> (dtype, function that gives the flat tensor)
+    steps: int = 0
+
+
+class Source:
+    """The checkpoint as found: `models` and `optimizers` are the ranks' files, opened."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.model_files = self._files("*_model_states.pt", r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
+        self.optimizer_files = self._files("*_optim_states.pt",
+                                           r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+        if not self.model_files:
+            raise Failure("there is no DeepSpeed checkpoint here: no *_model_states.pt", folder,
+                          "name the folder with `latest`, or one tag's folder")
+        self.models = [load(path) for path in self.model_files]
+        self.model = self.models[0]
+        if not isinstance(self.model.get("module"), dict):
+            raise Failure("the file holds no weights", self.model_files[0], "pipeline checkpoints cannot be imported")
+        self.optimizers = []
+        for path in self.optimizer_files:
+            state = load(path).get("optimizer_state_dict")
+            if not isinstance(state, dict):
+                raise self.unlike(path, "it has no optimizer_state_dict")
+            self.optimizers.append(state)
+
+    def _files(self, glob, pattern):
+        found = {}
+        for path in self.folder.glob(glob):
+            match = re.fullmatch(pattern, path.name)
+            if match is None or int(match[2]) != 0:
+                raise Failure("the checkpoint is of tensor, pipeline or expert parallel ranks", path,
+                              "only data parallel (ZeRO) checkpoints can be imported")
+            if int(match[1] or 0) in found:
+                raise Failure("there are two files of the same rank", path, "remove the one of an earlier save")
+            found[int(match[1] or 0)] = path
+        for rank in range(max(found, default=-1) + 1):
+            if rank not in found:
+                raise Failure(f"the file of rank {rank} is missing", self.folder / glob.replace("*", f"…_rank_{rank}_…"),
+                              "copy the files of all ranks into one folder")
+        return [found[rank] for rank in sorted(found)]
+
+    def unlike(self, path, what):
+        return Failure(f"the file is not as DeepSpeed 0.19 writes it: {what}", path,
+                       "use a checkpoint that DeepSpeed's own zero_to_fp32.py can read")
+
+    @property
+    def stage(self):
+        if not self.optimizers:
+            return 0
+        if "fp32_flat_groups" in self.optimizers[0]:
+            return 3
+        return int(number(self.optimizers[0].get("zero_stage"), 1))
+
+    def check_ranks(self):
+        count = self.optimizers[0].get("partition_count")
+        counts = {int(number(each)) for each in (count if isinstance(count, list) else [count])}
+        if len(counts) != 1:
+            raise Failure("the param groups have different numbers of ranks", self.optimizer_files[0],
+                          "expert parallel checkpoints cannot be imported")
+        ranks = counts.pop()
+        if ranks != len(self.optimizers):
+            raise Failure(f"{ranks} ranks saved the checkpoint, but there are files of {len(self.optimizers)}", self.folder,
+                          "copy the files of all ranks into one folder")
+        if self.stage == 3 and len(self.models) != ranks:
+            raise Failure(f"{ranks} ranks saved the checkpoint, but there are model files of {len(self.models)}",
+                          self.folder, "copy the files of all ranks into one folder")
+
+    def shapes(self):
+        """The trainable parameters of each group in the order of their flat buffer: [{name: shape}]."""
+        shapes = self.model.get("param_shapes")
+        if not isinstance(shapes, list):
+            raise self.unlike(self.model_files[0], "it has no param_shapes")
+        return [{name: tuple(shape) for name, shape in group.items()} for group in shapes]
+
+
+def states_of_group(source, rank, index):
+    """The optimizer's states of one flat buffer of one rank: of a group at stages 1 and 2, of a sub-group at stage 3."""
+    optimizer = source.optimizers[rank]
+    base = optimizer.get("optimizer_state_dict" if source.stage == 3 else "base_optimizer_state")
+    if isinstance(base, list):  # elastic_checkpoint
+        return base[index] if index < len(base) else {}
+    if not isinstance(base, dict) or "param_groups" not in base:
+        raise source.unlike(source.optimizer_files[rank], "it has no state of the optimizer")
+    ids = [each for group in base["param_groups"] for each in group["params"]]
+    state = dict(base["state"].get(ids[index], {})) if index < len(ids) else {}
+    if "step" not in state:  # FusedAdam of some versions counts in the group
+        owner = next((group for group in base["param_groups"] if index < len(ids) and ids[index] in group["params"]), {})
+        state["step"] = owner.get("step", 0)
+    return state
+
+
+def parameter_of(cut, name, flats, states):
+    """`flats` are the flat weights that `cut` speaks of, `states` the optimizer's states of each of them."""
+    parameter = Parameter(name, cut.shape)
+    parameter.kinds["weight"] = flats[0].dtype, lambda: cut.read(flats)
+    used = [states[index] for index, _, _ in cut.runs] or states[:1]
+    parameter.steps = int(max((number(state.get("step")) for state in used), default=0))
+    for kind in STATES:
+        if any(isinstance(state.get(kind), torch.Tensor) for state in used):
+            buffers = [state.get(kind) for state in states]
+            dtype = next(buffer.dtype for buffer in buffers if buffer is not None)
+            parameter.kinds[kind] = dtype, lambda buffers=buffers: cut.read(buffers)
+    return parameter
+
+
+def check_buffers(source, flats, states):
+    for flat, state in zip(flats, states):
+        for kind in STATES:
+            buffer = state.get(kind)
+            if isinstance(buffer, torch.Tensor) and (buffer.dim() != 1 or buffer.numel() < flat.numel()):
+                raise source.unlike(source.folder, f"{kind} has the shape {list(buffer.shape)} where the weights have "
+                                                   f"{flat.numel()} elements")
+
+
+def partitioned_groups(source):
+    """Stages 1 and 2."""
+    parameters = []
+    for index, group in enumerate(source.shapes()):
+        flats, states = [], []
+        for rank, optimizer in enumerate(source.optimizers):
+            groups = optimizer.get("single_partition_of_fp32_groups")
+            if not isinstance(groups, list) or index >= len(groups):
+                raise source.unlike(source.optimizer_files[rank], f"it has no weights of param group {index}")
+            flats.append(groups[index])
+            states.append(states_of_group(source, rank, index))
+        check_buffers(source, flats, states)
+        paddings = (source.optimizers[0].get("param_alignment_paddings") or {index: [0] * len(group)})[index]
+        begins = [0]
+        for flat in flats:
+            begins.append(begins[-1] + flat.numel())
+        offset = 0
+        for (name, shape), padding in zip(group.items(), paddings):
+            end = offset + numel(shape)
+            if end > begins[-1]:
+                raise source.unlike(source.folder, f"param group {index} has {begins[-1]} elements, too few for '{name}'")
+            runs = [(rank, max(offset, begin) - begin, min(end, begins[rank + 1]) - max(offset, begin))
+                    for rank, begin in enumerate(begins[:-1]) if max(offset, begin) < min(end, begins[rank + 1])]
+            parameters.append(parameter_of(Cut(runs, shape), name, flats, states))
+            offset = end + padding
+    return parameters
+
+
+def partitioned_parameters(source):
+    """Stage 3."""
+    ranks = len(source.optimizers)
+    flats, states, begins = [], [], []  # of all ranks: rank * sub_groups + sub_group
+    sub_groups = len(source.optimizers[0]["fp32_flat_groups"])
+    for rank, optimizer in enumerate(source.optimizers):
+        groups = optimizer.get("fp32_flat_groups")
+        if not isinstance(groups, list) or len(groups) != sub_groups:
+            raise source.unlike(source.optimizer_files[rank], f"it does not have {sub_groups} groups of weights")
+        flats += groups
+        states += [states_of_group(source, rank, index) for index in range(sub_groups)]
+    check_buffers(source, flats, states)
+    begins = [0]
+    for flat in flats[:sub_groups]:
+        begins.append(begins[-1] + flat.numel())
+    for index, flat in enumerate(flats):
+        if flat.numel() != flats[index % sub_groups].numel():
+            raise source.unlike(source.optimizer_files[index // sub_groups], "its groups have other sizes than rank 0's")
+    parameters, offset = [], 0
+    for group in source.shapes():
+        for name, shape in group.items():
+            part = -(-numel(shape) // ranks)
+            if offset + part > begins[-1]:
+                raise source.unlike(source.folder, f"a rank has {begins[-1]} elements, too few for '{name}'")
+            runs, left = [], numel(shape)  # the last rank's part may end in padding
+            for rank in range(ranks):
+                end = offset + min(part, left)
+                left -= end - offset
+                for index in range(sub_groups):
+                    first, last = max(offset, begins[index]), min(end, begins[index + 1])
+                    if first < last:
+                        runs.append((rank * sub_groups + index, first - begins[index], last - first))
+            parameters.append(parameter_of(Cut(runs, shape), name, flats, states))
+            offset += part
+    return parameters
+
+
+def frozen_parameters(source, trainable, aliases):
+    """Parameters that no optimizer owns: as fragments of the ranks, or among the weights of the model."""
+    shapes = source.model.get("frozen_param_shapes")
+    if source.stage >= 2 and shapes is None:
+        return []  # saved with exclude_frozen_parameters
+    parameters = []
+    if shapes is not None:
+        for name, shape in shapes.items():
+            fragments = [model["frozen_param_fragments"][name] for model in source.models]
+            if source.stage < 3:
+                fragments = fragments[:1]
+            flats = [fragment.reshape(-1) for fragment in fragments]
+            runs, left = [], numel(shape)
+            for rank, flat in enumerate(flats):
+                runs.append((rank, 0, min(left, flat.numel())))
+                left -= runs[-1][2]
+            if left:
+                raise source.unlike(source.model_files[0], f"the frozen parameter '{name}' lacks {left} elements")
+            parameters.append(parameter_of(Cut(runs, tuple(shape)), name, flats, [{}] * len(flats)))
+        return parameters
+    for name, value in source.model["module"].items():
+        if isinstance(value, torch.Tensor) and name not in trainable and name not in aliases and not is_buffer(source, name):
+            parameters.append(parameter_of(Cut([(0, 0, value.numel())], tuple(value.shape)), name, [value.reshape(-1)], [{}]))
+    return parameters
+
+
+def is_buffer(source, name):
+    return name in (source.model.get("buffer_names") or [])
+
+
+def whole_parameters(source):
+    """Stage 0: the module's own weights, and the optimizer's states by the number of the parameter. (parameters, aliases)"""
+    optimizer = source.model.get("optimizer")
+    if not isinstance(optimizer, dict) or "param_groups" not in optimizer:
+        raise Failure("the optimizer's state does not say which parameters it is of", source.model_files[0],
+                      "save with zero_optimization.stage 1; of stage 0 only fp32 checkpoints can be imported")
+    ids = [each for group in optimizer["param_groups"] for each in group["params"]]
+    parameters, aliases, seen = [], {}, {}
+    for name, value in source.model["module"].items():
+        if not isinstance(value, torch.Tensor) or is_buffer(source, name):
+            continue
+        place = (value.untyped_storage().data_ptr(), value.storage_offset(), tuple(value.shape))
+        if value.numel() and place in seen:
+            aliases[name] = seen[place]
+            continue
+        seen[place] = name
+        parameters.append((name, value))
+    states = [optimizer["state"].get(each, {}) for each in ids]
+    if len(optimizer["param_groups"]) != 1 or any(not isinstance(state.get("exp_avg"), torch.Tensor) for state in states):
+        raise Failure("the order of the optimizer's parameters is not known: it has several param groups, or not one state "
+                      "for each", source.model_files[0], "save with zero_optimization.stage 1, which keeps their names")
+    # The optimizer counts the trainable parameters in the model's order; which are frozen only their absence tells.
+    made, index = [], 0
+    for at, (name, value) in enumerate(parameters):
+        takes = index < len(states) and tuple(states[index]["exp_avg"].shape) == tuple(value.shape)
+        spare = len(parameters) - at - (len(states) - index)
+        if takes and spare > 0 and any(tuple(other.shape) == tuple(value.shape) for _, other in parameters[at + 1:]):
+            raise Failure(f"whether '{name}' is frozen is not known: other parameters have its shape", source.model_files[0],
+                          "save with zero_optimization.stage 1, which keeps the names")
+        state = {key: each.reshape(-1) if isinstance(each, torch.Tensor) and each.dim() else each
+                 for key, each in states[index].items()} if takes else {}
+        index += takes
+        made.append(parameter_of(Cut([(0, 0, value.numel())], tuple(value.shape)), name, [value.reshape(-1)], [state]))
+    if index != len(states):
+        raise source.unlike(source.model_files[0], "the optimizer's states do not fit the model's parameters")
+    return made, aliases
+
+
+def accumulation(source):
+    config = source.model.get("ds_config")
+    if not isinstance(config, dict):
+        return 1
+    steps = config.get("gradient_accumulation_steps")
+    if isinstance(steps, int) and steps > 0:
+        return steps
+    batch, micro = config.get("train_batch_size"), config.get("train_micro_batch_size_per_gpu")
+    ranks = source.model.get("dp_world_size")
+    if all(isinstance(each, int) and each > 0 for each in (batch, micro, ranks)):
+        return max(1, batch // (micro * ranks))
+    return 1
+
+
+def engine_state(source):
+    scaler = source.optimizers[0].get("loss_scaler") if source.optimizers else None
+    kept = vars(scaler) if isinstance(scaler, StandIn) else {}
+    steps = int(number(source.model.get("global_steps")))
+    return {"micro_steps": steps * accumulation(source), "global_steps": steps,
+            "global_samples": int(number(source.model.get("global_samples"))),
+            "skipped_steps": int(number(source.model.get("skipped_steps"))), "schedule_begins_after": 0,
+            "loss_scaler": {"scale": float(number(kept.get("cur_scale"), 1)), "steps": int(number(kept.get("cur_iter"))),
+                            "last_overflow": int(number(kept.get("last_overflow_iter"), -1)),
+                            "hysteresis": int(number(kept.get("cur_hysteresis"), 1))}}
+
+
+def read(source):
+    """(parameters, aliases, whether frozen ones were left out)."""
+    if source.stage == 0:
+        return *whole_parameters(source), False
+    source.check_ranks()
+    trainable = partitioned_parameters(source) if source.stage == 3 else partitioned_groups(source)
+    names = {parameter.name for parameter in trainable}
+    aliases = dict(source.model.get("shared_params") or {})
+    frozen = frozen_parameters(source, names, aliases)
+    names |= {parameter.name for parameter in frozen}
+    left_out = source.stage >= 2 and source.model.get("frozen_param_shapes") is None
+    return trainable + frozen, {alias: name for alias, name in aliases.items() if name in names}, left_out
+
+
+def write(source, folder):
+    try:
+        parameters, aliases, trainable_only = read(source)
+        state = engine_state(source)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:  # nothing in a file is sure
+        raise source.unlike(source.folder, f"{type(error).__name__}: {error}") from None
+    tag = f"global_step{state['global_steps']}"
+    plan, tensors = [], []
+    for kind in ("weight", *STATES):
+        for parameter in parameters:
+            if kind in parameter.kinds and numel(parameter.shape):
+                dtype, flat = parameter.kinds[kind]
+                plan.append((f"{kind}/{parameter.name}", dtype, numel(parameter.shape)))
+                tensors.append(flat)
+    entries = {parameter.name: {"shape": list(parameter.shape), "kinds": list(parameter.kinds), "steps": parameter.steps,
+                                "pieces": [[0, 0, numel(parameter.shape)]] if numel(parameter.shape) else []}
+               for parameter in parameters}
+    with SavingFolder(folder, tag) as saving:
+        file = write_shard(saving / "shard-00000-of-00001.safetensors", plan, lambda index: tensors[index]())
+        write_manifest(saving / "manifest.json",
+                       {"tag": tag, "world_size": 1, **({"trainable_only": True} if trainable_only else {}),
+                        "engine_state": state, "client_state": {}, "aliases": aliases, "tensors": entries}, file)
+    buffers = source.model.get("buffer_names") or []
+    print(f"{Path(folder) / tag}: {len(parameters)} parameters of ZeRO stage {source.stage}, step {state['global_steps']}")
+    if buffers:
+        print(f"  left out, since Tessera's checkpoints hold parameters only: {len(buffers)} buffers ({', '.join(buffers[:3])}"
+              f"{', …' if len(buffers) > 3 else ''})")
+
+
+def find(folder, tag):
+    """The folder of one tag."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise Failure("there is no such folder", folder, "name a folder with DeepSpeed checkpoints")
+    if tag is None and any(folder.glob("*_model_states.pt")):
+        return folder
+    tag = tag or read_latest(folder)
+    if not tag:
+        raise Failure("there is no DeepSpeed checkpoint here: neither *_model_states.pt nor latest", folder,
+                      "name the folder with `latest`, one tag's folder, or use --tag")
+    if not (folder / check_tag(tag, folder / "latest")).is_dir():
+        raise Failure(f"there is no checkpoint '{tag}'", folder, "use --tag with the name of a folder there")
+    return folder / tag
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m tessera.import_deepspeed",
+                                     description="Write a DeepSpeed checkpoint (ZeRO stage 0 to 3) as a Tessera checkpoint.")
+    parser.add_argument("deepspeed_dir", metavar="DEEPSPEED_DIR", help="the folder with `latest` and tags, or one tag's folder")
+    parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder that is to hold the Tessera checkpoint")
+    parser.add_argument("--tag", help="which checkpoint; otherwise the one that `latest` names")
+    options = parser.parse_args(arguments)
+    return run_program(lambda: write(Source(find(options.deepspeed_dir, options.tag)), options.to))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
