@@ -1,4 +1,5 @@
-// One rank of our side of bench/checkpoint: a model of 24 square layers and Adam's state after one step, saved and loaded.
+// One rank of our side of bench/checkpoint: a model of 24 square layers and Adam's state after one step, saved and
+// loaded.
 //
 //   checkpoint_ranks FOLDER STAGE [load]     in an environment of ranks (tessera launch)
 //
@@ -101,7 +102,9 @@ int main(int argc, char** argv) {
     say("resident", static_cast<double>(memory_of_this_process("VmHWM:") - before));
     return 0;
   }
-  const auto in_background = [&] { engine->save_checkpoint(folder, "beside", nlohmann::json::object(), {.in_background = true}); };
+  const auto in_background = [&] {
+    engine->save_checkpoint(folder, "beside", nlohmann::json::object(), {.in_background = true});
+  };
   in_background();
   engine->finish_saving();
   step();
