@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -93,6 +94,12 @@ uint64_t available_memory() {
     if (key == "MemAvailable:") return kibibytes * 1024;
   }
   return 0;
+}
+
+uint64_t ranks_of_this_host(const comm::Communicator& world) {
+  const char* const told = std::getenv("LOCAL_WORLD_SIZE");
+  const int ranks = told == nullptr ? 0 : std::atoi(told);
+  return static_cast<uint64_t>(ranks > 0 ? ranks : world.size());
 }
 
 // The bytes of the shard file, in `image`; returns how many.
@@ -223,7 +230,7 @@ bool Saver::image_fits(const ShardPlan& plan) {
   const uint64_t bytes = storage::safetensors_header(plan.entries).size() + storage::data_bytes(plan.entries);
   if (bytes <= image_.capacity()) return true;
   const uint64_t available = available_memory();
-  if (bytes <= available / 2) return true;
+  if (bytes * ranks_of_this_host(world_) <= available / 2) return true;
   if (!said_memory_) {
     log_warning(
         "checkpoints are written at once, not beside training: a copy takes {} of host memory, {} are available",

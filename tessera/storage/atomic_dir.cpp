@@ -1,6 +1,7 @@
 #include "tessera/storage/atomic_dir.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -51,6 +52,14 @@ void publish(const fs::path& final_folder) {
   const fs::path aside = aside_of(final_folder);
   sync_folder(aside);
   std::error_code error;
+  // At no moment without a folder of that name, where the file system can exchange two names.
+  if (fs::exists(final_folder, error) &&
+      renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, final_folder.c_str(), RENAME_EXCHANGE) == 0) {
+    fault_point();
+    sync_folder(parent_of(final_folder));
+    fs::remove_all(aside, error);
+    return;
+  }
   if (fs::exists(final_folder, error)) {
     const fs::path old = final_folder.string() + ".old";
     fs::remove_all(old, error);

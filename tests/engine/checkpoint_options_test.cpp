@@ -256,6 +256,19 @@ TEST_F(CheckpointOptions, The16BitModelIsWhatTrainingComputesWith) {
   });
 }
 
+// A tag that is there already is replaced, and nothing of the earlier one stays.
+TEST_F(CheckpointOptions, ATagCanBeSavedAgain) {
+  const auto engine = make<ThreeBlocks>();
+  for (int i = 0; i < 3; ++i) {
+    take_steps(*engine, 1);
+    engine->save_checkpoint(path("run"), "best", nlohmann::json::object(), {.in_background = i == 1});
+  }
+  engine->save_checkpoint(path("other"));
+  EXPECT_TRUE(checkpoint::compare(path("run") / "best", path("other")).empty());
+  EXPECT_THAT(checkpoint::tags_of(path("run")), testing::ElementsAre("best"));
+  EXPECT_FALSE(fs::exists(path("run") / "best.saving"));
+}
+
 // Two "hosts" of one rank each, with a disk each.
 TEST_F(CheckpointOptions, NodeLocalStorageKeepsEachHostsFilesOnItsDisk) {
   test::spawn_ranks(
