@@ -53,8 +53,11 @@ void write_weights(const fs::path& folder, const Manifest& manifest, const fs::p
   std::vector<storage::PlannedTensor> plan;
   for (const auto& [name, tensor] : manifest.tensors) plan.push_back({name, input.dtype, tensor.shape});
   TensorSource source(folder, manifest);
+  int64_t largest = 0;
+  for (const auto& [name, tensor] : manifest.tensors) largest = std::max(largest, tensor.numel());
+  const at::Tensor buffer = at::empty({largest}, input.dtype);  // one tensor at a time, all in the same place
   const auto read = [&](const std::string& name) {
-    at::Tensor value = at::empty({manifest.tensors.at(name).numel()}, input.dtype);
+    const at::Tensor value = buffer.narrow(0, 0, manifest.tensors.at(name).numel());
     source.read(name, kWeight, 0, value);
     return value;
   };

@@ -81,12 +81,14 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
 void read_unit(TensorSource& source, const Manifest& manifest, const LoadInput& input, zero::Unit& unit) {
   const auto& params = unit.layout().params();
   const zero::Range owned_range = unit.owned();
-  const auto read = [&](const std::string& kind, const at::Tensor& owned) {
+  const auto read = [&](const std::string& kind, const zero::StateTensor& home) {
+    const at::Tensor owned = home.load();
     for (const zero::Segment& segment : unit.layout().segments(owned_range)) {
       const std::string name = stored_name(params[segment.param].name, manifest, input.options);
       if (!manifest.tensors.contains(name)) continue;
       source.read(name, kind, segment.first, owned.narrow(0, segment.offset - owned_range.begin, segment.numel));
     }
+    home.store(owned);
   };
   read(kWeight, unit.stored_weights());
   if (!unit.trainable() || !wants_states(input.options)) return;

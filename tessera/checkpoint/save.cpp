@@ -105,12 +105,7 @@ uint64_t ranks_of_this_host(const comm::Communicator& world) {
 // The bytes of the shard file, in `image`; returns how many.
 size_t copy_into(storage::AlignedBuffer& image, const ShardPlan& plan) {
   const std::string header = storage::safetensors_header(plan.entries);
-  std::vector<size_t> places;
-  size_t end = header.size();
-  for (const at::Tensor& tensor : plan.tensors) {
-    places.push_back(end);
-    end += tensor.nbytes();
-  }
+  const size_t end = header.size() + storage::data_bytes(plan.entries);
   image.reserve(end);
   std::memcpy(image.data(), header.data(), header.size());
   constexpr size_t kChunk = 1U << 20;  // bytes that a thread copies at a time, so that one large tensor is no one's lot
@@ -120,12 +115,18 @@ size_t copy_into(storage::AlignedBuffer& image, const ShardPlan& plan) {
     size_t bytes;
   };
   std::vector<Part> parts;
-  for (size_t i = 0; i < places.size(); ++i) {
-    TESSERA_INVARIANT(plan.tensors[i].is_contiguous() && plan.tensors[i].device().is_cpu());
-    const char* const from = static_cast<const char*>(plan.tensors[i].const_data_ptr());
-    const size_t bytes = plan.tensors[i].nbytes();
-    for (size_t at = 0; at < bytes; at += kChunk) {
-      parts.push_back({from + at, image.data() + places[i] + at, std::min(kChunk, bytes - at)});
+  size_t place = header.size();
+  for (const ShardPlan::Source& source : plan.sources) {
+    const at::Tensor& tensor = source.tensor.tensor();
+    TESSERA_INVARIANT(tensor.is_contiguous() && tensor.device().is_cpu());
+    const char* const begin = static_cast<const char*>(tensor.const_data_ptr());
+    for (const zero::Range& cut : source.cuts) {
+      const char* const from = begin + cut.begin * static_cast<int64_t>(tensor.element_size());
+      const size_t bytes = static_cast<size_t>(cut.numel()) * tensor.element_size();
+      for (size_t at = 0; at < bytes; at += kChunk) {
+        parts.push_back({from + at, image.data() + place + at, std::min(kChunk, bytes - at)});
+      }
+      place += bytes;
     }
   }
   at::parallel_for(0, static_cast<int64_t>(parts.size()), 4, [&](int64_t begin, int64_t stop) {
@@ -195,7 +196,10 @@ void Saver::run(Job& job) {
             mine.sum = file.finish();
           } else {
             storage::SafetensorsWriter writer(path, job.plan.entries);
-            for (const at::Tensor& tensor : job.plan.tensors) writer.add(tensor);
+            for (const ShardPlan::Source& source : job.plan.sources) {
+              const at::Tensor tensor = source.tensor.load();
+              for (const zero::Range& cut : source.cuts) writer.add(tensor.narrow(0, cut.begin, cut.numel()));
+            }
             mine.sum = writer.finish();
           }
         }))) {
@@ -227,6 +231,11 @@ void Saver::run(Job& job) {
 
 // Whether the copy can be had without pushing others out of memory; said once where it cannot.
 bool Saver::image_fits(const ShardPlan& plan) {
+  if (!plan.in_memory()) {
+    if (!said_memory_) log_info("checkpoints are written at once, not beside training: state rests on disk");
+    said_memory_ = true;
+    return false;
+  }
   const uint64_t bytes = storage::safetensors_header(plan.entries).size() + storage::data_bytes(plan.entries);
   if (bytes <= image_.capacity()) return true;
   const uint64_t available = available_memory();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 
@@ -24,7 +26,7 @@ std::vector<std::string> kinds_of(const zero::Unit& unit, const SaveInput& input
   return kinds;
 }
 
-at::Tensor stored(const zero::Unit& unit, size_t kind) {
+const zero::StateTensor& stored(const zero::Unit& unit, size_t kind) {
   return kind == 0 ? unit.stored_weights() : unit.optimizer_state()[kind - 1];
 }
 
@@ -34,6 +36,10 @@ std::string shard_name(int rank, int world_size) {
   return fmt::format("shard-{:05}-of-{:05}.safetensors", rank, world_size);
 }
 
+bool ShardPlan::in_memory() const {
+  return std::none_of(sources.begin(), sources.end(), [](const Source& source) { return source.tensor.swapped(); });
+}
+
 ShardPlan plan_shard(const SaveInput& input) {
   const int rank = input.model.world().rank();
   ShardPlan plan;
@@ -41,18 +47,20 @@ ShardPlan plan_shard(const SaveInput& input) {
     if (!is_stored(*unit, input)) continue;
     const auto kinds = kinds_of(*unit, input);
     for (size_t kind = 0; kind < kinds.size(); ++kind) {
-      const at::Tensor owned = stored(*unit, kind);
+      ShardPlan::Source source{.tensor = stored(*unit, kind), .cuts = {}};
       for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
-        plan.tensors.push_back(owned.narrow(0, segment.offset - unit->owned().begin, segment.numel));
+        const int64_t begin = segment.offset - unit->owned().begin;
+        source.cuts.push_back({begin, begin + segment.numel});
         plan.entries.push_back({piece_name(kinds[kind], unit->layout().params()[segment.param].name),
-                                owned.scalar_type(),
+                                source.tensor.dtype(),
                                 {segment.numel}});
       }
+      plan.sources.push_back(std::move(source));
     }
   }
   if (!input.options.optimizer_states) return plan;
   for (const auto& [name, tensor] : input.rank_tensors) {
-    plan.tensors.push_back(tensor);
+    plan.sources.push_back({.tensor = zero::StateTensor(tensor.flatten()), .cuts = {{0, tensor.numel()}}});
     plan.entries.push_back({piece_name("rank", name), tensor.scalar_type(), tensor.sizes().vec()});
   }
   return plan;
@@ -100,7 +108,7 @@ std::string describe_sizes(const SaveInput& input) {
     const auto numel = static_cast<uint64_t>(unit->layout().param_numel());
     const size_t kinds = kinds_of(*unit, input).size();
     for (size_t kind = 0; kind < kinds; ++kind) {
-      (kind == 0 ? weights : states) += numel * stored(*unit, kind).element_size();
+      (kind == 0 ? weights : states) += numel * c10::elementSize(stored(*unit, kind).dtype());
     }
   }
   const int files = input.model.world().size();

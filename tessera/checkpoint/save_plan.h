@@ -10,8 +10,16 @@
 namespace tessera::checkpoint {
 
 struct ShardPlan {
-  std::vector<storage::PlannedTensor> entries;
-  std::vector<at::Tensor> tensors;  // views of the model's own
+  // A tensor of the training state, cut at the parameters' boundaries.
+  struct Source {
+    zero::StateTensor tensor;
+    std::vector<zero::Range> cuts;
+  };
+
+  std::vector<storage::PlannedTensor> entries;  // one a cut
+  std::vector<Source> sources;
+
+  bool in_memory() const;  // all of it
 };
 
 // "shard-00000-of-00002.safetensors"

@@ -129,16 +129,22 @@ OffloadOptions offload_of(const DsConfig& config, const std::string& block) {
   const Json& path = config.value(block + ".nvme_path");
   return {.device = config.value(block + ".device").get<std::string>(),
           .nvme_path = path.is_null() ? "" : path.get<std::string>(),
-          .pin_memory = config.value(block + ".pin_memory").get<bool>()};
+          .pin_memory = config.value(block + ".pin_memory").get<bool>(),
+          .buffer_count = config.value(block + ".buffer_count").get<int64_t>()};
 }
 
 ZeroOptions zero_of(const DsConfig& config) {
   const auto elements = [&](const char* key) {
     return config.value(std::string("zero_optimization.") + key).get<int64_t>();
   };
+  OffloadOptions optimizer = offload_of(config, "zero_optimization.offload_optimizer");
+  optimizer.pipeline_read = config.value("zero_optimization.offload_optimizer.pipeline_read").get<bool>();
+  optimizer.pipeline_write = config.value("zero_optimization.offload_optimizer.pipeline_write").get<bool>();
+  OffloadOptions param = offload_of(config, "zero_optimization.offload_param");
+  param.max_in_cpu = elements("offload_param.max_in_cpu");
   return {.stage = config.value("zero_optimization.stage").get<int>(),
-          .offload_optimizer = offload_of(config, "zero_optimization.offload_optimizer"),
-          .offload_param = offload_of(config, "zero_optimization.offload_param"),
+          .offload_optimizer = std::move(optimizer),
+          .offload_param = std::move(param),
           .allgather_bucket_size = elements("allgather_bucket_size"),
           .prefetch_bucket_size = elements("stage3_prefetch_bucket_size"),
           .param_persistence_threshold = elements("stage3_param_persistence_threshold"),

@@ -119,7 +119,9 @@ class Engine : public nn::UnitObserver {
   int64_t micro_steps() const { return micro_steps_; }
   const config::DsConfig& config() const { return config_; }
   comm::Communicator& world() { return *world_; }
-  int64_t model_state_bytes() const { return sharded_->model_state_bytes(); }
+  // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
+  int64_t model_state_bytes() const { return sharded_->model_state_bytes().memory; }
+  int64_t offloaded_bytes() const { return sharded_->model_state_bytes().disk; }
   zero::ShardedModel& sharded_model() { return *sharded_; }
 
   void before_forward(size_t module, const std::vector<at::Tensor>& inputs) override;

@@ -7,6 +7,28 @@
 namespace tessera::engine {
 namespace {
 
+// Only what is sharded is offloaded. On a CPU device the host's memory is the device's, so "cpu" moves nothing.
+zero::Offload offload_of(const config::ZeroOptions& zero) {
+  const auto swap_file = [](const config::OffloadOptions& options) {
+    return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path) : nullptr;
+  };
+  zero::Offload offload;
+  if (zero.stage >= 1) {
+    offload.optimizer = swap_file(zero.offload_optimizer);
+    offload.tile_numel = std::min(offload.tile_numel, std::max<int64_t>(zero.sub_group_size, 1));
+    offload.reads_ahead = zero.offload_optimizer.pipeline_read;
+    offload.writes_behind = zero.offload_optimizer.pipeline_write;
+    offload.tile_buffers = zero.offload_optimizer.buffer_count;
+  }
+  if (zero.stage >= 3) {
+    offload.parameters = swap_file(zero.offload_param);
+    offload.parameters_in_memory = zero.offload_param.max_in_cpu;
+    offload.fetches = std::make_shared<storage::BufferPool>(
+        static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
+  }
+  return offload;
+}
+
 zero::Policy policy_of(const config::DsConfig& config, int ranks) {
   const config::Dtypes& dtypes = config.dtypes;
   const config::GradientAveraging& averaging = config.averaging;
@@ -21,6 +43,7 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks) {
   policy.averaging.overlap = averaging.overlap;
   policy.averaging.scatter = averaging.reduce_scatter;
   policy.averaging.bucket_numel = averaging.bucket_numel;
+  policy.offload = offload_of(config.zero);
   return policy;
 }
 
@@ -85,6 +108,11 @@ void keep_whole(zero::Policy& policy, int rank) {
   if (policy.shard_gradients) {
     throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works at stages 0 and 1", "initialize",
                                      "set zero_optimization.stage to 0 or 1, or choose another optimizer"});
+  }
+  if (policy.offload.optimizer) {
+    throw Error(ErrorKind::kConfig,
+                {"an optimizer with compressed communication keeps its state in memory", "initialize",
+                 "set offload_optimizer.device to none, or choose another optimizer"});
   }
   if (policy.shard_optimizer && rank == 0) {
     log_info("compressed communication keeps weights and optimizer state whole: stage 1 takes the memory of stage 0");

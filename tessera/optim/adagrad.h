@@ -15,6 +15,7 @@ class Adagrad : public Optimizer {
 
   std::vector<std::string> state_names() const override { return {"sum"}; }
   void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  bool elementwise() const override { return true; }
 
  private:
   double lr_decay_;

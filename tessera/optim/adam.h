@@ -23,6 +23,7 @@ class Adam : public Optimizer {
 
   std::vector<std::string> state_names() const override;
   void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  bool elementwise() const override { return true; }
   bool takes_any_dtype() const override { return true; }
 
  private:

@@ -13,6 +13,7 @@ class Lion : public Optimizer {
  public:
   std::vector<std::string> state_names() const override { return {"exp_avg"}; }
   void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  bool elementwise() const override { return true; }
 };
 
 }  // namespace tessera::optim

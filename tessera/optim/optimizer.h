@@ -89,6 +89,10 @@ class Optimizer {
   // are fp32, converted outside where they are not, and the new weights are rounded outside.
   virtual bool takes_any_dtype() const { return false; }
 
+  // True: the new value of an element depends on that element's own gradient, weight and state alone, so update() may
+  // be given any part of a unit, without peers. What rests on disk then comes in by parts.
+  virtual bool elementwise() const { return false; }
+
   // True: the optimizer is one of those that communicate compressed tensors. Weights and states are then whole on every
   // rank, and the three functions below hold.
   virtual bool averages_by_signs() const { return false; }

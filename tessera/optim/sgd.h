@@ -21,6 +21,7 @@ class Sgd : public Optimizer {
 
   std::vector<std::string> state_names() const override;
   void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  bool elementwise() const override { return true; }
 
  private:
   SgdOptions options_;

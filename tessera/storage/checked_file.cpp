@@ -53,6 +53,17 @@ void CheckedFile::check(uint64_t block, const void* bytes) const {
        file_.path, "use another copy of it, or an earlier checkpoint"});
 }
 
+// What is read first is the beginning of what is read on, so each jump begins a new stretch.
+void CheckedFile::read_ahead_of(uint64_t offset) {
+  constexpr uint64_t kAhead = 64U << 20;
+  if (offset < ahead_begin_ || offset > ahead_end_) ahead_begin_ = ahead_end_ = offset;
+  const uint64_t wanted = std::min(offset + kAhead, sum_.bytes);
+  if (wanted < ahead_end_ + kAhead / 4 && wanted < sum_.bytes) return;
+  if (wanted <= ahead_end_) return;
+  posix_fadvise(file_.fd, static_cast<off_t>(ahead_end_), static_cast<off_t>(wanted - ahead_end_), POSIX_FADV_WILLNEED);
+  ahead_end_ = wanted;
+}
+
 const char* CheckedFile::kept(uint64_t block) {
   for (const Kept& each : kept_) {
     if (each.block == block) return each.bytes.data();
@@ -70,6 +81,7 @@ const char* CheckedFile::kept(uint64_t block) {
 
 void CheckedFile::read(uint64_t offset, size_t bytes, void* into) {
   TESSERA_INVARIANT(offset + bytes <= sum_.bytes);
+  read_ahead_of(offset);
   char* const to = static_cast<char*>(into);
   const uint64_t end = offset + bytes;
   std::vector<std::pair<uint64_t, char*>> whole;  // block, and where it goes

@@ -1,7 +1,7 @@
 // Byte ranges of a file, each block that they touch checked against its sum (file_sum.h). Whole blocks are read
-// straight to where they are wanted; of the others the last two are kept. ErrorKind::kData names file and place of a
-// block that is not what was written, of a file that is shorter than it was, or that cannot be opened. One thread at a
-// time.
+// straight to where they are wanted; of the others the last two are kept. The kernel is asked to have what follows
+// ready in its page cache. ErrorKind::kData names file and place of a block that is not what was written, of a file
+// that is shorter than it was, or that cannot be opened. One thread at a time.
 #pragma once
 
 #include <array>
@@ -36,12 +36,14 @@ class CheckedFile {
 
   size_t bytes_of(uint64_t block) const;
   void check(uint64_t block, const void* bytes) const;
+  void read_ahead_of(uint64_t offset);
   const char* kept(uint64_t block);
 
   IoFile file_;
   FileSum sum_;
   std::array<Kept, 2> kept_;
   size_t oldest_ = 0;
+  uint64_t ahead_begin_ = 0, ahead_end_ = 0;  // the kernel was told that these bytes will be wanted
   IoQueue queue_;
 };
 

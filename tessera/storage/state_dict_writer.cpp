@@ -1,15 +1,14 @@
 #include "tessera/storage/state_dict_writer.h"
 
 #include <caffe2/serialize/inline_container.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <exception>
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/storage/file_output.h"
 
 namespace tessera::storage {
 namespace {
@@ -85,74 +84,55 @@ int64_t numel_of(const std::vector<int64_t>& shape) {
 
 class StateDictWriter::Zip {
  public:
-  explicit Zip(const std::string& path)
-      : path_(path), fd_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    if (fd_ < 0) refuse("the file cannot be created", errno);
-    try {
-      writer_ = std::make_unique<caffe2::serialize::PyTorchStreamWriter>(
-          [this](const void* bytes, size_t count) { return write_all(static_cast<const char*>(bytes), count); });
-    } catch (const std::exception&) {
-      close(fd_);
-      refuse("writing failed", error_number_);
-    }
+  explicit Zip(const std::string& path) : file_(path) {
+    // The writer must not see exceptions, so they wait here.
+    writer_ = std::make_unique<caffe2::serialize::PyTorchStreamWriter>([this](const void* bytes, size_t count) {
+      try {
+        if (!failure_) file_.append(bytes, count);
+      } catch (const std::exception&) {
+        failure_ = std::current_exception();
+      }
+      return failure_ ? size_t{0} : count;
+    });
+    check();
   }
   ~Zip() {
     try {
       writer_.reset();                 // may write what it holds back
     } catch (const std::exception&) {  // somebody else's exception is on its way
     }
-    if (fd_ >= 0) close(fd_);
   }
 
   void record(const std::string& name, const void* bytes, size_t count) {
-    try {
-      writer_->writeRecord(name, bytes, count);
-    } catch (const std::exception&) {
-    }
-    check();
+    attempt([&] { writer_->writeRecord(name, bytes, count); });
   }
 
   void finish() {
-    try {
-      writer_->writeEndOfFile();
-    } catch (const std::exception&) {
-    }
-    check();
-    if (fsync(fd_) != 0) refuse("writing failed", errno);
-    const int closed = close(fd_);
-    fd_ = -1;
-    if (closed != 0) refuse("writing failed", errno);
+    attempt([&] { writer_->writeEndOfFile(); });
+    file_.finish();
   }
 
  private:
-  size_t write_all(const char* bytes, size_t count) {
-    size_t done = 0;
-    while (done < count && error_number_ == 0) {
-      const ssize_t written = write(fd_, bytes + done, count - done);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) {
-        error_number_ = errno;
-        return done;
-      }
-      done += static_cast<size_t>(written);
+  template <class Work>
+  void attempt(Work work) {
+    try {
+      work();
+    } catch (const std::exception&) {
+      check();  // what was behind it, rather than what the writer makes of it
+      throw;
     }
-    return done;
+    check();
   }
   void check() const {
-    if (error_number_ != 0) refuse("writing failed", error_number_);
-  }
-  [[noreturn]] void refuse(const std::string& what, int error_number) const {
-    throw Error(ErrorKind::kMachine,
-                {what + ": " + errno_text(error_number), path_, "free some space or choose another folder"});
+    if (failure_) std::rethrow_exception(failure_);
   }
 
-  std::string path_;
-  int fd_;
-  int error_number_ = 0;  // of the first write that failed
+  FileOutput file_;
+  std::exception_ptr failure_;
   std::unique_ptr<caffe2::serialize::PyTorchStreamWriter> writer_;
 };
 
-StateDictWriter::StateDictWriter(const std::string& path) : path_(path), zip_(std::make_unique<Zip>(path)) {}
+StateDictWriter::StateDictWriter(const std::string& path) : zip_(std::make_unique<Zip>(path)) {}
 StateDictWriter::~StateDictWriter() = default;
 
 void StateDictWriter::add(const std::string& name, const at::Tensor& tensor) {

@@ -38,7 +38,6 @@ class StateDictWriter {
     std::vector<int64_t> shape;
   };
 
-  std::string path_;
   std::unique_ptr<Zip> zip_;
   std::vector<Entry> entries_;
   size_t records_ = 0;

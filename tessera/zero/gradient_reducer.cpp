@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/clip.h"
 
 namespace tessera::zero {
 namespace {
@@ -40,10 +41,12 @@ void GradientReducer::open_pending(size_t unit) {
   // A gradient that comes after its unit's reduction began (a re-entrant backward) gets a buffer of its own.
   const bool own_buffer = policy_.shard_gradients || gradients.started;
   if (own_buffer) {
-    gradients.pending = at::empty({units_[unit]->layout().numel()}, units_[unit]->grad().options());
+    const StateTensor& kept = units_[unit]->grad();
+    const auto device = units_[unit]->params().front().tensor.device();
+    gradients.pending = at::empty({units_[unit]->layout().numel()}, at::TensorOptions(device).dtype(kept.dtype()));
     zero_padding(units_[unit]->layout(), gradients.pending);
   } else {
-    gradients.pending = units_[unit]->grad();
+    gradients.pending = units_[unit]->grad().tensor();
   }
 }
 
@@ -100,7 +103,7 @@ void GradientReducer::start_reduction(size_t unit) {
   const std::string& label = units_[unit]->name();
   const Range slice = layout.slice(world_.rank());
   if (policy_.shard_optimizer && averaging.scatter) {
-    const bool direct = !reduction.adds && averaging.dtype == policy_.grad_dtype;
+    const bool direct = !reduction.adds && averaging.dtype == policy_.grad_dtype && !units_[unit]->grad().swapped();
     reduction.result = direct ? owned_grad(unit) : at::empty({slice.numel()}, source.options());
     reduction.collective =
         world_.start_reduce_scatter(reduction.result, source, averaging.after, label, averaging.bucket_numel);
@@ -120,12 +123,41 @@ void GradientReducer::finish_oldest() {
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
   reduction.collective.finish();
+  if (units_[reduction.unit]->grad().swapped()) return start_leaving(reduction.unit, reduction);
   at::Tensor sum = owned_grad(reduction.unit);
   if (reduction.adds) {
     sum.add_(reduction.result);
   } else if (!sum.is_alias_of(reduction.result)) {
     sum.copy_(reduction.result);
   }
+}
+
+// At most two leave at a time: while one is written the next may be made.
+void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
+  constexpr size_t kMaxLeaving = 2;
+  Leaving leaving{.home = units_[unit]->grad(), .buffer = {}, .transfer = 0};
+  if (reduction.adds) finish_leaving();  // what is added to may be among them
+  if (leaving_.size() == kMaxLeaving) {
+    leaving_.front().home.finish(leaving_.front().transfer);
+    leaving.buffer = std::move(leaving_.front().buffer);
+    leaving_.pop_front();
+  }
+  const Range whole{0, leaving.home.numel()};
+  at::Tensor sum = leaving.home.view_in(leaving.buffer, whole);
+  if (reduction.adds) {
+    leaving.home.finish(leaving.home.start_read(whole, leaving.buffer));
+    sum.add_(reduction.result);
+  } else {
+    sum.copy_(reduction.result);
+  }
+  gradients_[unit].squares = optim::sum_of_squares(sum);
+  leaving.transfer = leaving.home.start_write(whole, leaving.buffer);
+  leaving_.push_back(std::move(leaving));
+}
+
+void GradientReducer::finish_leaving() {
+  for (const Leaving& leaving : leaving_) leaving.home.finish(leaving.transfer);
+  leaving_.clear();
 }
 
 void GradientReducer::finish_own() {
@@ -151,6 +183,7 @@ void GradientReducer::finish_backward() {
       if (gradients_[unit].pending.defined()) start_reduction(unit);  // came after its unit's reduction began
     }
     while (!in_flight_.empty()) finish_oldest();
+    finish_leaving();
   }
   next_to_start_ = 0;
   for (UnitGradients& gradients : gradients_) {
@@ -161,13 +194,17 @@ void GradientReducer::finish_backward() {
 }
 
 at::Tensor GradientReducer::reduced_slice(size_t unit) const {
-  if (policy_.shard_gradients) return units_[unit]->grad();
+  if (policy_.shard_gradients) return units_[unit]->grad().load();
   const Range slice = units_[unit]->layout().slice(world_.rank());
-  return units_[unit]->grad().narrow(0, slice.begin, slice.numel());
+  return units_[unit]->grad().tensor().narrow(0, slice.begin, slice.numel());
+}
+
+double GradientReducer::sum_of_squares(size_t unit) const {
+  return units_[unit]->grad().swapped() ? gradients_[unit].squares : optim::sum_of_squares(reduced_slice(unit));
 }
 
 at::Tensor GradientReducer::owned_grad(size_t unit) const {
-  return policy_.shard_optimizer ? reduced_slice(unit) : units_[unit]->grad();
+  return policy_.shard_optimizer ? reduced_slice(unit) : units_[unit]->grad().tensor();
 }
 
 void GradientReducer::clear() {

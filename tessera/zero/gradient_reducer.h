@@ -51,6 +51,9 @@ class GradientReducer {
   at::Tensor reduced_slice(size_t unit) const;
   at::Tensor owned_grad(size_t unit) const;
 
+  // Sum of the squares of what reduced_slice() gives; known already where that rests on disk.
+  double sum_of_squares(size_t unit) const;
+
   // Which parameters had a gradient on this rank since the last clear().
   const std::vector<bool>& used(size_t unit) const { return gradients_[unit].used; }
 
@@ -66,6 +69,7 @@ class GradientReducer {
     size_t arrived_count = 0;
     bool started = false;  // reduction of this backward
     bool has_sum = false;  // the unit's gradient holds an earlier reduction, to add to
+    double squares = 0;    // where it rests on disk: of the last reduction's sum
   };
 
   struct Reduction {
@@ -75,6 +79,13 @@ class GradientReducer {
     comm::Collective collective;
   };
 
+  // A gradient on its way to the disk.
+  struct Leaving {
+    StateTensor home;
+    storage::AlignedBuffer buffer;
+    storage::SwapFile::Transfer transfer;
+  };
+
   bool reduces_now() const { return policy_.shard_gradients || (boundary_ && !keeps_own_); }
   void open_pending(size_t unit);
   void complete_pending(size_t unit);
@@ -82,12 +93,15 @@ class GradientReducer {
   void start_complete_units();
   void start_reduction(size_t unit);
   void finish_oldest();
+  void start_leaving(size_t unit, const Reduction& reduction);
+  void finish_leaving();
 
   std::vector<Unit*> units_;
   Policy policy_;
   comm::Communicator& world_;
   std::vector<UnitGradients> gradients_;
   std::deque<Reduction> in_flight_;
+  std::deque<Leaving> leaving_;
   size_t next_to_start_ = 0;  // counts from the last unit backwards
   bool boundary_ = true;
   bool keeps_own_ = false;

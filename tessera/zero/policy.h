@@ -1,5 +1,5 @@
-// What is sharded, in which dtypes a model trains, and how its gradients are averaged. A stage of ZeRO (Rajbhandari et
-// al. 2020) is nothing but such a policy over one layout:
+// What is sharded, where it rests, in which dtypes a model trains, and how its gradients are averaged. A stage of ZeRO
+// (Rajbhandari et al. 2020) is nothing but such a policy over one layout:
 //
 //   stage   optimizer state   gradients   parameters        bytes a parameter, mixed precision, N ranks
 //     0     whole             whole       whole             2 + 2 + 12
@@ -11,6 +11,10 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <memory>
+
+#include "tessera/storage/buffer_pool.h"
+#include "tessera/storage/swap_file.h"
 
 namespace tessera::zero {
 
@@ -25,6 +29,20 @@ struct Averaging {
   int64_t bucket_numel = 500'000'000;  // largest number of elements that one reduction moves
 };
 
+// What rests on a disk between its uses (ZeRO-Infinity, Rajbhandari et al. 2021), and how it comes and goes. The files
+// and buffers are this rank's; units share them.
+struct Offload {
+  std::shared_ptr<storage::SwapFile> optimizer;   // of master weights, states and sharded gradients; null: in memory
+  std::shared_ptr<storage::SwapFile> parameters;  // of sharded compute weights; null: in memory
+  int64_t parameters_in_memory = 0;               // elements of this rank's slices that stay in memory all the same
+
+  int64_t tile_numel = 8 << 20;  // elements that an update holds in memory at a time, where it may be cut
+  bool reads_ahead = false;      // the next tile comes in while one is updated
+  bool writes_behind = false;    // … and the last one goes out
+  int64_t tile_buffers = 0;      // at least so many buffers of a tile's size
+  std::shared_ptr<storage::BufferPool> fetches;  // through which slices of parameters come in
+};
+
 struct Policy {
   bool shard_optimizer = false;
   bool shard_gradients = false;
@@ -34,19 +52,21 @@ struct Policy {
   at::ScalarType state_dtype = at::kFloat;   // of what the optimizer keeps for each weight
   at::ScalarType grad_dtype = at::kFloat;    // in which gradients add up over micro batches
   Averaging averaging;
+  Offload offload;
 
   // Master weights beside the compute weights; in one dtype the compute weights are the master.
   bool has_master() const { return compute_dtype != master_dtype; }
 };
 
 // Everything in the compute dtype but master weights and state, and the mean over `ranks`.
-constexpr Policy policy_of_stage(int stage, at::ScalarType compute_dtype, int ranks) {
+inline Policy policy_of_stage(int stage, at::ScalarType compute_dtype, int ranks) {
   return {.shard_optimizer = stage >= 1,
           .shard_gradients = stage >= 2,
           .shard_parameters = stage >= 3,
           .compute_dtype = compute_dtype,
           .grad_dtype = compute_dtype,
-          .averaging = {.dtype = compute_dtype, .after = 1.0 / ranks}};
+          .averaging = {.dtype = compute_dtype, .after = 1.0 / ranks},
+          .offload = {}};
 }
 
 }  // namespace tessera::zero

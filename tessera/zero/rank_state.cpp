@@ -7,11 +7,11 @@ namespace {
 
 // All that may be this rank's own, whether it is so now or not.
 std::map<std::string, at::Tensor> possible_rank_state(const Unit& unit, const optim::Optimizer& optimizer) {
-  std::map<std::string, at::Tensor> tensors{{"weight/" + unit.name(), unit.stored_weights()},
+  std::map<std::string, at::Tensor> tensors{{"weight/" + unit.name(), unit.stored_weights().load()},
                                             {"worker_error/" + unit.name(), unit.worker_error()},
                                             {"server_error/" + unit.name(), unit.server_error()}};
   const auto names = optimizer.state_names();
-  for (size_t k = 0; k < names.size(); ++k) tensors[names[k] + "/" + unit.name()] = unit.optimizer_state()[k];
+  for (size_t k = 0; k < names.size(); ++k) tensors[names[k] + "/" + unit.name()] = unit.optimizer_state()[k].load();
   return tensors;
 }
 

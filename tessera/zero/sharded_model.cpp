@@ -28,8 +28,9 @@ struct ShardedModel::GradientArrived : torch::autograd::PostAccumulateGradHook {
   size_t param_;
 };
 
-ShardedModel::ShardedModel(const Policy& policy, std::shared_ptr<comm::Communicator> world)
+ShardedModel::ShardedModel(const OptimizerNeeds& needs, const Policy& policy, std::shared_ptr<comm::Communicator> world)
     : policy_(policy),
+      needs_(needs),
       world_(std::move(world)),
       gathers_(world_->with_channel("gather")),
       reductions_(world_->with_channel("reduce")) {}
@@ -37,8 +38,8 @@ ShardedModel::ShardedModel(const Policy& policy, std::shared_ptr<comm::Communica
 std::shared_ptr<ShardedModel> ShardedModel::create(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
                                                    const Policy& policy, std::shared_ptr<comm::Communicator> world,
                                                    const FillParameter& fill) {
-  std::shared_ptr<ShardedModel> model(new ShardedModel(policy, std::move(world)));
-  model->make_units(std::move(modules), needs, fill);
+  std::shared_ptr<ShardedModel> model(new ShardedModel(needs, policy, std::move(world)));
+  model->make_units(std::move(modules), fill);
   return model;
 }
 
@@ -49,13 +50,13 @@ ShardedModel::~ShardedModel() {
   }
 }
 
-void ShardedModel::make_units(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
-                              const FillParameter& fill) {
+void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParameter& fill) {
   struct Owner {
     size_t unit;
     std::string name;
   };
   std::unordered_map<const at::TensorImpl*, Owner> owners;
+  int64_t stays_in_memory = policy_.offload.parameters_in_memory;  // what is left of that allowance
   for (const ModuleParams& module : modules) {
     std::vector<size_t> used;
     const auto uses = [&used](size_t unit) {
@@ -76,7 +77,14 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const Optimizer
       if (own.empty()) continue;
       uses(units_.size());
       const std::string name = trainable ? module.name : module.name + " (frozen)";
-      units_.push_back(std::make_unique<Unit>(name, std::move(own), needs, policy_, *gathers_, fill));
+      Policy policy = policy_;
+      if (policy.offload.parameters) {
+        int64_t numel = 0;
+        for (const NamedParam& param : own) numel += param.tensor.numel();
+        stays_in_memory -= numel / world_->size();
+        if (stays_in_memory >= 0) policy.offload.parameters = nullptr;
+      }
+      units_.push_back(std::make_unique<Unit>(name, std::move(own), needs_, policy, *gathers_, fill));
       watch_gradients(units_.size() - 1);
       units_.back()->release();
     }
@@ -205,9 +213,13 @@ void ShardedModel::finish_backward() {
   reducer_->finish_backward();
 }
 
-int64_t ShardedModel::model_state_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& unit : units_) bytes += unit->model_state_bytes();
+Unit::Bytes ShardedModel::model_state_bytes() const {
+  Unit::Bytes bytes;
+  for (const auto& unit : units_) {
+    const Unit::Bytes own = unit->model_state_bytes();
+    bytes.memory += own.memory;
+    bytes.disk += own.disk;
+  }
   return bytes;
 }
 

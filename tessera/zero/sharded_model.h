@@ -23,6 +23,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/zero/gradient_reducer.h"
 #include "tessera/zero/policy.h"
+#include "tessera/zero/tile_buffers.h"
 #include "tessera/zero/unit.h"
 
 namespace tessera::zero {
@@ -57,19 +58,21 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void drop_all();
 
   GradientReducer& reducer() { return *reducer_; }
+  std::vector<TileBuffers>& tile_buffers() { return tile_buffers_; }  // see state_tiles.h
+  size_t state_count() const { return needs_.states; }                // of a trainable unit
   const Policy& policy() const { return policy_; }
   comm::Communicator& world() const { return *world_; }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const std::vector<ParamAlias>& aliases() const { return aliases_; }
-  int64_t model_state_bytes() const;
+  Unit::Bytes model_state_bytes() const;
   int64_t param_count() const;  // elements, shared ones counted once
 
  private:
   struct Call;             // one forward of one module
   struct GradientArrived;  // autograd's hook on a parameter
-  ShardedModel(const Policy& policy, std::shared_ptr<comm::Communicator> world);
+  ShardedModel(const OptimizerNeeds& needs, const Policy& policy, std::shared_ptr<comm::Communicator> world);
 
-  void make_units(std::vector<ModuleParams> modules, const OptimizerNeeds& needs, const FillParameter& fill);
+  void make_units(std::vector<ModuleParams> modules, const FillParameter& fill);
   void watch_gradients(size_t unit);
   void before_backward(const std::shared_ptr<Call>& call);
   void after_backward(Call& call);
@@ -79,6 +82,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::vector<size_t> all_units() const;
 
   Policy policy_;
+  OptimizerNeeds needs_;
+  std::vector<TileBuffers> tile_buffers_;
   std::shared_ptr<comm::Communicator> world_;
   std::shared_ptr<comm::Communicator> gathers_;
   std::shared_ptr<comm::Communicator> reductions_;

@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/optim/clip.h"
+#include "tessera/zero/state_tiles.h"
 #include "tessera/zero/unit_peers.h"
 
 namespace tessera::zero {
@@ -17,7 +18,7 @@ namespace {
 
 struct Gathered {
   double norm_square = 0;           // of the mean gradient; added in rank order
-  std::vector<bool> used_anywhere;  // one entry a parameter, units in order
+  std::vector<char> used_anywhere;  // 0 or 1 a parameter, units in order
 };
 
 // One small all-gather: [sum of squares, used flag of each parameter] of every rank.
@@ -25,8 +26,8 @@ Gathered exchange(ShardedModel& model) {
   std::vector<double> mine{0};
   for (size_t unit = 0; unit < model.units().size(); ++unit) {
     if (!model.units()[unit]->trainable()) continue;
-    mine[0] += optim::sum_of_squares(model.reducer().keeps_own() ? model.reducer().owned_grad(unit)
-                                                                 : model.reducer().reduced_slice(unit));
+    mine[0] += model.reducer().keeps_own() ? optim::sum_of_squares(model.reducer().owned_grad(unit))
+                                           : model.reducer().sum_of_squares(unit);
     for (const bool used : model.reducer().used(unit)) mine.push_back(used ? 1 : 0);
   }
   comm::Communicator& world = model.world();
@@ -37,46 +38,50 @@ Gathered exchange(ShardedModel& model) {
   world.start_all_gather(all, own, "gradient norm").finish();
 
   Gathered result;
-  result.used_anywhere.assign(count - 1, false);
+  result.used_anywhere.assign(count - 1, 0);
   const double* const values = all.const_data_ptr<double>();
   for (int rank = 0; rank < world.size(); ++rank) {
     result.norm_square += values[rank * count];
     for (int64_t i = 1; i < count; ++i) {
-      if (values[rank * count + i] != 0) result.used_anywhere[i - 1] = true;
+      if (values[rank * count + i] != 0) result.used_anywhere[i - 1] = 1;
     }
   }
   if (model.reducer().keeps_own()) result.norm_square /= world.size();
   return result;
 }
 
-// Where the unit lies cut into parts that lie in one rank's slice each, also at stage 0, so that what an optimizer adds
-// up over parts is added in the same order at every stage.
-std::vector<Segment> owned_segments(const Unit& unit) {
+// Where a range of the unit's owned part lies, cut into parts that lie in one rank's slice each, also at stage 0, so
+// that what an optimizer adds up over parts is added in the same order at every stage.
+std::vector<Segment> owned_segments(const Unit& unit, Range range) {
+  const Range wanted{unit.owned().begin + range.begin, unit.owned().begin + range.end};
   std::vector<Segment> all;
   for (int64_t rank = 0; rank < unit.layout().world_size(); ++rank) {
     const Range slice = unit.layout().slice(rank);
-    if (slice.begin < unit.owned().begin || slice.end > unit.owned().end) continue;
-    for (const Segment& segment : unit.layout().segments(slice)) all.push_back(segment);
+    const Range part{std::max(slice.begin, wanted.begin), std::min(slice.end, wanted.end)};
+    if (part.begin >= part.end) continue;
+    for (const Segment& segment : unit.layout().segments(part)) all.push_back(segment);
   }
   return all;
 }
 
-// A unit's owned tensors as the optimizer takes them: the tensors themselves, or copies in fp32 that are rounded back
-// once they are updated.
+std::vector<Segment> owned_segments(const Unit& unit) { return owned_segments(unit, {0, unit.owned().numel()}); }
+
+// A tile's tensors as the optimizer takes them: the tensors themselves, or copies in fp32 that are rounded back once
+// they are updated.
 class OptimizerTensors {
  public:
-  OptimizerTensors(Unit& unit, const at::Tensor& grad, bool any_dtype) : unit_(unit), any_dtype_(any_dtype) {
-    weight = prepared(unit.master());
-    this->grad = prepared(grad);
-    for (const at::Tensor& each : unit.optimizer_state()) state.push_back(prepared(each));
-    if (any_dtype && unit.has_master()) compute = unit.owned_compute();
+  OptimizerTensors(const StateTile& tile, bool any_dtype) : tile_(tile), any_dtype_(any_dtype) {
+    weight = prepared(tile.weight);
+    grad = prepared(tile.grad);
+    for (const at::Tensor& each : tile.state) state.push_back(prepared(each));
+    if (any_dtype) compute = tile.compute;
   }
 
   void put_back() {
     if (any_dtype_) return;
-    put_back(unit_.master(), weight);
-    for (size_t k = 0; k < state.size(); ++k) put_back(unit_.optimizer_state()[k], state[k]);
-    unit_.refresh_compute();
+    put_back(tile_.weight, weight);
+    for (size_t k = 0; k < state.size(); ++k) put_back(tile_.state[k], state[k]);
+    if (tile_.compute.defined()) tile_.compute.copy_(tile_.weight);
   }
 
   at::Tensor weight, grad, compute;
@@ -88,24 +93,26 @@ class OptimizerTensors {
     if (!kept.is_same(updated)) kept.copy_(updated);
   }
 
-  Unit& unit_;
+  const StateTile& tile_;
   bool any_dtype_;
 };
 
-void update_unit(Unit& unit, comm::Communicator& world, const at::Tensor& owned_grad, const std::vector<bool>& used,
-                 size_t first_used, const optim::Optimizer& optimizer, const optim::UpdateInput& common) {
-  OptimizerTensors tensors(unit, owned_grad, optimizer.takes_any_dtype());
+// `used` counts from the unit's first parameter.
+void update_tile(const StateTile& tile, ShardedModel& model, std::span<const char> used,
+                 const optim::Optimizer& optimizer, const optim::UpdateInput& common) {
+  Unit& unit = *model.units()[tile.unit];
+  OptimizerTensors tensors(tile, optimizer.takes_any_dtype());
   std::vector<optim::WholeParam> params;
   for (size_t param = 0; param < unit.params().size(); ++param) {
-    if (used[first_used + param]) ++unit.steps()[param];
+    if (tile.first_of_unit && used[param]) ++unit.steps()[param];
     const Placement& place = unit.layout().params()[param];
     params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
   }
   std::vector<optim::ParamSlice> slices;
-  for (const Segment& segment : owned_segments(unit)) {
-    if (!used[first_used + segment.param]) continue;
+  for (const Segment& segment : owned_segments(unit, tile.range)) {
+    if (!used[segment.param]) continue;
     const auto part = [&](const at::Tensor& owned) {
-      return owned.narrow(0, segment.offset - unit.owned().begin, segment.padded_numel);
+      return owned.narrow(0, segment.offset - unit.owned().begin - tile.range.begin, segment.padded_numel);
     };
     optim::ParamSlice slice{.weight = part(tensors.weight), .grad = part(tensors.grad)};
     for (const at::Tensor& state : tensors.state) slice.state.push_back(part(state));
@@ -117,7 +124,7 @@ void update_unit(Unit& unit, comm::Communicator& world, const at::Tensor& owned_
     slice.first = segment.first;
     slices.push_back(std::move(slice));
   }
-  UnitPeers peers(unit, world);
+  UnitPeers peers(unit, model.world());
   optim::UpdateInput input = common;
   input.params = params;
   input.peers = &peers;
@@ -176,11 +183,13 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
 
   std::vector<comm::Collective> publishing;
   size_t first_used = 0;
-  for (size_t index = 0; index < model.units().size(); ++index) {
-    Unit& unit = *model.units()[index];
-    if (!unit.trainable()) continue;
-    update_unit(unit, model.world(), model.reducer().owned_grad(index), gathered.used_anywhere, first_used, optimizer,
-                common);
+  for (StateTiles tiles(model, optimizer.elementwise()); tiles.next();) {
+    Unit& unit = *model.units()[tiles.tile().unit];
+    const std::span<const char> used = std::span(gathered.used_anywhere).subspan(first_used, unit.params().size());
+    update_tile(tiles.tile(), model, used, optimizer, common);
+    const bool last_of_unit = tiles.tile().last_of_unit;
+    tiles.put_back();
+    if (!last_of_unit) continue;
     first_used += unit.params().size();
     publishing.push_back(unit.start_publish());
   }

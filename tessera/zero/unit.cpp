@@ -66,19 +66,28 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   if (!fill) world_.start_broadcast(initial, /*root=*/0, name_).finish();
 
   const auto owned_part = [&](const at::Tensor& whole) { return whole.narrow(0, owned_.begin, owned_.numel()); };
+  // What lies in the file begins as zeros.
+  const auto resting = [&](bool on_disk, const std::shared_ptr<storage::SwapFile>& file, int64_t numel,
+                           at::ScalarType dtype) {
+    return on_disk ? StateTensor(file, numel, dtype) : StateTensor(at::zeros({numel}, fp32.dtype(dtype)));
+  };
+  const Offload& offload = policy_.offload;
   full_ = initial.to(policy_.compute_dtype);  // the same tensor in fp32
   if (policy_.shard_parameters) {
-    const Range slice = layout_.slice(world_.rank());
-    shard_ = full_.narrow(0, slice.begin, slice.numel()).clone();
+    compute_ = resting(offload.parameters != nullptr, offload.parameters, owned_.numel(), policy_.compute_dtype);
+    compute_.store(owned_part(full_));
+  } else {
+    compute_ = StateTensor(owned_part(full_));
   }
   if (trainable_) {
+    const bool on_disk = offload.optimizer != nullptr;
+    master_ = compute_;
     if (policy_.has_master()) {
-      master_ = owned_part(initial).to(policy_.master_dtype, /*non_blocking=*/false, /*copy=*/true);
-    } else {
-      master_ = policy_.shard_parameters ? shard_ : owned_part(full_);
+      master_ = resting(on_disk, offload.optimizer, owned_.numel(), policy_.master_dtype);
+      master_.store(owned_part(initial));
     }
     for (size_t k = 0; k < needs_.states; ++k) {
-      optimizer_state_.push_back(at::zeros({owned_.numel()}, fp32.dtype(policy_.state_dtype)));
+      optimizer_state_.push_back(resting(on_disk, offload.optimizer, owned_.numel(), policy_.state_dtype));
     }
     numbers_.assign(params_.size() * needs_.numbers, 0);
     if (needs_.sign_errors && world.size() > 1) {
@@ -86,8 +95,8 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       server_error_ = at::zeros({layout_.slice_numel()}, fp32);
     }
     steps_.assign(params_.size(), 0);
-    grad_ =
-        at::zeros({policy_.shard_gradients ? layout_.slice_numel() : layout_.numel()}, fp32.dtype(policy_.grad_dtype));
+    grad_ = resting(on_disk && policy_.shard_gradients, offload.optimizer,
+                    policy_.shard_gradients ? layout_.slice_numel() : layout_.numel(), policy_.grad_dtype);
   }
   attach_views();
 }
@@ -104,11 +113,40 @@ void Unit::attach_placeholders() {
   for (const NamedParam& param : params_) set_data(param.tensor, nothing);
 }
 
+void Unit::start_fetch() {
+  if (state_ != UnitState::kSharded || fetched_ || !compute_.swapped() || !policy_.offload.fetches->has_spare()) return;
+  fetched_ = policy_.offload.fetches->take();
+  fetching_ = compute_.start_read({0, compute_.numel()}, *fetched_);
+}
+
+void Unit::forget_fetch() {
+  if (state_ != UnitState::kSharded || !fetched_) return;
+  compute_.finish(fetching_);
+  give_back_fetched();
+}
+
+void Unit::give_back_fetched() {
+  if (!fetched_) return;
+  policy_.offload.fetches->give_back(std::move(*fetched_));
+  fetched_.reset();
+}
+
 void Unit::start_gather() {
   if (state_ != UnitState::kSharded) return;
   const at::NoGradGuard no_grad;
+  at::Tensor shard;
+  if (compute_.swapped()) {
+    if (!fetched_) {
+      fetched_ = policy_.offload.fetches->take();
+      fetching_ = compute_.start_read({0, compute_.numel()}, *fetched_);
+    }
+    compute_.finish(fetching_);
+    shard = compute_.view_in(*fetched_, {0, compute_.numel()});
+  } else {
+    shard = compute_.tensor();
+  }
   allocate_storage(full_);
-  gathering_ = world_.start_all_gather(full_, shard_, name_);
+  gathering_ = world_.start_all_gather(full_, shard, name_);
   state_ = UnitState::kGathering;
 }
 
@@ -117,6 +155,7 @@ void Unit::finish_gather() {
   TESSERA_INVARIANT(state_ == UnitState::kGathering);
   const at::NoGradGuard no_grad;
   gathering_.finish();
+  give_back_fetched();
   attach_views();
   state_ = UnitState::kGathered;
 }
@@ -130,31 +169,28 @@ void Unit::release() {
   state_ = UnitState::kSharded;
 }
 
-at::Tensor Unit::owned_compute() const {
-  return policy_.shard_parameters ? shard_ : full_.narrow(0, owned_.begin, owned_.numel());
-}
-
 void Unit::refresh_compute() {
   if (!trainable_ || !policy_.has_master()) return;
   const at::NoGradGuard no_grad;
-  owned_compute().copy_(master_);
+  forget_fetch();
+  compute_.store(master_.load());
 }
 
 comm::Collective Unit::start_publish() {
   if (policy_.shard_parameters || !policy_.shard_optimizer) return {};
-  return world_.start_all_gather(full_, owned_compute(), name_);
+  return world_.start_all_gather(full_, compute_.tensor(), name_);
 }
 
-int64_t Unit::model_state_bytes() const {
-  int64_t bytes = 0;
-  const auto count = [&](const at::Tensor& tensor) {
-    if (tensor.defined()) bytes += tensor.numel() * tensor.element_size();
+Unit::Bytes Unit::model_state_bytes() const {
+  Bytes bytes;
+  const auto count = [&](const StateTensor& tensor) {
+    if (tensor.defined()) (tensor.swapped() ? bytes.disk : bytes.memory) += tensor.bytes();
   };
-  count(policy_.shard_parameters ? shard_ : full_);
+  count(policy_.shard_parameters ? compute_ : StateTensor(full_));
   if (policy_.has_master()) count(master_);
-  for (const at::Tensor& state : optimizer_state_) count(state);
-  count(worker_error_);
-  count(server_error_);
+  for (const StateTensor& state : optimizer_state_) count(state);
+  count(StateTensor(worker_error_));
+  count(StateTensor(server_error_));
   count(grad_);
   return bytes;
 }

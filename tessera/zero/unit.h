@@ -10,7 +10,9 @@
 //   worker_error    fp32      layout().numel()                 the optimizer averages by signs, and there are peers
 //   server_error    fp32      slice                            …
 //
-// owned() is what this rank updates: its slice, at stage 0 everything.
+// owned() is what this rank updates: its slice, at stage 0 everything. Shard, master, state and a sharded grad are
+// StateTensors: they rest in memory or in a swap file, as the policy's offload says. In one dtype master is the compute
+// weights themselves, and rests where they do.
 //
 // Note [Views survive release]. Each parameter is a view into `full` (set_data). Releasing a unit frees the bytes under
 // the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view,
@@ -24,6 +26,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +34,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/zero/layout.h"
 #include "tessera/zero/policy.h"
+#include "tessera/zero/state_tensor.h"
 
 namespace tessera::zero {
 
@@ -71,18 +75,24 @@ class Unit {
   UnitState state() const { return state_; }
   Range owned() const { return owned_; }
 
-  // Stage 3 only; nothing happens where the parameters always stay. A gather costs one all-gather.
+  // Stage 3 only; nothing happens where the parameters always stay. A gather costs one all-gather, before which a shard
+  // comes in from the disk where it rests there: start_fetch() begins that ahead of time, if a buffer is free.
+  void start_fetch();
+  void forget_fetch();  // before the shard changes
   void start_gather();
   void finish_gather();
   void release();
 
   // owned() elements: what the optimizer updates. For a frozen unit: undefined.
-  const at::Tensor& master() const { return master_; }
+  const StateTensor& master() const { return master_; }
+  const std::vector<StateTensor>& optimizer_state() const { return optimizer_state_; }
+
+  // The compute weights under master(), owned() elements; the same tensor where there is no master of its own.
+  const StateTensor& compute() const { return compute_; }
 
   // The weights that a checkpoint stores and restores, owned() elements: the master's, of a frozen unit the compute
   // ones.
-  at::Tensor stored_weights() const { return trainable_ ? master_ : owned_compute(); }
-  const std::vector<at::Tensor>& optimizer_state() const { return optimizer_state_; }
+  const StateTensor& stored_weights() const { return trainable_ ? master_ : compute_; }
 
   // Numbers of the parameter, OptimizerNeeds::numbers of them.
   std::span<double> numbers(size_t param) {
@@ -100,23 +110,26 @@ class Unit {
   std::vector<int64_t>& steps() { return steps_; }  // optimizer steps that each parameter has seen
   const std::vector<int64_t>& steps() const { return steps_; }
 
-  // The compute weights under master(), owned() elements; the same tensor where there is no master of its own.
-  at::Tensor owned_compute() const;
-
   // The whole buffer (stages 0, 1) or this rank's slice (2, 3). For a frozen unit: undefined.
-  const at::Tensor& grad() const { return grad_; }
+  const StateTensor& grad() const { return grad_; }
 
   // After master() has changed: rounds it into this rank's compute weights, …
   void refresh_compute();
   // … and, where parameters are whole but each rank updates only its slice, sends them round.
   comm::Collective start_publish();
 
-  // Bytes of all that stays between steps: parameters, gradients, master weights, optimizer state.
-  int64_t model_state_bytes() const;
+  // Bytes of all that stays between steps: parameters, gradients, master weights, optimizer state; in memory and on
+  // disk.
+  struct Bytes {
+    int64_t memory = 0;
+    int64_t disk = 0;
+  };
+  Bytes model_state_bytes() const;
 
  private:
   void attach_views();
   void attach_placeholders();
+  void give_back_fetched();
 
   std::string name_;
   std::vector<NamedParam> params_;
@@ -129,14 +142,17 @@ class Unit {
   UnitState state_ = UnitState::kGathered;
 
   at::Tensor full_;
-  at::Tensor shard_;
-  at::Tensor master_;
-  std::vector<at::Tensor> optimizer_state_;
+  StateTensor compute_;  // a view of full_, at stage 3 the shard
+  StateTensor master_;
+  std::vector<StateTensor> optimizer_state_;
   std::vector<double> numbers_;
   at::Tensor worker_error_;
   at::Tensor server_error_;
   std::vector<int64_t> steps_;
-  at::Tensor grad_;
+  StateTensor grad_;
+
+  std::optional<storage::AlignedBuffer> fetched_;  // the shard, coming in or there
+  storage::SwapFile::Transfer fetching_ = 0;
   comm::Collective gathering_;
 };
 

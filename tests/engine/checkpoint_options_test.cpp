@@ -76,8 +76,8 @@ TEST_F(CheckpointOptions, WeightsAloneCanBeSavedAndLoaded) {
     ASSERT_TRUE(fresh->load_checkpoint(path(from), "", {.weights_only = true}));
     expect_same_weights(*fresh, *engine);
     EXPECT_EQ(fresh->global_steps(), 0);
-    for (const at::Tensor& state : fresh->sharded_model().units().front()->optimizer_state()) {
-      EXPECT_TRUE(state.eq(0).all().item<bool>());
+    for (const zero::StateTensor& state : fresh->sharded_model().units().front()->optimizer_state()) {
+      EXPECT_TRUE(state.load().eq(0).all().item<bool>());
     }
   }
   EXPECT_THAT(error_of([&] { make<ThreeBlocks>()->load_checkpoint(path("weights")); }),

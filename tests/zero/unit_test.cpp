@@ -49,7 +49,7 @@ TEST(Unit, MasterWeightsKeepFullPrecisionBesideTheComputeWeights) {
     Unit unit("u", one_param(values), {.states = 2}, policy_of_stage(stage, at::kBFloat16, world->size()), *world,
               nullptr);
     EXPECT_EQ(unit.params()[0].tensor.scalar_type(), at::kBFloat16);
-    EXPECT_TRUE(at::equal(unit.master().narrow(0, 0, 40), values));
+    EXPECT_TRUE(at::equal(unit.master().tensor().narrow(0, 0, 40), values));
     EXPECT_EQ(unit.params()[0].tensor[0].item<float>(), 1.0f);  // 1 + 2^-10 rounds to 1 in bf16's 8 bits
   }
 }
@@ -59,7 +59,7 @@ TEST(Unit, PadsAreZero) {
   Unit unit("u", one_param(at::ones({3})), {.states = 2}, policy_of_stage(1, at::kFloat, world->size()), *world,
             nullptr);
   EXPECT_EQ(unit.master().numel(), 32);
-  EXPECT_EQ(unit.master().sum().item<float>(), 3.0f);
+  EXPECT_EQ(unit.master().tensor().sum().item<float>(), 3.0f);
 }
 
 }  // namespace

@@ -1,0 +1,64 @@
+// Room on a disk for training state that does not fit into memory: one file for a rank, which loses its name as soon as
+// it is open. So nothing is left behind however the process ends, and runs that share a folder never meet.
+//
+//   SwapFile file("/nvme");
+//   const Extent extent = file.allocate(bytes);                       // reserved at once; zeros until written
+//   const auto reading = file.start_read(extent, 0, buffer.data(), bytes);   // returns at once
+//   …
+//   file.finish(reading);                                              // `buffer` is filled
+//
+// Memory, offsets and sizes are multiples of kPageBytes (AlignedBuffer), because the file is opened past the page cache
+// (O_DIRECT) where the file system allows it. Memory is borrowed until finish() returns. Reads and writes that touch
+// the same bytes must not be in flight together.
+//
+// Errors: ErrorKind::kMachine with errno and path: the folder is missing or read-only, the disk is full (from
+// allocate), a transfer failed (from any call; the file is good for nothing then). One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "tessera/storage/io_queue.h"
+
+namespace tessera::storage {
+
+struct Extent {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+class SwapFile {
+ public:
+  using Transfer = size_t;  // 0: nothing is in flight
+
+  explicit SwapFile(const std::string& folder);
+  ~SwapFile();
+  SwapFile(const SwapFile&) = delete;
+  SwapFile& operator=(const SwapFile&) = delete;
+
+  // At least `bytes`, rounded up to pages.
+  Extent allocate(uint64_t bytes);
+
+  Transfer start_read(const Extent& extent, uint64_t from, void* into, size_t bytes);
+  Transfer start_write(const Extent& extent, uint64_t from, const void* data, size_t bytes);
+  void finish(Transfer transfer);
+
+  uint64_t bytes() const { return end_; }  // allocated so far
+  const std::string& folder() const { return folder_; }
+  bool is_direct() const { return direct_; }
+  const char* engine() const { return queue_.engine(); }
+
+ private:
+  Transfer next_transfer();
+
+  std::string folder_;
+  IoFile file_;
+  bool direct_ = true;
+  uint64_t end_ = 0;
+  Transfer last_ = 0;
+  std::set<Transfer> in_flight_;
+  IoQueue queue_;
+};
+
+}  // namespace tessera::storage

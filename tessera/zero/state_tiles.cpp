@@ -1,0 +1,111 @@
+#include "tessera/zero/state_tiles.h"
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+namespace {
+
+enum Part : size_t { kWeightPart, kGradPart, kComputePart, kFirstState };
+
+bool is_swapped(const Unit& unit) {
+  const auto swapped = [](const StateTensor& tensor) { return tensor.swapped(); };
+  return swapped(unit.master()) || swapped(unit.compute()) || swapped(unit.grad()) ||
+         std::any_of(unit.optimizer_state().begin(), unit.optimizer_state().end(), swapped);
+}
+
+}  // namespace
+
+StateTiles::StateTiles(ShardedModel& model, bool cuts)
+    : model_(model), offload_(model.policy().offload), slots_(model.tile_buffers()) {
+  const int64_t most = std::max(kTileAlign, offload_.tile_numel / kTileAlign * kTileAlign);
+  for (size_t index = 0; index < model.units().size(); ++index) {
+    const Unit& unit = *model.units()[index];
+    if (!unit.trainable()) continue;
+    const int64_t whole = unit.owned().numel();
+    const int64_t step = cuts && is_swapped(unit) ? most : whole;
+    for (int64_t begin = 0; begin < whole; begin += step) {
+      cuts_.push_back({index, {begin, std::min(begin + step, whole)}});
+    }
+  }
+  if (!slots_.empty()) return;
+  const auto kinds = static_cast<int64_t>(kFirstState + model.state_count());
+  const int64_t overlapped = 1 + (offload_.reads_ahead ? 1 : 0) + (offload_.writes_behind ? 1 : 0);
+  slots_.resize(static_cast<size_t>(std::max(overlapped, offload_.tile_buffers / kinds)));
+}
+
+StateTiles::~StateTiles() {
+  for (TileBuffers& buffers : slots_) {
+    try {
+      finish_writing(buffers);
+    } catch (const Error&) {  // thrown while another one is on its way, or by a file that failed already
+    }
+  }
+}
+
+void StateTiles::finish_writing(TileBuffers& buffers) {
+  for (TileBuffers::Part& part : buffers.parts) {
+    if (part.transfer != 0) part.home.finish(std::exchange(part.transfer, 0));
+  }
+}
+
+void StateTiles::start_reading(size_t number) {
+  const auto& [index, range] = cuts_[number];
+  Unit& unit = *model_.units()[index];
+  TileBuffers& buffers = buffers_of(number);
+  unit.forget_fetch();
+  finish_writing(buffers);  // of the tile that was here before
+  buffers.parts.resize(kFirstState + unit.optimizer_state().size());
+  const auto begin = [&](size_t part, const StateTensor& home, bool reads) {
+    TileBuffers::Part& place = buffers.parts[part];
+    place.home = home;
+    if (home.swapped() && reads) place.transfer = home.start_read(range, place.buffer);
+  };
+  begin(kWeightPart, unit.master(), true);
+  begin(kGradPart, StateTensor(), false);
+  if (unit.grad().swapped()) begin(kGradPart, unit.grad(), true);
+  begin(kComputePart, unit.has_master() ? unit.compute() : StateTensor(), false);
+  for (size_t k = 0; k < unit.optimizer_state().size(); ++k) begin(kFirstState + k, unit.optimizer_state()[k], true);
+}
+
+bool StateTiles::next() {
+  if (next_ == cuts_.size()) return false;
+  const size_t wanted = std::min(next_ + (offload_.reads_ahead ? 2 : 1), cuts_.size());
+  for (; started_ < wanted; ++started_) start_reading(started_);
+  const auto& [index, range] = cuts_[next_];
+  Unit& unit = *model_.units()[index];
+  TileBuffers& buffers = buffers_of(next_);
+  const auto tensor = [&](size_t number) -> at::Tensor {
+    TileBuffers::Part& part = buffers.parts[number];
+    if (!part.home.defined()) return {};
+    if (!part.home.swapped()) return part.home.tensor().narrow(0, range.begin, range.numel());
+    if (part.transfer != 0) part.home.finish(std::exchange(part.transfer, 0));
+    return part.home.view_in(part.buffer, range);
+  };
+  tile_ = {.unit = index,
+           .range = range,
+           .weight = tensor(kWeightPart),
+           .grad = unit.grad().swapped() ? tensor(kGradPart)
+                                         : model_.reducer().owned_grad(index).narrow(0, range.begin, range.numel()),
+           .compute = tensor(kComputePart),
+           .first_of_unit = range.begin == 0,
+           .last_of_unit = range.end == unit.owned().numel()};
+  for (size_t k = 0; k < unit.optimizer_state().size(); ++k) tile_.state.push_back(tensor(kFirstState + k));
+  ++next_;
+  return true;
+}
+
+void StateTiles::put_back() {
+  TileBuffers& buffers = buffers_of(next_ - 1);
+  for (size_t number = 0; number < buffers.parts.size(); ++number) {
+    TileBuffers::Part& part = buffers.parts[number];
+    if (number == kGradPart || !part.home.swapped()) continue;
+    part.transfer = part.home.start_write(tile_.range, part.buffer);
+  }
+  if (!offload_.writes_behind) finish_writing(buffers);
+  if (next_ < cuts_.size()) return;
+  for (TileBuffers& each : slots_) finish_writing(each);
+}
+
+}  // namespace tessera::zero
