@@ -42,7 +42,7 @@ class CheckedFile {
   FileSum sum_;
   std::array<Kept, 2> kept_;
   size_t oldest_ = 0;
-  IoQueue queue_;
+  IoQueue queue_{{.block_bytes = kSumBlockBytes}};
 };
 
 }  // namespace tessera::storage
