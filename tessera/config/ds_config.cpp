@@ -15,6 +15,8 @@
 namespace tessera::config {
 namespace {
 
+constexpr int64_t kPageBytes = 4096;
+
 // Old forms that are more than another name
 // ----------------------------------------------------------------------------
 
@@ -171,6 +173,14 @@ ActivationCheckpointing activation_checkpointing_of(const DsConfig& config) {
           .profile = is_on("profile")};
 }
 
+AioOptions aio_of(const DsConfig& config) {
+  return {.block_bytes = config.value("aio.block_size").get<int64_t>(),
+          .queue_depth = config.value("aio.queue_depth").get<int>(),
+          .intra_op_parallelism = config.value("aio.intra_op_parallelism").get<int>(),
+          .single_submit = config.value("aio.single_submit").get<bool>(),
+          .overlap_events = config.value("aio.overlap_events").get<bool>()};
+}
+
 OptimizerOptions optimizer_of(const DsConfig& config, const Document& document) {
   OptimizerOptions options{.type = config.value("optimizer.type").get<std::string>(),
                            .params = params_of(config, "optimizer.params."),
@@ -305,6 +315,11 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
     }
   }
   check_contiguous_checkpoints(config, document, problems);
+  if (const int64_t block = config.value("aio.block_size").get<int64_t>(); block % kPageBytes != 0) {
+    problems.add(fmt::format("'aio.block_size' is {}, and files are read and written by whole pages", block),
+                 place("aio.block_size"),
+                 fmt::format("use a multiple of {}, e.g. {}", kPageBytes, (block / kPageBytes + 1) * kPageBytes));
+  }
 }
 
 Dtypes dtypes_of(const DsConfig& config) {
@@ -401,6 +416,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   if (document.value.value("optimizer", Json()).is_object()) config.optimizer = optimizer_of(config, document);
   if (document.value.value("scheduler", Json()).is_object()) config.scheduler = scheduler_of(config, document);
   config.activation_checkpointing = activation_checkpointing_of(config);
+  config.aio = aio_of(config);
   config.dataloader_drop_last = config.value("dataloader_drop_last").get<bool>();
   if (const Json& steps = config.value("steps_per_print"); !steps.is_null())
     config.steps_per_print = steps.get<int64_t>();

@@ -101,6 +101,15 @@ struct ActivationCheckpointing {
   bool profile = false;                         // log the time at each step
 };
 
+// Asynchronous file I/O, of everything that is offloaded to files. See storage/io_options.h.
+struct AioOptions {
+  int64_t block_bytes = 1 << 20;  // of one request
+  int queue_depth = 8;            // requests in flight, of each thread
+  int intra_op_parallelism = 1;   // threads that share a transfer
+  bool single_submit = false;
+  bool overlap_events = true;
+};
+
 // One row of the resolved configuration.
 struct ResolvedKey {
   std::string path;    // "zero_optimization.stage"
@@ -122,6 +131,7 @@ struct DsConfig {
   std::optional<OptimizerOptions> optimizer;  // none: the program brings its own
   std::optional<SchedulerOptions> scheduler;
   ActivationCheckpointing activation_checkpointing;
+  AioOptions aio;
   bool dataloader_drop_last = false;
   std::optional<int64_t> steps_per_print;  // none: never
   bool wall_clock_breakdown = false;

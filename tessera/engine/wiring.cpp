@@ -8,9 +8,9 @@ namespace tessera::engine {
 namespace {
 
 // Only what is sharded is offloaded. On a CPU device the host's memory is the device's, so "cpu" moves nothing.
-zero::Offload offload_of(const config::ZeroOptions& zero) {
-  const auto swap_file = [](const config::OffloadOptions& options) {
-    return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path) : nullptr;
+zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io) {
+  const auto swap_file = [&io](const config::OffloadOptions& options) {
+    return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path, io) : nullptr;
   };
   zero::Offload offload;
   if (zero.stage >= 1) {
@@ -43,7 +43,7 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks) {
   policy.averaging.overlap = averaging.overlap;
   policy.averaging.scatter = averaging.reduce_scatter;
   policy.averaging.bucket_numel = averaging.bucket_numel;
-  policy.offload = offload_of(config.zero);
+  policy.offload = offload_of(config.zero, storage::io_options_of(config.aio));
   return policy;
 }
 

@@ -14,6 +14,11 @@
 #include "tessera/base/error.h"
 
 namespace tessera::storage {
+namespace {
+
+constexpr int kBlocksAhead = 8;
+
+}  // namespace
 
 CheckedFile::CheckedFile(const std::string& path, FileSum sum)
     : file_{open(path.c_str(), O_RDONLY | O_CLOEXEC), path}, sum_(std::move(sum)) {
@@ -31,12 +36,7 @@ CheckedFile::CheckedFile(const std::string& path, FileSum sum)
 }
 
 CheckedFile::~CheckedFile() {
-  while (queue_.in_flight() > 0) {
-    try {
-      queue_.wait_one();
-    } catch (const Error&) {  // somebody else's exception is on its way
-    }
-  }
+  queue_.drain();
   close(file_.fd);
 }
 
@@ -97,7 +97,7 @@ void CheckedFile::read(uint64_t offset, size_t bytes, void* into) {
   }
   size_t started = 0;
   for (size_t ended = 0; ended < whole.size(); ++ended) {
-    while (started < whole.size() && queue_.in_flight() < IoQueue::kDefaultDepth) {
+    while (started < whole.size() && queue_.in_flight() < kBlocksAhead) {
       const auto& [block, place] = whole[started];
       queue_.start_read(file_, place, bytes_of(block), block * kSumBlockBytes, started);
       ++started;
@@ -108,7 +108,7 @@ void CheckedFile::read(uint64_t offset, size_t bytes, void* into) {
 }
 
 void CheckedFile::check_all() {
-  AlignedBuffer buffer(IoQueue::kDefaultDepth * kSumBlockBytes);
+  AlignedBuffer buffer(kBlocksAhead * kSumBlockBytes);
   for (uint64_t at = 0; at < sum_.bytes; at += buffer.capacity()) {
     read(at, std::min<uint64_t>(buffer.capacity(), sum_.bytes - at), buffer.data());
   }

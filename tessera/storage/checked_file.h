@@ -44,7 +44,7 @@ class CheckedFile {
   std::array<Kept, 2> kept_;
   size_t oldest_ = 0;
   uint64_t ahead_begin_ = 0, ahead_end_ = 0;  // the kernel was told that these bytes will be wanted
-  IoQueue queue_;
+  IoQueue queue_{{.block_bytes = kSumBlockBytes}};
 };
 
 }  // namespace tessera::storage

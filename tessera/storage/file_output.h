@@ -44,9 +44,9 @@ class FileOutput {
   std::array<AlignedBuffer, kBuffers> buffers_;
   std::array<bool, kBuffers> busy_{};
   size_t current_ = 0;
-  size_t filled_ = 0;     // bytes of the current buffer
-  uint64_t written_ = 0;  // bytes handed to the queue
-  IoQueue queue_;         // goes first: it waits for the buffers
+  size_t filled_ = 0;                               // bytes of the current buffer
+  uint64_t written_ = 0;                            // bytes handed to the queue
+  IoQueue queue_{{.block_bytes = kSumBlockBytes}};  // goes first: it waits for the buffers
 };
 
 }  // namespace tessera::storage

@@ -1,23 +1,30 @@
-// Reads and writes of files, several in flight: on io_uring, or on threads of our own where the kernel refuses it
-// (containers often do; TESSERA_IO=threads asks for them).
+// Reads and writes of files that go on beside the caller: on io_uring, or with blocking calls where the kernel refuses
+// it (containers often do; TESSERA_IO=threads asks for them).
 //
-//   queue.start_write(fd, data, bytes, offset, /*tag=*/3);      // returns at once, unless `depth` are in flight
+//   IoQueue queue({.block_bytes = 1 << 20, .depth = 32});
+//   queue.start_write(file, data, bytes, offset, /*tag=*/3);    // returns at once
 //   …
-//   while (queue.in_flight() > 0) queue.wait_one();             // the tag of one that has ended
+//   while (queue.in_flight() > 0) queue.wait_one();             // the tag of one that has ended, once for each start
 //
-// Short transfers are continued; a read beyond the end of the file, or any errno, is an exception from wait_one() or
-// from a start that had to wait: ErrorKind::kMachine with errno and path. Memory is borrowed until its operation has
-// ended; the destructor waits for all. For files opened with O_DIRECT memory, bytes and offset are multiples of
-// kPageBytes. One thread at a time.
+// Transfers of any size; they begin in the order of their starts and may end in another. Each is cut into requests of
+// `block_bytes`, which threads of the queue's own hand to the kernel. Short requests are continued; a read beyond the
+// end of the file, or any errno, is an exception from wait_one(), one for each transfer that failed:
+// ErrorKind::kMachine with errno and path. File and memory are borrowed until the transfer has ended; the destructor
+// waits for all. For files opened with O_DIRECT memory, bytes and offset are multiples of kPageBytes. One thread at a
+// time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
+
+#include "tessera/storage/io_options.h"
 
 namespace tessera::storage {
+
+class IoTransfers;
+class IoWorker;
 
 struct IoFile {
   int fd = -1;
@@ -26,36 +33,25 @@ struct IoFile {
 
 class IoQueue {
  public:
-  static constexpr int kDefaultDepth = 8;
-
-  explicit IoQueue(int depth = kDefaultDepth);
+  explicit IoQueue(const IoOptions& options = {});
   ~IoQueue();
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  // `file` outlives the operation.
   void start_write(const IoFile& file, const void* data, size_t bytes, uint64_t offset, size_t tag = 0);
   void start_read(const IoFile& file, void* data, size_t bytes, uint64_t offset, size_t tag = 0);
 
   size_t wait_one();
   void wait_all();
-  int in_flight() const { return in_flight_; }
+  void drain() noexcept;                        // wait_all() where failures no longer matter
+  int in_flight() const { return in_flight_; }  // transfers
 
   const char* engine() const;  // "io_uring" or "threads"
 
  private:
-  struct Operation;
-  class Engine;
-  class Uring;
-  class Threads;
-
-  void start(Operation operation);
-
-  int depth_;
   int in_flight_ = 0;
-  std::vector<Operation> operations_;  // slots, `depth` of them
-  std::vector<size_t> free_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<IoTransfers> transfers_;
+  std::unique_ptr<IoWorker> worker_;
 };
 
 }  // namespace tessera::storage

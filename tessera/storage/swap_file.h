@@ -1,7 +1,7 @@
-// Room on a disk for training state that does not fit into memory: one file for a rank, which loses its name as soon as
-// it is open. So nothing is left behind however the process ends, and runs that share a folder never meet.
+// Room on a disk for training state that does not fit into memory: one file for a rank, without a name
+// (scratch_file.h). So nothing is left behind however the process ends, and runs that share a folder never meet.
 //
-//   SwapFile file("/nvme");
+//   SwapFile file("/nvme", io_options_of(config.aio));
 //   const Extent extent = file.allocate(bytes);                       // reserved at once; zeros until written
 //   const auto reading = file.start_read(extent, 0, buffer.data(), bytes);   // returns at once
 //   …
@@ -20,6 +20,7 @@
 #include <string>
 
 #include "tessera/storage/io_queue.h"
+#include "tessera/storage/scratch_file.h"
 
 namespace tessera::storage {
 
@@ -32,8 +33,7 @@ class SwapFile {
  public:
   using Transfer = size_t;  // 0: nothing is in flight
 
-  explicit SwapFile(const std::string& folder);
-  ~SwapFile();
+  SwapFile(const std::string& folder, const IoOptions& options) : file_(folder), queue_(options) {}
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
@@ -45,20 +45,18 @@ class SwapFile {
   void finish(Transfer transfer);
 
   uint64_t bytes() const { return end_; }  // allocated so far
-  const std::string& folder() const { return folder_; }
-  bool is_direct() const { return direct_; }
+  const std::string& folder() const { return file_.file().path; }
+  bool is_direct() const { return file_.is_direct(); }
   const char* engine() const { return queue_.engine(); }
 
  private:
   Transfer next_transfer();
 
-  std::string folder_;
-  IoFile file_;
-  bool direct_ = true;
+  ScratchFile file_;
   uint64_t end_ = 0;
   Transfer last_ = 0;
   std::set<Transfer> in_flight_;
-  IoQueue queue_;
+  IoQueue queue_;  // goes first: it waits for what is in flight
 };
 
 }  // namespace tessera::storage

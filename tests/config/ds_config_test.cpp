@@ -47,6 +47,17 @@ TEST(DsConfig, DecouplesTheDecayOfAdamWWhateverTheFlagSays) {
   EXPECT_TRUE(decoupled("adamw"));  // the name is read without regard to case
 }
 
+TEST(DsConfig, ReadsTheAioBlock) {
+  const DsConfig config = parse(R"({"train_batch_size": 1, "aio": {"block_size": 262144, "queue_depth": 32,
+      "intra_op_parallelism": 2, "single_submit": true, "overlap_events": false}})");
+  EXPECT_EQ(config.aio.block_bytes, 262144);
+  EXPECT_EQ(config.aio.queue_depth, 32);
+  EXPECT_EQ(config.aio.intra_op_parallelism, 2);
+  EXPECT_TRUE(config.aio.single_submit);
+  EXPECT_FALSE(config.aio.overlap_events);
+  EXPECT_TRUE(config.warnings.empty());
+}
+
 // Defaults of WarmupLR: min 0, max the optimizer's own rate (None), 1000 steps, log.
 TEST(DsConfig, FillsTheSchedulersDefaultsIn) {
   const DsConfig config = parse(R"({"train_batch_size": 1, "scheduler": {"type": "WarmupLR", "params": {}}})");

@@ -81,10 +81,10 @@ def test_an_fp16_run_resumes_with_its_loss_scale(tiny_run, tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_the_full_configuration_of_document_002_trains(tiny_run, tmp_path, precision):
-    """Its ZeRO-3 file with everything that it sets; offload, which does not exist yet, to none."""
+    """Its ZeRO-3 file with everything that it sets, offload of optimizer and parameters to NVMe included."""
     config = json.loads((CONFIGS / "document_002_nvme.json").read_text())
     for block in ("offload_optimizer", "offload_param"):
-        config["zero_optimization"][block] = {"device": "none"}
+        config["zero_optimization"][block]["nvme_path"] = str(tmp_path)
     config["fp16"]["enabled"] = precision == "fp16"
     config["train_micro_batch_size_per_gpu"] = 2
     config["gradient_accumulation_steps"] = 2
