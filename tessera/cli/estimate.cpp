@@ -261,7 +261,7 @@ void add_estimate_command(CLI::App& app, int& exit_code) {
   command->add_option("--largest-layer-params", options->largest_layer, "Of the module that itself holds most: 65M");
   command->add_flag("--deepspeed", options->deepspeed, "DeepSpeed's tables of the model instead of Tessera's");
   command->add_option("--nodes", options->nodes, "Hosts")->check(positive)->capture_default_str();
-  command->add_option("--gpus-per-node,--ranks", options->gpus_per_node, "Ranks on each host")
+  command->add_option("--ranks,--gpus-per-node", options->gpus_per_node, "Ranks on each host")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--stage", options->stage, "Only this ZeRO stage")->check(CLI::Range(0, 3));

@@ -16,13 +16,13 @@ class Sizes {
  public:
   Sizes(const json& config, std::string where) : config_(config), where_(std::move(where)) {}
 
-  int64_t operator()(const char* key, int64_t otherwise) const {
+  int64_t operator()(const char* key, int64_t otherwise, int64_t lowest = 1) const {
     if (!config_.contains(key) || config_[key].is_null()) return otherwise;
     const json& value = config_[key];
     constexpr int64_t kLargest = 1'000'000'000;  // beyond that a size is a slip of the pen, and products overflow
-    if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > kLargest) {
+    if (!value.is_number_integer() || value.get<int64_t>() < lowest || value.get<int64_t>() > kLargest) {
       throw Error(ErrorKind::kData, {fmt::format("'{}' is {}", key, value.dump()), where_,
-                                     fmt::format("a size is a whole number from 1 to {}", kLargest)});
+                                     fmt::format("a size is a whole number from {} to {}", lowest, kLargest)});
     }
     return value.get<int64_t>();
   }
@@ -84,7 +84,7 @@ void add_lm_head(Tally& tally, const Architecture& net, bool tied) {
 
 ModelCensus census_of_bert(const Sizes& size) {
   Architecture net{.model_type = "bert",
-                   .layers = size("num_hidden_layers", 12),
+                   .layers = size("num_hidden_layers", 12, 0),
                    .hidden = size("hidden_size", 768),
                    .heads = size("num_attention_heads", 12),
                    .ffn = size("intermediate_size", 3072),
@@ -96,7 +96,8 @@ ModelCensus census_of_bert(const Sizes& size) {
   net.head_size = net.hidden / net.heads;
   Tally tally;
   tally.begin_unit("embeddings");
-  for (const int64_t rows : {net.vocab, net.max_positions, size("type_vocab_size", 2)}) tally.add({rows * net.hidden});
+  for (const int64_t rows : {net.vocab, net.max_positions, size("type_vocab_size", 2, 0)})
+    tally.add({rows * net.hidden});
   tally.add({net.hidden, net.hidden});
   for (int64_t layer = 0; layer < net.layers; ++layer) {
     tally.begin_unit(fmt::format("encoder.layer.{}", layer));

@@ -120,7 +120,8 @@ TEST(MemoryModel, ActivationsOfBertAreThoseThatItsOperationsSave) {
                                        {"num_hidden_layers", 4},
                                        {"num_attention_heads", 2},
                                        {"intermediate_size", 32},
-                                       {"vocab_size", 100}},
+                                       {"max_position_embeddings", 10},
+                                       {"vocab_size", 20}},
                                       "");
   TrainingSetup setup{.length = 10};
   const int64_t layer = 4 * (10 * 80 + 3 * 200 + 2 * 320);
