@@ -5,11 +5,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <set>
 
 #include "tessera/base/fault_point.h"
 #include "tessera/base/format.h"
+#include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
@@ -83,17 +83,6 @@ void agree_on_how(SaveInput& input) {
     if (world.rank() == 0) log_warning("{}: the checkpoint is '{}'", what, tags.front());
     break;
   }
-}
-
-// Of host memory, in bytes; 0 where the kernel does not say.
-uint64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  uint64_t kibibytes = 0;
-  for (std::string unit; file >> key >> kibibytes; std::getline(file, unit)) {
-    if (key == "MemAvailable:") return kibibytes * 1024;
-  }
-  return 0;
 }
 
 uint64_t ranks_of_this_host(const comm::Communicator& world) {
@@ -238,7 +227,7 @@ bool Saver::image_fits(const ShardPlan& plan) {
   }
   const uint64_t bytes = storage::safetensors_header(plan.entries).size() + storage::data_bytes(plan.entries);
   if (bytes <= image_.capacity()) return true;
-  const uint64_t available = available_memory();
+  const uint64_t available = host_memory().available;
   if (bytes * ranks_of_this_host(world_) <= available / 2) return true;
   if (!said_memory_) {
     log_warning(

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   tessera::cli::add_train_command(app, exit_code);
   tessera::cli::add_launch_command(app, exit_code);
+  tessera::cli::add_estimate_command(app, exit_code);
   tessera::cli::add_checkpoint_command(app, exit_code);
   tessera::cli::add_config_command(app, exit_code);
   try {

@@ -119,6 +119,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.training.keep_every = number("training.keep_every");
   run.training.async_save = value_of(run, "training.async_save").get<bool>();
   run.training.device = text("training.device");
+  run.training.memory_check = value_of(run, "training.memory_check").get<bool>();
   run.training.activation_checkpointing = value_of(run, "training.activation_checkpointing").get<bool>();
 
   // A default output folder lies beside the run file, as a written one does.

@@ -52,6 +52,7 @@ struct RunFile {
     int64_t keep_every = 0;                 // and those whose step is a multiple of this
     bool async_save = true;                 // write them beside training
     std::string device = "auto";            // auto, cpu or cuda
+    bool memory_check = true;               // refuse a run that cannot fit, before it allocates
     bool activation_checkpointing = false;  // each layer is computed again in backward
   };
 

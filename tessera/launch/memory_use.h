@@ -1,5 +1,5 @@
-// How much memory a process holds and how much there is, from /proc and the control group. In bytes; 0 where the
-// machine does not say.
+// How much memory a process holds, from /proc; how much there is says base/host_memory.h. In bytes; 0 where the machine
+// does not say.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +16,6 @@ struct MemoryUse {
 // Of the process or of that of its descendants which holds most: a rank may be a shell, and what runs out of memory is
 // below it. Only children of a process's first thread are looked at. Zeros once the process has ended: ask before.
 MemoryUse memory_use(pid_t pid);
-
-// The smaller of the machine's memory and the limit of our control group or one above it.
-uint64_t memory_limit_bytes();
 
 // Kills by the kernel's out-of-memory killer since boot, on the whole machine.
 uint64_t out_of_memory_kills();

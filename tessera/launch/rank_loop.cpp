@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/host_memory.h"
 
 namespace tessera::launch {
 namespace {
@@ -194,7 +195,7 @@ void RankLoop::blame(const Rank& rank) {
                                .exit = *rank.exit,
                                .after_start = Clock::now() - start_,
                                .memory = rank.memory,
-                               .memory_limit_bytes = memory_limit_bytes(),
+                               .memory_limit_bytes = host_memory().limit,
                                .out_of_memory_kills = out_of_memory_kills() - kills_before_,
                                .command = rank.plan.command,
                                .last_lines = rank.last_lines.lines(),

@@ -94,6 +94,14 @@ bool PretrainedWeights::fill(const std::string& name, at::Tensor value) const {
   return true;
 }
 
+std::map<std::string, std::vector<int64_t>> PretrainedWeights::shapes() const {
+  std::map<std::string, std::vector<int64_t>> result;
+  for (const auto& [name, source] : sources_) {
+    result[name] = source.file ? source.file->entries().at(name).shape : source.tensor.sizes().vec();
+  }
+  return result;
+}
+
 std::vector<std::string> PretrainedWeights::unexpected(const std::vector<std::string>& names) const {
   std::set<std::string> used;
   for (const std::string& name : names) {

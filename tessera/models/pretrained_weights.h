@@ -32,6 +32,9 @@ class PretrainedWeights {
 
   bool contains(const std::string& name) const { return find(name) != nullptr; }
 
+  // Every tensor's name and shape. Nothing of safetensors files is read but their headers.
+  std::map<std::string, std::vector<int64_t>> shapes() const;
+
   // Names in the folder that none of `names` uses.
   std::vector<std::string> unexpected(const std::vector<std::string>& names) const;
 

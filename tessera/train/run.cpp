@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <thread>
 
 #include "tessera/base/allocator.h"
+#include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
@@ -17,6 +20,8 @@
 #include "tessera/config/run_file.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/random_state.h"
+#include "tessera/plan/memory_check.h"
+#include "tessera/storage/cpu_allocator.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/trainer.h"
 
@@ -24,6 +29,12 @@ namespace tessera::train {
 namespace fs = std::filesystem;
 
 namespace {
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
 
 void check_run(const config::RunFile& run) {
   if (run.task != "mlm") {
@@ -45,7 +56,7 @@ models::BertConfig read_model_config(const config::RunFile& run) {
   return config;
 }
 
-void check_fits(const config::RunFile& run, const models::BertConfig& model, const data::Tokenizer& tokenizer) {
+void check_sizes(const config::RunFile& run, const models::BertConfig& model, const data::Tokenizer& tokenizer) {
   if (tokenizer.vocab_size() > model.vocab_size) {
     throw Error(ErrorKind::kData, {fmt::format("the tokenizer knows {} tokens but the model only {}",
                                                tokenizer.vocab_size(), model.vocab_size),
@@ -57,6 +68,39 @@ void check_fits(const config::RunFile& run, const models::BertConfig& model, con
                                                  run.data.max_length, model.max_position_embeddings),
                                      run.name, fmt::format("use at most {}", model.max_position_embeddings)});
   }
+}
+
+// Before anything is allocated. All ranks look at what the ranks of their host saw, so that they refuse together.
+void check_memory(const config::RunFile& run, const models::BertConfig& model, const config::DsConfig& config,
+                  comm::Communicator& world) {
+  if (!run.training.memory_check) return;
+  plan::ModelCensus census = plan::read_census(run.model.path);
+  census.architecture->hidden_dropout = model.hidden_dropout_prob;
+  census.architecture->attention_dropout = model.attention_probs_dropout_prob;
+  plan::TrainingSetup setup = plan::setup_of(config, world.size());
+  setup.length = run.data.max_length;
+  setup.target_share = run.data.mlm_probability;
+  setup.activation_checkpointing = run.training.activation_checkpointing;
+
+  const config::ZeroOptions& zero = config.zero;
+  const bool swaps_params = zero.offload_param.device == "nvme";
+  const std::string& swap = swaps_params ? zero.offload_param.nvme_path : zero.offload_optimizer.nvme_path;
+  const bool swaps = swaps_params || zero.offload_optimizer.device == "nvme";
+  plan::MachineRoom room = plan::machine_room(swaps ? swap : "");
+  const std::string host = host_name() + " ";
+  int64_t ranks_of_host = 0;
+  for (const std::string& seen : world.exchange_texts(host + std::to_string(room.available), "the memory check")) {
+    if (!seen.starts_with(host)) continue;
+    ++ranks_of_host;
+    room.available = std::max<uint64_t>(room.available, std::stoull(seen.substr(host.size())));
+  }
+  ranks_of_host = std::min(ranks_of_host, env_int("LOCAL_WORLD_SIZE").value_or(ranks_of_host));
+  plan::check_fits({.model = census,
+                    .setup = setup,
+                    .room = room,
+                    .ranks_of_host = std::max<int64_t>(1, ranks_of_host),
+                    .samples_of_a_rank = config.batch.micro * config.batch.accumulation,
+                    .where = run.name});
 }
 
 data::TokenizedDataset read_dataset(const config::RunFile& run, const std::vector<std::string>& files,
@@ -169,13 +213,14 @@ void train_here(const RunOptions& options, const config::RunFile& run,
                 const std::shared_ptr<comm::Communicator>& world) {
   const models::BertConfig model_config = read_model_config(run);
   const auto tokenizer = data::load_tokenizer(run.tokenizer);
-  check_fits(run, model_config, *tokenizer);
+  check_sizes(run, model_config, *tokenizer);
 
   config::DsConfigInput input{.data_parallel_size = world->size()};
   input.auto_values.hidden_size = model_config.hidden_size;
   input.auto_values.leave_unknown = true;  // the number of steps follows from the batch sizes
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
   const config::BatchSizes& batch = without_steps.batch;
+  check_memory(run, model_config, without_steps, *world);
 
   const data::TokenizedDataset dataset = read_dataset(run, run.data.train, *tokenizer, world->size());
   const data::MlmCollator collator(dataset, *tokenizer, mlm_options(run));
@@ -248,6 +293,7 @@ int run_training(const RunOptions& options) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
   check_run(run);
   keep_freed_memory();
+  storage::use_reusing_cpu_allocator();
   const auto world = comm::init_distributed();
   if (world->size() == 1) {
     train_here(options, run, world);

@@ -1,0 +1,34 @@
+// How much memory this host, our control groups and the limits of this process still give: /proc/meminfo, memory.max
+// (control groups, version 2) or memory.limit_in_bytes (version 1) of our group and of those above it, and getrlimit.
+// In bytes; 0 where the machine does not say.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace tessera {
+
+struct HostMemory {
+  uint64_t limit = 0;  // of the machine, or the smallest limit of our control groups
+  uint64_t available =
+      0;  // what may be taken without pushing others out: page cache counts as available, swap does not
+  uint64_t free_swap = 0;
+};
+
+// Where the kernel says so; tests have files of their own.
+struct HostMemoryFiles {
+  std::filesystem::path meminfo = "/proc/meminfo";
+  std::filesystem::path groups_of_process = "/proc/self/cgroup";
+  std::filesystem::path groups = "/sys/fs/cgroup";
+};
+
+HostMemory host_memory(const HostMemoryFiles& files = {});
+
+// What RLIMIT_DATA and RLIMIT_AS leave to this process, the smaller of the two; nothing where neither is set.
+std::optional<uint64_t> left_of_process_limits();
+
+// Of this process, now.
+uint64_t resident_bytes();
+
+}  // namespace tessera

@@ -1,0 +1,286 @@
+// tessera estimate --params N            DeepSpeed's own tables of memory for model states
+// tessera estimate --model FOLDER        what each stage and offload needs here, and whether it fits
+//                  … --plan              the fastest configuration that fits, as a ds_config
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/cli/commands.h"
+#include "tessera/config/commented_json.h"
+#include "tessera/config/yaml_file.h"
+#include "tessera/plan/deepspeed_estimates.h"
+#include "tessera/plan/memory_check.h"
+#include "tessera/plan/report.h"
+
+namespace tessera::cli {
+namespace {
+
+using config::Json;
+
+struct EstimateOptions {
+  std::string params;
+  std::string largest_layer;
+  std::string model;
+  bool deepspeed = false;
+  int64_t nodes = 1;
+  int64_t gpus_per_node = 1;
+  std::optional<int> stage;
+  std::string config;
+  std::optional<int64_t> micro_batch;
+  int64_t length = 0;  // 0: 128, or the model's limit where that is less
+  std::string dtype;
+  bool activation_checkpointing = false;
+  std::string device_memory;
+  std::string host_memory;
+  std::string nvme;
+  bool plan = false;
+  bool json = false;
+
+  int64_t ranks() const { return nodes * gpus_per_node; }
+};
+
+// "2783e6", "2.7B", "65M", "24GB": a number above 0 and a power of 1000.
+double number_of(const std::string& text, const std::string& option) {
+  const char* const begin = text.c_str();
+  char* end = nullptr;
+  double number = std::strtod(begin, &end);
+  std::string unit(end);
+  if (unit.size() > 1 && unit.back() == 'B') unit.pop_back();  // bytes
+  const std::string units = "KMGT";
+  if (unit == "B") {  // a billion parameters
+    number *= 1e9;
+  } else if (const size_t power = unit.size() == 1 ? units.find(static_cast<char>(std::toupper(unit[0]))) : 0;
+             !unit.empty() && power != std::string::npos) {
+    number *= std::pow(1000.0, static_cast<double>(power + 1));
+  } else if (!unit.empty()) {
+    end = nullptr;
+  }
+  constexpr double kLargest = 1e16;
+  if (end == nullptr || end == begin || !(number >= 1) || number > kLargest) {
+    throw Error(ErrorKind::kUsage, {fmt::format("'{}' is no number of things", text), option,
+                                    "write it as 2783e6, 2.7B, 65M or, of bytes, 24GB"});
+  }
+  return number;
+}
+
+Json rows_json(int stage, const plan::DeepSpeedInput& input) {
+  Json rows = Json::array();
+  for (const plan::DeepSpeedRow& row : plan::deepspeed_rows(stage, input)) {
+    rows.push_back(
+        {{"stage", stage}, {"cpu_bytes", row.cpu_bytes}, {"gpu_bytes", row.gpu_bytes}, {"options", row.options}});
+  }
+  return rows;
+}
+
+void print_deepspeed(const EstimateOptions& options, const plan::DeepSpeedInput& input) {
+  if (options.stage && *options.stage < 2) {
+    throw Error(ErrorKind::kUsage, {fmt::format("DeepSpeed has no table of stage {}", *options.stage), "--stage",
+                                    "use 2 or 3, or --model FOLDER for Tessera's own"});
+  }
+  Json all = Json::array();
+  for (const int stage : {2, 3}) {
+    if (options.stage.value_or(stage) != stage) continue;
+    if (options.json) {
+      for (const Json& row : rows_json(stage, input)) all.push_back(row);
+    } else {
+      std::fputs(plan::deepspeed_table(stage, input).c_str(), stdout);
+    }
+  }
+  if (options.json) fmt::print("{}\n", all.dump(2));
+}
+
+plan::DeepSpeedInput deepspeed_input(const EstimateOptions& options) {
+  plan::DeepSpeedInput input{.nodes = options.nodes, .gpus_per_node = options.gpus_per_node};
+  if (!options.model.empty()) {
+    const plan::ModelCensus model = plan::read_census(options.model);
+    input.params = static_cast<double>(model.params);
+    input.largest_layer_params = static_cast<double>(model.largest_layer);
+    return input;
+  }
+  input.params = number_of(options.params, "--params");
+  if (!options.largest_layer.empty()) {
+    input.largest_layer_params = number_of(options.largest_layer, "--largest-layer-params");
+  } else if (options.stage.value_or(3) == 3) {
+    throw Error(ErrorKind::kUsage, {"stage 3 gathers the largest layer, and its size is not given", "the command line",
+                                    "add --largest-layer-params 65e6, or --stage 2"});
+  }
+  if (input.largest_layer_params > input.params) {
+    throw Error(ErrorKind::kUsage, {"the largest layer is larger than the model", "--largest-layer-params",
+                                    "give at most as many as --params"});
+  }
+  return input;
+}
+
+// What the user asks for: the ds_config's, or mixed precision in bf16 with Adam.
+struct Wanted {
+  plan::TrainingSetup setup;
+  Json ds_config;  // null: none given
+  int64_t samples_of_a_rank = 1;
+  std::string nvme_path;
+};
+
+Wanted wanted_of(const EstimateOptions& options) {
+  Wanted wanted;
+  if (!options.config.empty()) {
+    config::Document document = config::load_document(options.config);
+    if (options.micro_batch) {
+      document.set(config::Pointer("/train_micro_batch_size_per_gpu"), *options.micro_batch, {.file = "--batch"});
+    }
+    config::DsConfigInput input{.data_parallel_size = options.ranks()};
+    input.auto_values.leave_unknown = true;
+    const config::DsConfig ds = config::parse_ds_config(document, input);
+    for (const std::string& warning : ds.warnings) log_warning("{}", warning);
+    wanted.setup = plan::setup_of(ds, options.ranks());
+    wanted.ds_config = document.value;
+    wanted.samples_of_a_rank = ds.batch.micro * ds.batch.accumulation;
+    for (const auto& offload : {ds.zero.offload_optimizer, ds.zero.offload_param}) {
+      if (offload.device == "nvme") wanted.nvme_path = offload.nvme_path;
+    }
+  } else {
+    const std::string dtype = options.dtype.empty() ? "bf16" : options.dtype;
+    const Json json = {{"train_micro_batch_size_per_gpu", options.micro_batch.value_or(1)},
+                       {dtype, {{"enabled", true}}},
+                       {"optimizer", {{"type", "AdamW"}}}};
+    Json ds_config = json;
+    if (dtype == "fp32") ds_config.erase(dtype);
+    const config::DsConfig ds =
+        config::parse_ds_config(ds_config, "the command line", {.data_parallel_size = options.ranks()});
+    wanted.setup = plan::setup_of(ds, options.ranks());
+    wanted.samples_of_a_rank = ds.batch.micro;
+  }
+  if (!options.nvme.empty()) {
+    if (!std::filesystem::is_directory(options.nvme)) {
+      throw Error(ErrorKind::kUsage, {"there is no such folder: " + options.nvme, "--nvme",
+                                      "name a folder on the drive that may hold swapped state"});
+    }
+    wanted.nvme_path = options.nvme;
+  }
+  wanted.setup.activation_checkpointing = options.activation_checkpointing;
+  wanted.setup.on_cpu = options.device_memory.empty();
+  return wanted;
+}
+
+int64_t length_of(const EstimateOptions& options, const plan::ModelCensus& model) {
+  constexpr int64_t kUsual = 128;
+  const int64_t limit = model.architecture ? model.architecture->max_positions : 0;
+  if (limit > 0 && options.length > limit) {
+    throw Error(ErrorKind::kUsage, {fmt::format("the model has positions for {} tokens, not {}", limit, options.length),
+                                    "--length", fmt::format("use at most {}", limit)});
+  }
+  if (options.length > 0) return options.length;
+  return limit > 0 ? std::min(kUsual, limit) : kUsual;
+}
+
+plan::RankShare share_for(const EstimateOptions& options, const std::string& nvme_path) {
+  plan::MachineRoom room = plan::machine_room(nvme_path);
+  if (!options.host_memory.empty()) {
+    room.available = static_cast<uint64_t>(number_of(options.host_memory, "--host-memory"));
+    room.process_left.reset();
+  }
+  plan::RankShare share = plan::share_of(room, options.gpus_per_node);
+  if (!options.device_memory.empty()) {
+    share.device = static_cast<int64_t>(number_of(options.device_memory, "--device-memory"));
+  }
+  return share;
+}
+
+void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, const Wanted& wanted,
+                const plan::RankShare& share) {
+  const std::optional<plan::Plan> found = plan::choose_plan({.model = model,
+                                                             .wanted = wanted.setup,
+                                                             .samples_of_a_rank = wanted.samples_of_a_rank,
+                                                             .share = share,
+                                                             .refusal = plan::refusal_of_this_version});
+  if (!found) {
+    throw Error(ErrorKind::kMachine,
+                {fmt::format("nothing that this version can do fits in {} a rank",
+                             format_bytes(static_cast<uint64_t>(share.device))),
+                 options.model,
+                 std::string("use more hosts or more memory") +
+                     (share.nvme_path.empty() ? ", or name a folder on an NVMe drive with --nvme" : "") +
+                     "; without --plan the command lists what each stage needs"});
+  }
+  const int64_t global_batch = wanted.samples_of_a_rank * options.ranks();
+  const Json ds_config = plan::ds_config_of(found->setup, global_batch, share, wanted.ds_config);
+  const std::string text =
+      options.json ? ds_config.dump(2) + "\n" : plan::print_with_reasons(ds_config, found->reasons);
+  std::fputs(text.c_str(), stdout);
+  if (options.json && found->setup.activation_checkpointing) {
+    log_info("it needs training.activation_checkpointing: true in the run file");
+  }
+}
+
+void estimate(const EstimateOptions& options) {
+  if (options.model.empty() == options.params.empty()) {
+    throw Error(ErrorKind::kUsage, {"what is to be estimated is not said, or said twice", "the command line",
+                                    "give --model FOLDER, or --params N"});
+  }
+  if (!options.params.empty() || options.deepspeed) {
+    if (options.plan) {
+      throw Error(ErrorKind::kUsage, {"a plan needs a model, not a count", "--plan", "give --model FOLDER instead"});
+    }
+    print_deepspeed(options, deepspeed_input(options));
+    return;
+  }
+  const plan::ModelCensus model = plan::read_census(options.model);
+  Wanted wanted = wanted_of(options);
+  wanted.setup.length = length_of(options, model);
+  const plan::RankShare share = share_for(options, wanted.nvme_path);
+  if (options.plan) {
+    print_plan(options, model, wanted, share);
+    return;
+  }
+  plan::EstimateReport report{.model = model,
+                              .wanted = wanted.setup,
+                              .has_config = !options.config.empty(),
+                              .share = share,
+                              .rows = plan::table_rows(wanted.setup)};
+  if (options.stage) std::erase_if(report.rows, [&](const auto& row) { return row.stage != *options.stage; });
+  std::fputs(options.json ? (plan::report_json(report).dump(2) + "\n").c_str() : plan::report_text(report).c_str(),
+             stdout);
+}
+
+}  // namespace
+
+void add_estimate_command(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<EstimateOptions>();
+  CLI::App* command = app.add_subcommand("estimate", "Tell how much memory a model needs, and choose a configuration");
+  const auto positive = CLI::Range(int64_t{1}, int64_t{1'000'000});
+  command->add_option("--model", options->model, "Hugging Face folder: config.json, or safetensors files");
+  command->add_option("--params", options->params,
+                      "Parameters instead of a model, for DeepSpeed's tables: 2783e6, 2.7B");
+  command->add_option("--largest-layer-params", options->largest_layer, "Of the module that itself holds most: 65M");
+  command->add_flag("--deepspeed", options->deepspeed, "DeepSpeed's tables of the model instead of Tessera's");
+  command->add_option("--nodes", options->nodes, "Hosts")->check(positive)->capture_default_str();
+  command->add_option("--ranks,--gpus-per-node", options->gpus_per_node, "Ranks on each host")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_option("--stage", options->stage, "Only this ZeRO stage")->check(CLI::Range(0, 3));
+  CLI::Option* config = command->add_option("--config", options->config, "ds_config: precision, optimizer, batch");
+  command->add_option("--batch", options->micro_batch, "Samples in one forward pass of one rank [1]")->check(positive);
+  command->add_option("--length", options->length, "Tokens of a sample [128]")->check(positive);
+  command->add_option("--dtype", options->dtype, "Without --config: bf16, fp16 or fp32 [bf16]")
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
+      ->excludes(config);
+  command->add_flag("--activation-checkpointing", options->activation_checkpointing, "Keep each layer's input alone");
+  command->add_option("--device-memory", options->device_memory, "Of an accelerator, each rank has one: 24GB");
+  command->add_option("--host-memory", options->host_memory, "Of each host, instead of what this one has left: 64GB");
+  command->add_option("--nvme", options->nvme, "Folder on an NVMe drive that may hold swapped state");
+  command->add_flag("--plan", options->plan, "Print the fastest ds_config that fits");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->callback([options, &exit_code] {
+    estimate(*options);
+    exit_code = 0;
+  });
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,91 @@
+#include "tessera/plan/census.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "tessera/base/error.h"
+#include "tessera/models/pretrained_weights.h"
+
+namespace tessera::plan {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "model.layers.3" of "model.layers.3.mlp.weight": a numbered block is a unit, anything else a module of its own.
+std::string unit_of(const std::string& tensor, const std::string& module) {
+  size_t begin = 0;
+  while (begin < tensor.size()) {
+    const size_t end = std::min(tensor.find('.', begin), tensor.size());
+    const bool is_number = end > begin && std::all_of(tensor.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                      tensor.begin() + static_cast<std::ptrdiff_t>(end),
+                                                      [](unsigned char c) { return std::isdigit(c) != 0; });
+    if (is_number) return tensor.substr(0, end);
+    begin = end + 1;
+  }
+  return module;
+}
+
+ModelCensus census_of_weights(const std::string& folder) {
+  const auto shapes = models::PretrainedWeights(folder, "").shapes();
+  ModelCensus census{.source = fmt::format("{} tensors of {}", shapes.size(), folder)};
+  std::map<std::string, int64_t> modules;
+  std::map<std::string, size_t> units;
+  for (const auto& [name, shape] : shapes) {
+    int64_t numel = 1;
+    for (const int64_t size : shape) numel *= size;
+    const size_t dot = name.rfind('.');
+    const std::string module = dot == std::string::npos ? "" : name.substr(0, dot);
+    const auto [unit, is_new] = units.try_emplace(unit_of(name, module), census.units.size());
+    if (is_new) census.units.push_back({unit->first});
+    UnitCensus& counted = census.units[unit->second];
+    counted.numel += numel;
+    counted.largest_tensor = std::max(counted.largest_tensor, numel);
+    census.params += numel;
+    census.largest_layer = std::max(census.largest_layer, modules[module] += numel);
+  }
+  return census;
+}
+
+}  // namespace
+
+const UnitCensus& ModelCensus::largest_block() const {
+  TESSERA_INVARIANT(!units.empty());
+  const auto smaller = [](const UnitCensus& a, const UnitCensus& b) { return a.numel < b.numel; };
+  if (units.size() < 3) return *std::max_element(units.begin(), units.end(), smaller);
+  return *std::max_element(units.begin() + 1, units.end() - 1, smaller);
+}
+
+ModelCensus read_census(const std::string& folder) {
+  if (!fs::is_directory(folder)) {
+    throw Error(ErrorKind::kData,
+                {"the model folder does not exist", folder, "name a folder with config.json or safetensors files"});
+  }
+  const std::string path = (fs::path(folder) / "config.json").string();
+  std::string type;
+  if (fs::exists(path)) {
+    std::ifstream file(path);
+    const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    if (!config.is_object()) throw Error(ErrorKind::kData, {"config.json is no JSON object", path, ""});
+    if (auto census = census_of_config(config, path)) return *std::move(census);
+    type = config["model_type"].get<std::string>();
+  }
+  const bool has_weights = fs::exists(fs::path(folder) / "model.safetensors") ||
+                           fs::exists(fs::path(folder) / "model.safetensors.index.json");
+  if (has_weights) return census_of_weights(folder);
+  const std::string known = fmt::format("{}", fmt::join(known_model_types(), ", "));
+  if (type.empty()) {
+    throw Error(ErrorKind::kData, {"the model folder has neither config.json nor safetensors files", folder,
+                                   "name a folder that has one of them, or give --params"});
+  }
+  throw Error(ErrorKind::kData,
+              {fmt::format("no formula counts a '{}', and the folder has no safetensors files", type), path,
+               fmt::format("known model types: {}; of another model give the weights, or --params", known)});
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,255 @@
+// The parameters of each architecture, module by module, as transformers 5.23 declares them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/plan/census.h"
+
+namespace tessera::plan {
+namespace {
+
+using nlohmann::json;
+
+// Sizes of a config.json, each with transformers' default.
+class Sizes {
+ public:
+  Sizes(const json& config, std::string where) : config_(config), where_(std::move(where)) {}
+
+  int64_t operator()(const char* key, int64_t otherwise, int64_t lowest = 1) const {
+    if (!config_.contains(key) || config_[key].is_null()) return otherwise;
+    const json& value = config_[key];
+    constexpr int64_t kLargest = 1'000'000'000;  // beyond that a size is a slip of the pen, and products overflow
+    if (!value.is_number_integer() || value.get<int64_t>() < lowest || value.get<int64_t>() > kLargest) {
+      throw Error(ErrorKind::kData, {fmt::format("'{}' is {}", key, value.dump()), where_,
+                                     fmt::format("a size is a whole number from {} to {}", lowest, kLargest)});
+    }
+    return value.get<int64_t>();
+  }
+
+  bool flag(const char* key, bool otherwise) const {
+    return config_.contains(key) && config_[key].is_boolean() ? config_[key].get<bool>() : otherwise;
+  }
+  double share(const char* key, double otherwise) const {
+    return config_.contains(key) && config_[key].is_number() ? config_[key].get<double>() : otherwise;
+  }
+  std::string text(const char* key, const char* otherwise) const {
+    return config_.contains(key) && config_[key].is_string() ? config_[key].get<std::string>() : otherwise;
+  }
+
+ private:
+  const json& config_;
+  std::string where_;
+};
+
+class Tally {
+ public:
+  void begin_unit(std::string name) { census_.units.push_back({std::move(name)}); }
+
+  // A module that itself holds tensors of these sizes, `count` times alike.
+  void add(std::initializer_list<int64_t> tensors, int64_t count = 1) {
+    int64_t module = 0;
+    UnitCensus& unit = census_.units.back();
+    for (const int64_t numel : tensors) {
+      module += numel;
+      unit.largest_tensor = std::max(unit.largest_tensor, numel);
+    }
+    unit.numel += module * count;
+    census_.params += module * count;
+    census_.largest_layer = std::max(census_.largest_layer, module);
+  }
+  void linear(int64_t in, int64_t out, bool bias, int64_t count = 1) { add({in * out, bias ? out : 0}, count); }
+
+  // A module whose tensors belong to others.
+  void share(int64_t module) { census_.largest_layer = std::max(census_.largest_layer, module); }
+
+  ModelCensus finish(Architecture architecture, bool head_shares_embeddings) {
+    census_.head_shares_embeddings = head_shares_embeddings;
+    census_.architecture = std::move(architecture);
+    return std::move(census_);
+  }
+
+ private:
+  ModelCensus census_;
+};
+
+// The output layer: a matrix of its own, or the embeddings'.
+void add_lm_head(Tally& tally, const Architecture& net, bool tied) {
+  if (tied) {
+    tally.share(net.vocab * net.hidden);
+  } else {
+    tally.linear(net.hidden, net.vocab, false);
+  }
+}
+
+ModelCensus census_of_bert(const Sizes& size) {
+  Architecture net{.model_type = "bert",
+                   .layers = size("num_hidden_layers", 12, 0),
+                   .hidden = size("hidden_size", 768),
+                   .heads = size("num_attention_heads", 12),
+                   .ffn = size("intermediate_size", 3072),
+                   .vocab = size("vocab_size", 30522),
+                   .max_positions = size("max_position_embeddings", 512),
+                   .hidden_dropout = size.share("hidden_dropout_prob", 0.1),
+                   .attention_dropout = size.share("attention_probs_dropout_prob", 0.1)};
+  net.kv_heads = net.heads;
+  net.head_size = net.hidden / net.heads;
+  Tally tally;
+  tally.begin_unit("embeddings");
+  for (const int64_t rows : {net.vocab, net.max_positions, size("type_vocab_size", 2, 0)})
+    tally.add({rows * net.hidden});
+  tally.add({net.hidden, net.hidden});
+  for (int64_t layer = 0; layer < net.layers; ++layer) {
+    tally.begin_unit(fmt::format("encoder.layer.{}", layer));
+    tally.linear(net.hidden, net.hidden, true, 4);
+    tally.linear(net.hidden, net.ffn, true);
+    tally.linear(net.ffn, net.hidden, true);
+    tally.add({net.hidden, net.hidden}, 2);
+  }
+  tally.begin_unit("head");
+  tally.linear(net.hidden, net.hidden, true);
+  tally.add({net.hidden, net.hidden});
+  tally.add({net.vocab});                           // the bias, which the decoder …
+  tally.share(net.vocab * net.hidden + net.vocab);  // … shows too, beside the embeddings' weight
+  return tally.finish(net, true);
+}
+
+ModelCensus census_of_gpt2(const Sizes& size) {
+  Architecture net{.model_type = "gpt2",
+                   .layers = size("n_layer", 12),
+                   .hidden = size("n_embd", 768),
+                   .heads = size("n_head", 12),
+                   .vocab = size("vocab_size", 50257),
+                   .max_positions = size("n_positions", 1024),
+                   .hidden_dropout = size.share("resid_pdrop", 0.1),
+                   .attention_dropout = size.share("attn_pdrop", 0.1)};
+  net.kv_heads = net.heads;
+  net.head_size = net.hidden / net.heads;
+  net.ffn = size("n_inner", 4 * net.hidden);
+  const bool tied = size.flag("tie_word_embeddings", true);
+  Tally tally;
+  tally.begin_unit("embeddings");
+  tally.add({net.vocab * net.hidden});
+  tally.add({net.max_positions * net.hidden});
+  for (int64_t layer = 0; layer < net.layers; ++layer) {
+    tally.begin_unit(fmt::format("h.{}", layer));
+    tally.linear(net.hidden, 3 * net.hidden, true);
+    tally.linear(net.hidden, net.hidden, true);
+    tally.linear(net.hidden, net.ffn, true);
+    tally.linear(net.ffn, net.hidden, true);
+    tally.add({net.hidden, net.hidden}, 2);
+  }
+  tally.begin_unit("head");
+  tally.add({net.hidden, net.hidden});
+  add_lm_head(tally, net, tied);
+  return tally.finish(net, tied);
+}
+
+// Mistral's is Llama's without biases.
+ModelCensus census_of_llama(const Sizes& size) {
+  Architecture net{.model_type = size.text("model_type", "llama"),
+                   .layers = size("num_hidden_layers", 32),
+                   .hidden = size("hidden_size", 4096),
+                   .heads = size("num_attention_heads", 32),
+                   .ffn = size("intermediate_size", 11008),
+                   .vocab = size("vocab_size", 32000),
+                   .gated_ffn = true,
+                   .attention_dropout = size.share("attention_dropout", 0)};
+  const bool is_mistral = net.model_type == "mistral";
+  if (is_mistral) net.ffn = size("intermediate_size", 14336);
+  net.kv_heads = size("num_key_value_heads", is_mistral ? 8 : net.heads);
+  net.head_size = size("head_dim", net.hidden / net.heads);
+  const bool attention_bias = size.flag("attention_bias", false);
+  const bool mlp_bias = size.flag("mlp_bias", false);
+  const bool tied = size.flag("tie_word_embeddings", false);
+  Tally tally;
+  tally.begin_unit("embeddings");
+  tally.add({net.vocab * net.hidden});
+  for (int64_t layer = 0; layer < net.layers; ++layer) {
+    tally.begin_unit(fmt::format("layers.{}", layer));
+    tally.linear(net.hidden, net.heads * net.head_size, attention_bias);
+    tally.linear(net.hidden, net.kv_heads * net.head_size, attention_bias, 2);
+    tally.linear(net.heads * net.head_size, net.hidden, attention_bias);
+    tally.linear(net.hidden, net.ffn, mlp_bias, 2);
+    tally.linear(net.ffn, net.hidden, mlp_bias);
+    tally.add({net.hidden}, 2);
+  }
+  tally.begin_unit("head");
+  tally.add({net.hidden});
+  add_lm_head(tally, net, tied);
+  return tally.finish(net, tied);
+}
+
+ModelCensus census_of_t5(const Sizes& size) {
+  const int64_t encoder_layers = size("num_layers", 6);
+  const int64_t decoder_layers = size("num_decoder_layers", encoder_layers);
+  Architecture net{.model_type = "t5",
+                   .layers = encoder_layers + decoder_layers,
+                   .hidden = size("d_model", 512),
+                   .heads = size("num_heads", 8),
+                   .head_size = size("d_kv", 64),
+                   .ffn = size("d_ff", 2048),
+                   .vocab = size("vocab_size", 32128),
+                   .gated_ffn = size.text("feed_forward_proj", "relu").starts_with("gated"),
+                   .hidden_dropout = size.share("dropout_rate", 0.1),
+                   .attention_dropout = size.share("dropout_rate", 0.1)};
+  net.kv_heads = net.heads;
+  const int64_t buckets = size("relative_attention_num_buckets", 32);
+  const int64_t inner = net.heads * net.head_size;
+  Tally tally;
+  tally.begin_unit("shared");
+  tally.add({net.vocab * net.hidden});
+  const auto attention = [&] {
+    tally.linear(net.hidden, inner, false, 3);
+    tally.linear(inner, net.hidden, false);
+    tally.add({net.hidden});
+  };
+  for (int64_t layer = 0; layer < net.layers; ++layer) {
+    const bool decodes = layer >= encoder_layers;
+    const int64_t index = decodes ? layer - encoder_layers : layer;
+    tally.begin_unit(fmt::format("{}.block.{}", decodes ? "decoder" : "encoder", index));
+    attention();
+    if (decodes) attention();                          // over the encoder's output
+    if (index == 0) tally.add({buckets * net.heads});  // relative positions, which all blocks use
+    tally.linear(net.hidden, net.ffn, false, net.gated_ffn ? 2 : 1);
+    tally.linear(net.ffn, net.hidden, false);
+    tally.add({net.hidden});
+  }
+  tally.begin_unit("head");
+  tally.add({net.hidden}, 2);     // the final norms of both stacks
+  add_lm_head(tally, net, true);  // transformers ties it whatever tie_word_embeddings says, and then scales
+  return tally.finish(net, true);
+}
+
+struct Formula {
+  const char* model_type;
+  const char* class_name;
+  ModelCensus (*count)(const Sizes&);
+};
+constexpr Formula kFormulas[] = {{"bert", "BertForMaskedLM", census_of_bert},
+                                 {"gpt2", "GPT2LMHeadModel", census_of_gpt2},
+                                 {"llama", "LlamaForCausalLM", census_of_llama},
+                                 {"mistral", "MistralForCausalLM", census_of_llama},
+                                 {"t5", "T5ForConditionalGeneration", census_of_t5}};
+
+}  // namespace
+
+std::vector<std::string> known_model_types() {
+  std::vector<std::string> types;
+  for (const Formula& formula : kFormulas) types.emplace_back(formula.model_type);
+  return types;
+}
+
+std::optional<ModelCensus> census_of_config(const json& config, const std::string& where) {
+  const Sizes size(config, where);
+  const std::string type = size.text("model_type", "bert");  // as models::read_bert_config has it
+  for (const Formula& formula : kFormulas) {
+    if (type != formula.model_type) continue;
+    ModelCensus census = formula.count(size);
+    census.source = fmt::format("{}, from {}", formula.class_name, where);
+    return census;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,336 @@
+#include "tessera/plan/memory_model.h"
+
+#include <ATen/Version.h>
+
+#include <algorithm>
+
+#include "tessera/base/error.h"
+
+namespace tessera::plan {
+namespace {
+
+// The program with LibTorch, Arrow and the tokenizer, on any model; of several ranks with connections and their
+// threads.
+constexpr int64_t kProcessBytes = 157'000'000;
+
+// The allocator keeps smaller freed blocks for the next step and gives larger ones back at once (base/allocator.h).
+constexpr int64_t kLargestKept = 64 << 20;
+
+// Unit gradients that are reduced at once, and the one that fills meanwhile (zero/gradient_reducer.cpp).
+constexpr int64_t kInFlight = 2;
+
+// Elements of an optimizer's tile on NVMe at most.
+constexpr int64_t kLargestTile = 8 << 20;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Tensors that an optimizer keeps for each weight, as its state_names() in optim/ have them.
+struct StateTensors {
+  const char* optimizer;
+  int64_t count;
+  bool sign_errors = false;
+};
+constexpr StateTensors kStateTensors[] = {{"Adam", 2},
+                                          {"AdamW", 2},
+                                          {"Lamb", 2},
+                                          {"Muon", 2},
+                                          {"Lion", 1},
+                                          {"Adagrad", 1},
+                                          {"SGD", 0},
+                                          {"OneBitAdam", 2, true},
+                                          {"OneBitLamb", 3, true},
+                                          {"ZeroOneAdam", 4, true}};
+
+// One moment of a step, as the blocks that are alive in it: those that stay with the process once they are freed, and
+// those that go back to the system.
+class Moment {
+ public:
+  explicit Moment(bool returns_large) : returns_large_(returns_large) {}
+
+  void add(const std::string& what, int64_t block_bytes, int64_t count = 1) {
+    if (block_bytes <= 0 || count <= 0) return;
+    std::vector<MemoryTerm>& terms = returns_large_ && block_bytes > kLargestKept ? returned_ : kept_;
+    const auto found = std::find_if(terms.begin(), terms.end(), [&](const MemoryTerm& t) { return t.what == what; });
+    MemoryTerm& term = found != terms.end() ? *found : terms.emplace_back(MemoryTerm{.what = what});
+    term.bytes += block_bytes * count;
+  }
+
+  const std::vector<MemoryTerm>& kept() const { return kept_; }
+  const std::vector<MemoryTerm>& returned() const { return returned_; }
+
+ private:
+  bool returns_large_;
+  std::vector<MemoryTerm> kept_;
+  std::vector<MemoryTerm> returned_;
+};
+
+int64_t sum_of(const std::vector<MemoryTerm>& terms) {
+  int64_t sum = 0;
+  for (const MemoryTerm& term : terms) sum += term.bytes;
+  return sum;
+}
+
+class StepModel {
+ public:
+  StepModel(const ModelCensus& model, const TrainingSetup& setup)
+      : model_(model),
+        setup_(setup),
+        compute_(bytes_of(setup.dtypes.compute)),
+        grad_(bytes_of(setup.dtypes.grad)),
+        tokens_(setup.micro_batch * setup.length) {}
+
+  // In the order in which they come.
+  std::vector<Moment> moments() const {
+    std::vector<Moment> all{head_backward(), block_backward()};
+    if (model_.units.size() > 1) all.push_back(embeddings_backward());
+    return all;
+  }
+
+ private:
+  const UnitCensus& embeddings() const { return model_.units.front(); }
+  const UnitCensus& head() const { return model_.units.back(); }
+  const UnitCensus& block() const { return model_.largest_block(); }
+  bool is_narrow() const { return compute_ == 2 && setup_.wide_products && setup_.on_cpu; }
+
+  // The matrix that makes logits of hidden states.
+  int64_t head_matrix() const {
+    return model_.head_shares_embeddings ? embeddings().largest_tensor : head().largest_tensor;
+  }
+
+  void add_waiting_activations(Moment& moment) const {
+    if (!model_.architecture) return;
+    const Architecture& net = *model_.architecture;
+    const int64_t input = tokens_ * net.hidden * compute_;
+    moment.add("activations", input, 3);  // the embeddings' sum, its dropout and norm
+    for (int64_t layer = 0; layer < net.layers; ++layer) {
+      if (setup_.activation_checkpointing) {
+        moment.add("activations", input);
+      } else {
+        add_block_activations(moment);
+      }
+    }
+  }
+
+  // What one block saves for backward. h: hidden, e: bytes of the compute dtype.
+  void add_block_activations(Moment& moment) const {
+    const Architecture& net = *model_.architecture;
+    const bool keeps_scores = net.attention_dropout > 0;
+    const int64_t wide = setup_.on_cpu && keeps_scores ? 4 : compute_;  // LibTorch's attention by products is in fp32
+    const int64_t e = compute_;
+    const std::string what = "activations";
+    moment.add(what, tokens_ * net.heads * net.head_size * wide);        // q
+    moment.add(what, tokens_ * net.kv_heads * net.head_size * wide, 2);  // k, v
+    moment.add(what, tokens_ * net.heads * net.head_size * e);           // what attention gives
+    moment.add(what, tokens_ * net.hidden * e, 4);                       // inputs and outputs of the two norms
+    if (net.hidden_dropout > 0) moment.add(what, tokens_ * net.hidden * (setup_.on_cpu ? e : 1), 2);
+    if (keeps_scores) {  // softmax, the dropout's factors, their product
+      const int64_t scores = tokens_ * setup_.length * net.heads;
+      moment.add(what, scores * wide, 2);
+      moment.add(what, scores * (setup_.on_cpu ? wide : 1));
+    }
+    moment.add(what, tokens_ * net.ffn * e, net.gated_ffn ? 4 : 2);  // before and after the activation function; gated
+  }
+
+  void add_gathered(Moment& moment, bool with_head) const {
+    if (setup_.stage < 3) return;
+    const std::string what = "gathered parameters";
+    // A shared matrix stays gathered until its gradient is complete, which is at the end.
+    if (model_.head_shares_embeddings) moment.add(what, embeddings().numel * compute_);
+    moment.add(what, (with_head ? head() : block()).numel * compute_);
+  }
+
+  // Of one product with a matrix of so many elements, in fp32: the matrix itself, later its gradient.
+  void add_wide_product(Moment& moment, int64_t matrix) const {
+    if (is_narrow()) moment.add("products in fp32", matrix * 4);
+  }
+
+  // Whole gradients on their way into slices, and what peers send of them.
+  void add_reductions(Moment& moment, const UnitCensus& unit, int64_t count) const {
+    if (setup_.stage >= 2) moment.add("gradients on their way", unit.numel * grad_, count);
+    const int64_t reduce = bytes_of(setup_.dtypes.reduce);
+    if (reduce != grad_) moment.add("gradients on their way", unit.numel * reduce, count);
+    if (setup_.ranks > 1) {
+      moment.add("messages of peers", divide_up(unit.numel, setup_.ranks) * reduce, (setup_.ranks - 1) * count);
+    }
+  }
+
+  Moment head_backward() const {
+    Moment moment(setup_.on_cpu);  // an accelerator's allocator keeps all that is freed
+    add_waiting_activations(moment);
+    if (model_.architecture) {
+      const Architecture& net = *model_.architecture;
+      const double share = net.model_type == "bert" ? setup_.target_share : 1;
+      const auto logits = static_cast<int64_t>(share * static_cast<double>(tokens_)) * net.vocab;
+      moment.add("logits and loss", logits * 4, 3);  // the logarithms, their gradient, the logits'
+      if (compute_ == 2) moment.add("logits and loss", logits * compute_);
+    }
+    add_gathered(moment, true);
+    add_wide_product(moment, head_matrix());
+    moment.add("gradients of matrices", head_matrix() * compute_);
+    return moment;
+  }
+
+  Moment block_backward() const {
+    Moment moment(setup_.on_cpu);
+    add_waiting_activations(moment);
+    if (model_.architecture) {
+      const Architecture& net = *model_.architecture;
+      if (setup_.activation_checkpointing) add_block_activations(moment);
+      // The gradient of the widest activation, beside what it is computed of.
+      moment.add("gradients of activations", tokens_ * net.ffn * (is_narrow() ? 4 : compute_), 2);
+    }
+    add_gathered(moment, false);
+    add_wide_product(moment, block().largest_tensor);
+    moment.add("gradients of matrices", block().largest_tensor * compute_);
+    if (model_.head_shares_embeddings) moment.add("gradients of matrices", head_matrix() * compute_);
+    add_reductions(moment, block(), kInFlight + 1);
+    return moment;
+  }
+
+  Moment embeddings_backward() const {
+    Moment moment(setup_.on_cpu);
+    if (setup_.stage >= 3) moment.add("gathered parameters", embeddings().numel * compute_);
+    const int64_t matrix = embeddings().largest_tensor * compute_;
+    moment.add("gradients of matrices", matrix, model_.head_shares_embeddings ? 2 : 1);
+    add_reductions(moment, block(), kInFlight);
+    add_reductions(moment, embeddings(), 1);
+    return moment;
+  }
+
+  const ModelCensus& model_;
+  const TrainingSetup& setup_;
+  int64_t compute_;
+  int64_t grad_;
+  int64_t tokens_;
+};
+
+Place place_of(OffloadTo offload, const TrainingSetup& setup) {
+  if (offload == OffloadTo::kNvme) return Place::kNvme;
+  return offload == OffloadTo::kCpu && !setup.on_cpu ? Place::kHost : Place::kDevice;
+}
+
+// What stays between steps, and the staging without which an offload cannot work.
+void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
+  const int64_t slice = divide_up(model.params, setup.ranks);
+  const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? slice : model.params;
+  const int64_t compute = bytes_of(setup.dtypes.compute);
+  const int64_t grad = bytes_of(setup.dtypes.grad);
+  const int64_t master = setup.dtypes.compute == setup.dtypes.master ? 0 : bytes_of(setup.dtypes.master);
+  const int64_t state = setup.state_tensors * bytes_of(setup.dtypes.state);
+  const Place host = setup.on_cpu ? Place::kDevice : Place::kHost;
+  const auto add = [&](const char* what, Place place, int64_t bytes) {
+    if (bytes > 0) terms.push_back({what, place, bytes, /*certain=*/true});
+  };
+
+  if (setup.stage == 3) {
+    const int64_t in_memory = setup.params == OffloadTo::kNvme ? std::min(setup.max_in_cpu, slice) : slice;
+    const Place place = setup.params == OffloadTo::kNone ? Place::kDevice : host;
+    add("parameters", place, in_memory * compute);
+    add("parameters", Place::kNvme, (slice - in_memory) * compute);
+    if (in_memory < slice) {
+      const int64_t shard = divide_up(model.largest_block().numel, setup.ranks);
+      terms.push_back({"parameters on their way from NVMe", host,
+                       std::min(setup.param_buffers * shard, slice - in_memory) * compute, /*certain=*/false});
+    }
+  } else {
+    add("parameters", Place::kDevice, model.params * compute);
+  }
+  const Place optimizer = setup.stage >= 1 ? place_of(setup.optimizer, setup) : Place::kDevice;
+  add("gradients", setup.stage >= 2 ? optimizer : Place::kDevice, (setup.stage >= 2 ? slice : model.params) * grad);
+  add("master weights", optimizer, owned * master);
+  add("optimizer state", optimizer, owned * state);
+  if (setup.sign_errors && setup.ranks > 1) add("errors of compression", Place::kDevice, (model.params + slice) * 4);
+  if (optimizer == Place::kNvme) {
+    const int64_t unit = std::max(model.largest_block().numel, model.units.front().numel);
+    const int64_t tile = std::min({setup.sub_group_size, kLargestTile, divide_up(unit, setup.ranks)});
+    const int64_t tiles = 1 + (setup.pipeline_read ? 1 : 0) + (setup.pipeline_write ? 1 : 0);
+    add("tiles of the optimizer", host, tiles * tile * (master + state + grad));
+  }
+}
+
+}  // namespace
+
+int64_t MemoryNeed::bytes(Place place) const {
+  int64_t sum = 0;
+  for (const MemoryTerm& term : terms) sum += term.place == place ? term.bytes : 0;
+  return sum;
+}
+
+int64_t MemoryNeed::certain_bytes(Place place) const {
+  int64_t sum = 0;
+  for (const MemoryTerm& term : terms) sum += term.place == place && term.certain ? term.bytes : 0;
+  return sum;
+}
+
+MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup) {
+  MemoryNeed need;
+  add_model_state(model, setup, need.terms);
+
+  // At the peak the process holds the blocks of some moment that go back once they are freed, and as many others as any
+  // moment up to then had.
+  const std::vector<Moment> moments = StepModel(model, setup).moments();
+  size_t most_kept = 0, kept_at_peak = 0, peak = 0;
+  int64_t most = -1;
+  for (size_t i = 0; i < moments.size(); ++i) {
+    if (sum_of(moments[i].kept()) > sum_of(moments[most_kept].kept())) most_kept = i;
+    const int64_t held = sum_of(moments[most_kept].kept()) + sum_of(moments[i].returned());
+    if (held <= most) continue;
+    most = held;
+    peak = i;
+    kept_at_peak = most_kept;
+  }
+  for (const std::vector<MemoryTerm>* const terms : {&moments[kept_at_peak].kept(), &moments[peak].returned()}) {
+    for (MemoryTerm term : *terms) {
+      term.certain = term.what == "gathered parameters";
+      need.terms.push_back(std::move(term));
+    }
+  }
+  need.terms.push_back({"the process itself", setup.on_cpu ? Place::kDevice : Place::kHost, kProcessBytes, false});
+  return need;
+}
+
+TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
+  const auto offload = [](const std::string& device) {
+    if (device == "nvme") return OffloadTo::kNvme;
+    return device == "cpu" ? OffloadTo::kCpu : OffloadTo::kNone;
+  };
+  TrainingSetup setup{.stage = config.zero.stage,
+                      .optimizer = offload(config.zero.offload_optimizer.device),
+                      .params = offload(config.zero.offload_param.device),
+                      .ranks = ranks,
+                      .micro_batch = config.batch.micro,
+                      .dtypes = config.dtypes,
+                      .sub_group_size = config.zero.sub_group_size,
+                      .wide_products = computes_16_bit_products_in_fp32()};
+  if (config.optimizer) {
+    const std::string& type = config.optimizer->type;
+    for (const StateTensors& row : kStateTensors) {
+      if (type != row.optimizer) continue;
+      setup.state_tensors = row.count + (type == "SGD" && config.optimizer->momentum != 0 ? 1 : 0);
+      setup.sign_errors = row.sign_errors;
+    }
+  }
+  setup.pipeline_read = config.value("zero_optimization.offload_optimizer.pipeline_read").get<bool>();
+  setup.pipeline_write = config.value("zero_optimization.offload_optimizer.pipeline_write").get<bool>();
+  setup.param_buffers = config.value("zero_optimization.offload_param.buffer_count").get<int64_t>();
+  setup.max_in_cpu = config.value("zero_optimization.offload_param.max_in_cpu").get<int64_t>();
+  return setup;
+}
+
+bool computes_16_bit_products_in_fp32() { return at::get_cpu_capability() != "AVX512"; }
+
+int64_t bytes_of(config::Dtype dtype) { return dtype == config::Dtype::kFp32 ? 4 : 2; }
+
+const char* name_of(OffloadTo offload) {
+  switch (offload) {
+    case OffloadTo::kNone:
+      return "none";
+    case OffloadTo::kCpu:
+      return "cpu";
+    case OffloadTo::kNvme:
+      return "nvme";
+  }
+  return "none";
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,79 @@
+// How many bytes a rank needs to train: what stays between steps, what a step adds to it, and where each part lies.
+//
+//   stays   parameters, gradients, master weights, optimizer state: zero/policy.h's table, 16 bytes a parameter in
+//   mixed
+//           precision, of which stage 1 divides 12 by the ranks, stage 2 14, stage 3 16. Offload moves parts of it:
+//             optimizer   master weights, optimizer state; at stages 2 and 3 gradient slices too
+//             parameters  the shards of stage 3, but the first max_in_cpu elements of an NVMe offload
+//   a step  the largest of three moments, each as a sum of blocks (memory_model.cpp says which):
+//             the head's backward, when all activations wait · the last block's backward · the embeddings' gradient
+//
+// Activations. BERT: what each operation of models/bert.cpp saves for backward, tensor by tensor. Others: the same list
+// for a decoder, as Korthikanti et al. 2022, section 4.1 count it, but for attention in one kernel where its dropout is
+// 0, which keeps no scores. With activation checkpointing: each block's input, and one block's activations.
+//
+// On a CPU the device's memory is the host's. docs/memory.md compares with measured peaks. Bytes; arithmetic only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/config/ds_config.h"
+#include "tessera/plan/census.h"
+
+namespace tessera::plan {
+
+enum class Place { kDevice, kHost, kNvme };
+enum class OffloadTo { kNone, kCpu, kNvme };
+
+struct TrainingSetup {
+  int stage = 0;
+  OffloadTo optimizer = OffloadTo::kNone;
+  OffloadTo params = OffloadTo::kNone;  // stage 3
+  int64_t ranks = 1;
+  int64_t micro_batch = 1;  // samples
+  int64_t length = 128;     // tokens of a sample
+  bool activation_checkpointing = false;
+  double target_share = 0.15;  // of the tokens, those whose logits are computed; BERT only, others compute all
+
+  config::Dtypes dtypes;
+  int64_t state_tensors = 2;  // that the optimizer keeps for each weight
+  bool sign_errors = false;   // compressed communication keeps what rounding lost
+
+  int64_t sub_group_size = 1'000'000'000;  // elements; of an optimizer on NVMe, which moves in tiles
+  bool pipeline_read = false;              // a tile more in memory
+  bool pipeline_write = false;             // …
+  int64_t param_buffers = 5;               // shards on their way from NVMe
+  int64_t max_in_cpu = 1'000'000'000;      // elements of an NVMe offload of parameters that stay in host memory
+
+  bool on_cpu = true;         // the device is this host
+  bool wide_products = true;  // products of 16-bit matrices are computed in fp32: a CPU without AVX-512 (nn/layers.h)
+};
+
+struct MemoryTerm {
+  std::string what;
+  Place place = Place::kDevice;
+  int64_t bytes = 0;
+  bool certain = false;  // no run does without it: the lower bound by which a run is refused
+};
+
+struct MemoryNeed {
+  std::vector<MemoryTerm> terms;
+
+  int64_t bytes(Place place) const;
+  int64_t certain_bytes(Place place) const;
+};
+
+MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup);
+
+// All that a ds_config says about it; `ranks`, batch and dtypes included. The rest keeps its defaults.
+TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks);
+
+// Whether this CPU computes products of 16-bit matrices in fp32.
+bool computes_16_bit_products_in_fp32();
+
+int64_t bytes_of(config::Dtype dtype);
+const char* name_of(OffloadTo offload);  // "none", "cpu", "nvme"
+
+}  // namespace tessera::plan

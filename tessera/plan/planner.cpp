@@ -1,0 +1,267 @@
+#include "tessera/plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/base/format.h"
+
+namespace tessera::plan {
+namespace {
+
+using config::Dtype;
+using config::Json;
+
+struct Rung {
+  int stage;
+  OffloadTo optimizer = OffloadTo::kNone;
+  OffloadTo params = OffloadTo::kNone;
+};
+
+using enum OffloadTo;
+
+// Within a part activation checkpointing comes before the next part. See the header.
+std::vector<std::vector<Rung>> parts_of_ladder(const TrainingSetup& wanted, const RankShare& share) {
+  std::vector<Rung> near, host, nvme, far;
+  if (wanted.ranks == 1) {
+    near = {{0}};
+  } else {
+    near = {{1}, {2}, {3}};
+  }
+  if (!wanted.on_cpu) {
+    near.insert(near.end() - (wanted.ranks == 1 ? 0 : 1), {2, kCpu});
+    near.push_back({3, kCpu});
+    host = {{3, kCpu, kCpu}};
+  }
+  if (!share.nvme_path.empty()) {
+    nvme = {{2, kNvme}, {3, kNvme}};
+    far = {{3, kNvme, kNvme}};
+  }
+  std::vector<std::vector<Rung>> parts{near};
+  for (const auto& part : {host, nvme, far}) {
+    if (!part.empty()) parts.push_back(part);
+  }
+  return parts;
+}
+
+TrainingSetup at_rung(TrainingSetup setup, const Rung& rung) {
+  setup.stage = rung.stage;
+  setup.optimizer = rung.optimizer;
+  setup.params = rung.params;
+  if (rung.params == kNvme) setup.max_in_cpu = 0;  // everything on the disk: the most sparing
+  return setup;
+}
+
+// As zero/policy.h has mixed precision: master weights and state in fp32.
+config::Dtypes mixed_bf16(config::Dtypes dtypes) {
+  dtypes.compute = dtypes.grad = dtypes.reduce = Dtype::kBf16;
+  dtypes.master = dtypes.state = Dtype::kFp32;
+  return dtypes;
+}
+
+bool is_fp32(const TrainingSetup& setup) { return setup.dtypes.compute == Dtype::kFp32 && !setup.dtypes.autocast; }
+
+int64_t next_smaller_divisor(int64_t of, int64_t than) {
+  int64_t divisor = than - 1;
+  while (divisor > 1 && of % divisor != 0) --divisor;
+  return divisor;
+}
+
+// All that may be tried, the fastest first.
+std::vector<TrainingSetup> candidates(const PlanInput& input) {
+  std::vector<TrainingSetup> all;
+  for (int64_t micro = input.wanted.micro_batch; micro > 0;
+       micro = next_smaller_divisor(input.samples_of_a_rank, micro)) {
+    TrainingSetup batch = input.wanted;
+    batch.micro_batch = micro;
+    std::vector<TrainingSetup> precisions{batch};
+    if (is_fp32(batch)) {
+      precisions.push_back(batch);
+      precisions.back().dtypes = mixed_bf16(batch.dtypes);
+    }
+    for (const std::vector<Rung>& part : parts_of_ladder(input.wanted, input.share)) {
+      for (const bool checkpointing : {input.wanted.activation_checkpointing, true}) {
+        for (TrainingSetup setup : precisions) {
+          setup.activation_checkpointing = checkpointing;
+          for (const Rung& rung : part) all.push_back(at_rung(setup, rung));
+        }
+        if (checkpointing) break;
+      }
+    }
+    if (micro == 1) break;
+  }
+  return all;
+}
+
+// "3.10 GB", and on an accelerator "3.10 GB and 12.0 GB of host memory".
+std::string amount(const MemoryNeed& need, bool on_cpu) {
+  std::string text = format_bytes(need.bytes(Place::kDevice));
+  if (!on_cpu) text += fmt::format(" and {} of host memory", format_bytes(need.bytes(Place::kHost)));
+  if (need.bytes(Place::kNvme) > 0) text += fmt::format(" and {} of disk", format_bytes(need.bytes(Place::kNvme)));
+  return text;
+}
+
+std::vector<Reason> explain(const PlanInput& input, const TrainingSetup& chosen, const MemoryNeed& need) {
+  const bool on_cpu = chosen.on_cpu;
+  const auto other = [&](TrainingSetup setup) { return amount(memory_need(input.model, setup), on_cpu); };
+  std::vector<Reason> reasons;
+
+  std::string stage =
+      fmt::format("a rank needs {} of the {} it may have", amount(need, on_cpu), format_bytes(input.share.device));
+  std::optional<TrainingSetup> faster;
+  for (const TrainingSetup& rung : ladder(chosen, input.share)) {
+    if (rung.stage == chosen.stage && rung.optimizer == chosen.optimizer && rung.params == chosen.params) break;
+    faster = rung;
+  }
+  stage += faster ? fmt::format("; {}, which is faster, would need {}", describe(*faster), other(*faster))
+                  : "; less sharding or offload there is not";
+  reasons.push_back({"zero_optimization.stage", stage});
+
+  if (is_fp32(input.wanted) && !is_fp32(chosen)) {
+    TrainingSetup fp32 = chosen;
+    fp32.dtypes = input.wanted.dtypes;
+    reasons.push_back({"bf16.enabled", fmt::format("fp32 would need {}", other(fp32))});
+  } else if (chosen.dtypes.compute == Dtype::kBf16) {
+    reasons.push_back({"bf16.enabled", "16 bytes a parameter as in fp32, half the activations and messages"});
+  }
+  if (chosen.micro_batch < input.wanted.micro_batch) {
+    TrainingSetup larger = chosen;
+    larger.micro_batch = input.wanted.micro_batch;
+    reasons.push_back({"train_micro_batch_size_per_gpu",
+                       fmt::format("{} would need {}; the rest accumulates", larger.micro_batch, other(larger))});
+  } else {
+    reasons.push_back({"train_micro_batch_size_per_gpu", "as asked for"});
+  }
+  if (chosen.optimizer != kNone) {
+    reasons.push_back({"zero_optimization.offload_optimizer.device",
+                       chosen.optimizer == kCpu ? "before NVMe, which is slower" : "memory does not hold it"});
+  }
+  if (chosen.params != kNone) {
+    reasons.push_back({"zero_optimization.offload_param.device", "the shards themselves do not fit beside the rest"});
+  }
+  if (chosen.activation_checkpointing && !input.wanted.activation_checkpointing) {
+    TrainingSetup whole = chosen;
+    whole.activation_checkpointing = false;
+    reasons.push_back({"", fmt::format("in the run file: training.activation_checkpointing: true; without it a rank "
+                                       "would need {}",
+                                       other(whole))});
+  }
+  return reasons;
+}
+
+void print_object(const Json& object, const std::string& path, int depth, const std::vector<Reason>& reasons,
+                  std::string& text) {
+  const std::string indent(2 * static_cast<size_t>(depth + 1), ' ');
+  text += "{\n";
+  for (auto item = object.begin(); item != object.end(); ++item) {
+    const std::string key = path + item.key();
+    const auto reason = std::find_if(reasons.begin(), reasons.end(), [&](const Reason& r) { return r.key == key; });
+    if (reason != reasons.end()) text += fmt::format("{}// {}\n", indent, reason->text);
+    text += fmt::format("{}{}: ", indent, Json(item.key()).dump());
+    if (item->is_object() && !item->empty()) {
+      print_object(*item, key + ".", depth + 1, reasons, text);
+    } else {
+      text += item->dump();
+    }
+    text += std::next(item) == object.end() ? "\n" : ",\n";
+  }
+  text += std::string(2 * static_cast<size_t>(depth), ' ') + "}";
+}
+
+}  // namespace
+
+Fit fit_of(const MemoryNeed& need, const RankShare& share, bool on_cpu) {
+  constexpr double kSpare = 0.1;
+  Fit fit = Fit::kYes;
+  const auto compare = [&](Place place, int64_t limit) {
+    const auto bytes = static_cast<double>(need.bytes(place));
+    const auto room = static_cast<double>(limit);
+    if (bytes > room) {
+      fit = Fit::kNo;
+    } else if (bytes * (1 + kSpare) > room && bytes > 0 && fit == Fit::kYes) {
+      fit = Fit::kTight;
+    }
+  };
+  compare(Place::kDevice, share.device);
+  if (!on_cpu) compare(Place::kHost, share.host);
+  compare(Place::kNvme, share.nvme);
+  return fit;
+}
+
+const char* name_of(Fit fit) { return fit == Fit::kYes ? "yes" : fit == Fit::kTight ? "tight" : "no"; }
+
+std::string describe(const TrainingSetup& setup) {
+  std::string text = fmt::format("stage {}", setup.stage);
+  if (setup.optimizer != kNone && setup.optimizer == setup.params) {
+    return text + fmt::format(", optimizer and parameters on {}", name_of(setup.optimizer));
+  }
+  if (setup.optimizer != kNone) text += fmt::format(", optimizer on {}", name_of(setup.optimizer));
+  if (setup.params != kNone) text += fmt::format(", parameters on {}", name_of(setup.params));
+  return text;
+}
+
+std::vector<TrainingSetup> ladder(const TrainingSetup& wanted, const RankShare& share) {
+  std::vector<TrainingSetup> all;
+  for (const std::vector<Rung>& part : parts_of_ladder(wanted, share)) {
+    for (const Rung& rung : part) all.push_back(at_rung(wanted, rung));
+  }
+  return all;
+}
+
+std::optional<Plan> choose_plan(const PlanInput& input) {
+  for (const TrainingSetup& setup : candidates(input)) {
+    if (!input.refusal(setup).empty()) continue;
+    MemoryNeed need = memory_need(input.model, setup);
+    if (fit_of(need, input.share, setup.on_cpu) != Fit::kYes) continue;
+    std::vector<Reason> reasons = explain(input, setup, need);
+    return Plan{setup, std::move(need), std::move(reasons)};
+  }
+  return std::nullopt;
+}
+
+std::string refusal_of_this_version(const TrainingSetup& setup) {
+  const Json json = ds_config_of(setup, setup.micro_batch * setup.ranks, {.nvme_path = "."});
+  const config::DsConfig parsed = config::parse_ds_config(json, "the plan", {.data_parallel_size = setup.ranks});
+  const std::vector<config::NotYet> missing = config::not_yet_supported(parsed);
+  return missing.empty() ? "" : missing.front().what;
+}
+
+Json ds_config_of(const TrainingSetup& setup, int64_t global_batch, const RankShare& share, const Json& base) {
+  Json result = base;
+  if (base.is_null()) result = {{"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 5e-5}}}}}};
+  result["train_batch_size"] = global_batch;
+  result["train_micro_batch_size_per_gpu"] = setup.micro_batch;
+  result.erase("gradient_accumulation_steps");  // follows from the two
+  if (setup.dtypes.compute == Dtype::kBf16) {
+    result.erase("bfloat16");
+    result["bf16"]["enabled"] = true;
+  }
+  Json& zero = result["zero_optimization"];
+  if (!zero.is_object()) zero = Json::object();
+  for (const char* old : {"cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory"}) zero.erase(old);
+  zero["stage"] = setup.stage;
+  const auto place = [&](const char* key, OffloadTo offload) {
+    if (offload == kNone) {
+      zero.erase(key);
+      return;
+    }
+    if (!zero.contains(key) || !zero[key].is_object()) zero[key] = Json::object();
+    zero[key]["device"] = name_of(offload);
+    if (offload == kNvme) zero[key]["nvme_path"] = share.nvme_path;
+  };
+  place("offload_optimizer", setup.optimizer);
+  place("offload_param", setup.params);
+  if (setup.params == kNvme) zero["offload_param"]["max_in_cpu"] = setup.max_in_cpu;
+  return result;
+}
+
+std::string print_with_reasons(const Json& ds_config, const std::vector<Reason>& reasons) {
+  std::string text;
+  for (const Reason& reason : reasons) {
+    if (reason.key.empty()) text += fmt::format("// {}\n", reason.text);
+  }
+  print_object(ds_config, "", 0, reasons, text);
+  return text + "\n";
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,143 @@
+#include "tessera/plan/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tessera/base/format.h"
+
+namespace tessera::plan {
+namespace {
+
+using config::Json;
+
+std::string bytes_text(int64_t bytes) { return bytes == 0 ? "-" : format_bytes(static_cast<uint64_t>(bytes)); }
+
+const char* dtype_name(config::Dtype dtype) {
+  return dtype == config::Dtype::kFp32 ? "fp32" : dtype == config::Dtype::kBf16 ? "bf16" : "fp16";
+}
+
+std::string places_text(const MemoryNeed& need, bool on_cpu) {
+  std::string text = fmt::format("{:>10}", bytes_text(need.bytes(Place::kDevice)));
+  if (!on_cpu) text += fmt::format("  {:>10}", bytes_text(need.bytes(Place::kHost)));
+  return text + fmt::format("  {:>10}", bytes_text(need.bytes(Place::kNvme)));
+}
+
+Json places_json(const MemoryNeed& need) {
+  return {
+      {"device", need.bytes(Place::kDevice)}, {"host", need.bytes(Place::kHost)}, {"nvme", need.bytes(Place::kNvme)}};
+}
+
+const char* place_name(Place place, bool on_cpu) {
+  if (place == Place::kNvme) return "NVMe";
+  return place == Place::kHost || on_cpu ? "host" : "device";
+}
+
+std::string header(const EstimateReport& report) {
+  const ModelCensus& model = report.model;
+  const TrainingSetup& setup = report.wanted;
+  std::string text = fmt::format("{} parameters, {} in the largest layer: {}\n", format_count(model.params),
+                                 format_count(model.largest_layer), model.source);
+  text += fmt::format(
+      "{} rank{}, {}, micro batch {} of {} tokens, {}activation checkpointing, {} state tensor{} a weight\n",
+      setup.ranks, setup.ranks == 1 ? "" : "s", dtype_name(setup.dtypes.compute), setup.micro_batch, setup.length,
+      setup.activation_checkpointing ? "" : "no ", setup.state_tensors, setup.state_tensors == 1 ? "" : "s");
+  if (!model.architecture) text += "its activations are not known: they come on top of every figure\n";
+  text +=
+      fmt::format("a rank may have {}{}\n", bytes_text(report.share.device),
+                  setup.on_cpu ? " of this host's memory"
+                               : fmt::format(" on its device and {} of host memory", bytes_text(report.share.host)));
+  if (!report.share.nvme_path.empty()) {
+    text += fmt::format("and {} of the disk of {}\n", bytes_text(report.share.nvme), report.share.nvme_path);
+  }
+  return text;
+}
+
+std::string terms_text(const EstimateReport& report) {
+  const MemoryNeed need = memory_need(report.model, report.wanted);
+  std::string text = fmt::format("\n{}, at the peak of a step\n", describe(report.wanted));
+  for (const MemoryTerm& term : need.terms) {
+    text += fmt::format("  {:<34}{:>10}  {}\n", term.what, bytes_text(term.bytes),
+                        place_name(term.place, report.wanted.on_cpu));
+  }
+  return text;
+}
+
+std::string fit_text(const EstimateReport& report, const MemoryNeed& need) {
+  if (need.bytes(Place::kNvme) > 0 && report.share.nvme_path.empty()) return "name a folder: --nvme";
+  return name_of(fit_of(need, report.share, report.wanted.on_cpu));
+}
+
+}  // namespace
+
+std::vector<TrainingSetup> table_rows(const TrainingSetup& wanted) {
+  std::vector<TrainingSetup> rows;
+  const auto add = [&](int stage, OffloadTo optimizer, OffloadTo params) {
+    TrainingSetup row = wanted;
+    row.stage = stage;
+    row.optimizer = optimizer;
+    row.params = params;
+    if (params == OffloadTo::kNvme && wanted.params != OffloadTo::kNvme) row.max_in_cpu = 0;  // all of it
+    rows.push_back(row);
+  };
+  for (const int stage : {0, 1, 2, 3}) {
+    add(stage, OffloadTo::kNone, OffloadTo::kNone);
+    for (const OffloadTo offload : {OffloadTo::kCpu, OffloadTo::kNvme}) {
+      if (stage == 0 || (offload == OffloadTo::kCpu && wanted.on_cpu)) continue;
+      add(stage, offload, OffloadTo::kNone);
+      if (stage == 3) add(stage, offload, offload);
+    }
+  }
+  return rows;
+}
+
+std::string report_text(const EstimateReport& report) {
+  const bool on_cpu = report.wanted.on_cpu;
+  std::string text = header(report);
+  if (report.has_config) text += terms_text(report);
+  text += fmt::format("\n{:<43}{:>10}{}  {:>10}  fits\n", "a rank needs", on_cpu ? "memory" : "device",
+                      on_cpu ? "" : fmt::format("  {:>10}", "host"), "NVMe");
+  for (const TrainingSetup& row : report.rows) {
+    const MemoryNeed need = memory_need(report.model, row);
+    text += fmt::format("{:<43}{}  {}\n", describe(row), places_text(need, on_cpu), fit_text(report, need));
+  }
+  if (on_cpu) text += "on a CPU, offload to cpu leaves everything where it is\n";
+  return text;
+}
+
+Json report_json(const EstimateReport& report) {
+  const TrainingSetup& setup = report.wanted;
+  const auto row_of = [&](const TrainingSetup& row) {
+    const MemoryNeed need = memory_need(report.model, row);
+    Json json = {{"stage", row.stage},
+                 {"offload_optimizer", name_of(row.optimizer)},
+                 {"offload_param", name_of(row.params)},
+                 {"bytes", places_json(need)},
+                 {"fits", fit_of(need, report.share, row.on_cpu) == Fit::kYes},
+                 {"tight", fit_of(need, report.share, row.on_cpu) == Fit::kTight},
+                 {"terms", Json::array()}};
+    for (const MemoryTerm& term : need.terms) {
+      json["terms"].push_back(
+          {{"what", term.what}, {"place", place_name(term.place, row.on_cpu)}, {"bytes", term.bytes}});
+    }
+    return json;
+  };
+  Json result = {{"model",
+                  {{"source", report.model.source},
+                   {"params", report.model.params},
+                   {"largest_layer", report.model.largest_layer},
+                   {"activations_known", report.model.architecture.has_value()}}},
+                 {"setup",
+                  {{"ranks", setup.ranks},
+                   {"micro_batch", setup.micro_batch},
+                   {"length", setup.length},
+                   {"dtype", dtype_name(setup.dtypes.compute)},
+                   {"activation_checkpointing", setup.activation_checkpointing}}},
+                 {"share", {{"device", report.share.device}, {"host", report.share.host}, {"nvme", report.share.nvme}}},
+                 {"rows", Json::array()}};
+  if (report.has_config) result["config"] = row_of(setup);
+  for (const TrainingSetup& row : report.rows) result["rows"].push_back(row_of(row));
+  return result;
+}
+
+}  // namespace tessera::plan

@@ -1,0 +1,55 @@
+#include "tessera/storage/cpu_allocator.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/Allocator.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "tessera/base/error.h"
+
+namespace tessera::storage {
+namespace {
+
+class CpuAllocator : public testing::Test {
+ protected:
+  void SetUp() override { use_reusing_cpu_allocator(); }
+};
+
+TEST_F(CpuAllocator, TensorsAreAlignedTo64Bytes) {
+  for (const int64_t numel : {1, 3, 17, 1000, 30'000'000}) {
+    const at::Tensor tensor = at::ones({numel});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64, 0u) << numel;
+    EXPECT_EQ(tensor[numel - 1].item<float>(), 1);
+  }
+  EXPECT_EQ(at::empty({0}).numel(), 0);
+}
+
+// Before glibc 2.38 a freed block of posix_memalign cannot serve a request of its own size; here the second takes it.
+TEST_F(CpuAllocator, AFreedBlockServesTheNextRequestOfItsSize) {
+  at::Tensor first = at::empty({50'000});
+  const at::Tensor behind = at::empty({50'000});  // so that the freed block does not grow
+  const void* const place = first.data_ptr();
+  first = at::Tensor();
+  EXPECT_EQ(at::empty({50'000}).data_ptr(), place);
+}
+
+TEST_F(CpuAllocator, RawBlocksAreFreedByTheirOwnAddress) {
+  c10::Allocator* const allocator = c10::GetAllocator(c10::DeviceType::CPU);
+  void* const block = allocator->raw_allocate(100);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0u);
+  allocator->raw_deallocate(block);
+}
+
+TEST_F(CpuAllocator, WhatCannotBeAllocatedIsAnErrorOfTheMachine) {
+  try {
+    at::empty({int64_t{1} << 46});
+    FAIL() << "2^48 bytes were allocated";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMachine);
+  }
+}
+
+}  // namespace
+}  // namespace tessera::storage
