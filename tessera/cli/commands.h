@@ -10,5 +10,6 @@ void add_config_command(CLI::App& app, int& exit_code);
 void add_launch_command(CLI::App& app, int& exit_code);
 void add_train_command(CLI::App& app, int& exit_code);
 void add_checkpoint_command(CLI::App& app, int& exit_code);
+void add_bench_command(CLI::App& app);
 
 }  // namespace tessera::cli
