@@ -15,6 +15,7 @@
 #include "tessera/models/bert.h"                // a model of the field …
 #include "tessera/models/pretrained_weights.h"  // … and its weights
 #include "tessera/nn/activation_checkpoint.h"   // computing activations again instead of keeping them
+#include "tessera/nn/tiled_linear.h"            // layers that are gathered tile by tile
 #include "tessera/nn/unit_module.h"             // for models of your own
 #include "tessera/train/masked_lm.h"            // the loss of a batch
 #include "tessera/zero/gathered.h"              // whole parameters, to look at

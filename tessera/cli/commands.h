@@ -11,5 +11,6 @@ void add_launch_command(CLI::App& app, int& exit_code);
 void add_estimate_command(CLI::App& app, int& exit_code);
 void add_train_command(CLI::App& app, int& exit_code);
 void add_checkpoint_command(CLI::App& app, int& exit_code);
+void add_bench_command(CLI::App& app);
 
 }  // namespace tessera::cli

@@ -39,6 +39,7 @@ int main(int argc, char** argv) {
   tessera::cli::add_estimate_command(app, exit_code);
   tessera::cli::add_checkpoint_command(app, exit_code);
   tessera::cli::add_config_command(app, exit_code);
+  tessera::cli::add_bench_command(app);
   try {
     refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);

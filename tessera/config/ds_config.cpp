@@ -167,9 +167,11 @@ ActivationCheckpointing activation_checkpointing_of(const DsConfig& config) {
     return config.value(std::string("activation_checkpointing.") + key).get<bool>();
   };
   const Json& number = config.value("activation_checkpointing.number_checkpoints");
+  const Json& folder = config.value("activation_checkpointing.nvme_path");
   return {.cpu_checkpointing = is_on("cpu_checkpointing"),
           .contiguous_memory_optimization = is_on("contiguous_memory_optimization"),
           .number_checkpoints = number.is_null() ? 0 : number.get<int64_t>(),
+          .nvme_path = folder.is_null() ? "" : folder.get<std::string>(),
           .profile = is_on("profile")};
 }
 
@@ -276,6 +278,10 @@ void check_contiguous_checkpoints(const DsConfig& config, const Document& docume
   const std::string block = "activation_checkpointing.", contiguous = block + "contiguous_memory_optimization";
   if (config.value(contiguous) == false) return;
   const Place place = document.place(pointer_to(contiguous));
+  if (!config.value(block + "nvme_path").is_null()) {
+    problems.add(fmt::format("'{}' is true, and '{}nvme_path' is given", contiguous, block), place,
+                 "keep one: the inputs wait in buffers or in a file");
+  }
   if (config.value(block + "partition_activations") == false) {
     problems.add(fmt::format("'{}' is true without '{}partition_activations'", contiguous, block), place,
                  "set partition_activations to true as well, as DeepSpeed demands");

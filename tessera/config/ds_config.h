@@ -98,6 +98,7 @@ struct ActivationCheckpointing {
   bool cpu_checkpointing = false;               // inputs wait in host memory
   bool contiguous_memory_optimization = false;  // … in buffers that are used again in every step
   int64_t number_checkpoints = 0;               // for which those buffers have room; 0: not given
+  std::string nvme_path;                        // inputs wait in a file in this folder; empty: they do not
   bool profile = false;                         // log the time at each step
 };
 

@@ -427,6 +427,8 @@ constexpr Key kKeys[] = {
      "log at each step the time spent in checkpoints and in computing them again"},
     {"activation_checkpointing.cpu_checkpointing", kBoolean, "false", kHonoured,
      "keep the inputs in host memory; on a CPU always so"},
+    {"activation_checkpointing.nvme_path", kString, "null", kHonoured,
+     "Tessera's own: a folder; the inputs are written to a file in it and read back ahead of backward"},
     {"checkpoint", kBlock, "{}", kHonoured, "how checkpoints are written and read"},
     {"checkpoint.tag_validation", one_of("Ignore|Warn|Fail"), "\"Warn\"", kHonoured,
      "what if ranks name different tags; rank 0's is used"},

@@ -7,6 +7,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/save_16bit.h"
+#include "tessera/engine/nvme_activations.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/wiring.h"
 #include "tessera/optim/optimizers.h"
@@ -20,17 +21,23 @@ config::DsConfig load_config_for(const std::string& path, const InitializeOption
 
 namespace {
 
-std::shared_ptr<nn::ActivationStore> make_activation_store(const config::ActivationCheckpointing& options) {
+std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfig& config) {
+  const config::ActivationCheckpointing& options = config.activation_checkpointing;
+  std::shared_ptr<nn::ActivationFile> file;
+  if (!options.nvme_path.empty()) {
+    file = std::make_shared<engine::NvmeActivations>(options.nvme_path, storage::io_options_of(config.aio));
+  }
   return std::make_shared<nn::ActivationStore>(
-      nn::ActivationStoreOptions{.in_host_memory = options.cpu_checkpointing,
-                                 .slots = options.contiguous_memory_optimization ? options.number_checkpoints : 0});
+      nn::ActivationStoreOptions{.in_host_memory = options.cpu_checkpointing || file,
+                                 .slots = options.contiguous_memory_optimization ? options.number_checkpoints : 0,
+                                 .file = file});
 }
 
 }  // namespace
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
                const InitializeOptions& options)
-    : activations_(make_activation_store(config.activation_checkpointing)),
+    : activations_(make_activation_store(config)),
       model_(std::move(model)),
       config_(config),
       world_(options.world ? options.world : comm::init_distributed()),

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,12 +14,36 @@ namespace tessera::nn {
 namespace {
 
 constexpr int64_t kSlotAlignBytes = 64;  // of every dtype a multiple
+constexpr size_t kLeastBytesInFile = 4096;
 
 thread_local std::shared_ptr<ActivationStore> current_store;
 
 }  // namespace
 
+struct KeptTensor::InFile {
+  std::shared_ptr<ActivationFile> file;
+  size_t number;
+  std::vector<int64_t> sizes, strides;
+  at::ScalarType dtype;
+
+  InFile(std::shared_ptr<ActivationFile> in, const at::Tensor& tensor)
+      : file(std::move(in)),
+        number(file->write(tensor)),
+        sizes(tensor.sizes().vec()),
+        strides(tensor.strides().vec()),
+        dtype(tensor.scalar_type()) {}
+  ~InFile() { file->forget(number); }
+  InFile(const InFile&) = delete;
+  InFile& operator=(const InFile&) = delete;
+};
+
 at::Tensor KeptTensor::restore() const {
+  if (in_file_) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor tensor = at::empty_strided(in_file_->sizes, in_file_->strides, in_file_->dtype);
+    in_file_->file->read(in_file_->number, tensor);
+    return tensor.to(device_);
+  }
   if (!tensor_.defined()) return {};
   if (version_ >= 0 && tensor_._version() != version_) {
     throw Error(ErrorKind::kUsage,
@@ -65,8 +90,10 @@ KeptTensor ActivationStore::keep(size_t input, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
   kept.device_ = tensor.device();
   const at::Device waits_on = options_.in_host_memory ? at::Device(at::kCPU) : tensor.device();
-  const bool in_slot = options_.slots > 0 && tensor.is_floating_point() && tensor.is_non_overlapping_and_dense();
-  if (in_slot) {
+  const bool is_dense_float = tensor.is_floating_point() && tensor.is_non_overlapping_and_dense();
+  if (options_.file && is_dense_float && tensor.nbytes() >= kLeastBytesInFile) {
+    kept.in_file_ = std::make_shared<KeptTensor::InFile>(options_.file, tensor.detach().to(at::kCPU));
+  } else if (options_.slots > 0 && is_dense_float) {
     Slot slot = take_slot(input, waits_on, tensor.numel() * tensor.element_size());
     kept.tensor_ = slot.bytes.view(tensor.scalar_type()).as_strided(tensor.sizes(), tensor.strides());
     kept.tensor_.copy_(tensor);

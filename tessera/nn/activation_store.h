@@ -17,12 +17,24 @@
 
 namespace tessera::nn {
 
+// Where kept tensors wait that are not to stay in memory. engine/nvme_activations.h is one.
+class ActivationFile {
+ public:
+  virtual ~ActivationFile() = default;
+  virtual size_t write(const at::Tensor& tensor) = 0;            // on the CPU, dense; a copy is taken. Its number
+  virtual void read(size_t number, const at::Tensor& into) = 0;  // of the same size and strides; any number of times
+  virtual void forget(size_t number) noexcept = 0;
+};
+
 struct ActivationStoreOptions {
   bool in_host_memory = false;  // copied to the host in forward and back in backward; on a CPU that is where they are
 
   // Above 0: floating-point inputs are copied into buffers with room for so many checkpoints, made once and used again
   // in every step, so that what waits long does not lie scattered between what lives briefly.
   int64_t slots = 0;
+
+  // Floating-point inputs that fill a page go there; the others stay in host memory.
+  std::shared_ptr<ActivationFile> file;
 };
 
 // Of all checkpoints since the last take_costs().
@@ -41,10 +53,13 @@ class KeptTensor {
 
  private:
   friend class ActivationStore;
+  struct InFile;
+
   at::Tensor tensor_;
-  at::Device device_ = at::kCPU;   // where it belongs
-  int64_t version_ = -1;           // of the caller's own tensor; -1: tensor_ is a copy
-  std::shared_ptr<void> release_;  // gives the slot back
+  std::shared_ptr<const InFile> in_file_;  // instead of tensor_
+  at::Device device_ = at::kCPU;           // where it belongs
+  int64_t version_ = -1;                   // of the caller's own tensor; -1: tensor_ is a copy
+  std::shared_ptr<void> release_;          // gives the slot back
 };
 
 class ActivationStore {

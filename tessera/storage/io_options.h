@@ -3,7 +3,9 @@
 
 #include <cstddef>
 
-#include "tessera/config/ds_config.h"
+namespace tessera::config {
+struct AioOptions;
+}
 
 namespace tessera::storage {
 
@@ -15,12 +17,6 @@ struct IoOptions {
   bool overlap_events = true;    // start requests as others end; false: wait until all in flight have ended
 };
 
-inline IoOptions io_options_of(const config::AioOptions& aio) {
-  return {.block_bytes = static_cast<size_t>(aio.block_bytes),
-          .depth = aio.queue_depth,
-          .threads = aio.intra_op_parallelism,
-          .single_submit = aio.single_submit,
-          .overlap_events = aio.overlap_events};
-}
+IoOptions io_options_of(const config::AioOptions& aio);
 
 }  // namespace tessera::storage

@@ -13,11 +13,11 @@
 namespace tessera::storage {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what, int error_number, const std::string& folder) {
+[[noreturn]] void refuse(const std::string& what, int error_number, const std::string& path) {
   const bool missing = error_number == ENOENT || error_number == ENOTDIR;
   throw Error(ErrorKind::kMachine,
-              {what + ": " + errno_text(error_number), folder,
-               missing ? "name a folder that exists" : "free some space or choose another folder"});
+              {what + ": " + errno_text(error_number), path,
+               missing ? "name a folder that exists and takes files" : "free some space or choose another folder"});
 }
 
 // Has no name from the beginning where the file system can do that, else for the moment between two calls.
@@ -34,10 +34,11 @@ int open_without_name(const std::string& folder, int extra_flags) {
 
 }  // namespace
 
-ScratchFile::ScratchFile(const std::string& folder) : file_{open_without_name(folder, O_DIRECT), folder} {
+ScratchFile::ScratchFile(const std::string& folder, const std::string& named_by)
+    : file_{open_without_name(folder, O_DIRECT), named_by.empty() ? folder : named_by + ": " + folder} {
   direct_ = file_.fd >= 0;
   if (!direct_ && errno == EINVAL) file_.fd = open_without_name(folder, 0);  // tmpfs and others have no direct I/O
-  if (file_.fd < 0) refuse("no file can be made in this folder", errno, folder);
+  if (file_.fd < 0) refuse("no file can be made in this folder", errno, file_.path);
 }
 
 ScratchFile::~ScratchFile() { close(file_.fd); }

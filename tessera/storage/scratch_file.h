@@ -1,8 +1,6 @@
 // A file without a name in a folder: nothing of it stays when it is closed, however the process ends. Read and written
-// past the page cache where the file system can (O_DIRECT). For messages its path is the folder.
-//
-// Errors: ErrorKind::kMachine with errno and folder, when the folder is missing or refuses files. Memory and
-// offsets as in io_queue.h.
+// past the page cache where the file system can (O_DIRECT); memory and offsets as in io_queue.h. Errors:
+// ErrorKind::kMachine with errno and folder, when the folder is missing or refuses files.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +12,8 @@ namespace tessera::storage {
 
 class ScratchFile {
  public:
-  explicit ScratchFile(const std::string& folder);
+  // `named_by`: the option or key that gave the folder, for messages.
+  explicit ScratchFile(const std::string& folder, const std::string& named_by = "");
   ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;

@@ -33,6 +33,17 @@ def test_the_kept_inputs_may_lie_in_one_buffer(tiny_run, tmp_path):
     assert "step 10: 2 activation checkpoints" in result.err, str(result)
 
 
+def test_the_kept_inputs_may_lie_in_a_file(tiny_run, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    nvme = {"deepspeed.activation_checkpointing.nvme_path": disk, "deepspeed.aio.block_size": 4096}
+    run_file = write_run_file(tmp_path, tiny_run)
+    train(run_file, 2, {"output": tmp_path / "without"})
+    train(run_file, 2, {**CHECKPOINTING, **nvme, "output": tmp_path / "with"})
+    assert losses_and_norms(tmp_path / "with") == losses_and_norms(tmp_path / "without")
+    assert list(disk.iterdir()) == []
+
+
 def test_a_buffer_that_is_too_small_names_the_key(tiny_run, tmp_path):
     settings = {**CHECKPOINTING, **CONTIGUOUS, "deepspeed.activation_checkpointing.number_checkpoints": 1,
                 "output": tmp_path / "out"}

@@ -60,6 +60,21 @@ def test_a_disk_that_is_full_while_saving(run_file, tmp_path, ranks):
         assert losses_and_norms(output) == losses_and_norms(tmp_path / "whole")
 
 
+def test_a_disk_that_is_full_of_activations(run_file, tmp_path):
+    with small_disk(tmp_path / "disk", 8192) as disk:
+        nvme = {"training.activation_checkpointing": "true", "deepspeed.activation_checkpointing.nvme_path": disk}
+        result = tessera(*train_arguments(run_file, 1, {**nvme, "output": tmp_path / "out"}))
+        check_one_message(result, "No space left on device", f"activation_checkpointing.nvme_path: {disk}")
+        assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder, why", [("/nowhere", "No such file"), ("/proc", "errno"), ("/etc/hostname", "Not a directory")])
+def test_a_folder_that_takes_no_activations(run_file, tmp_path, folder, why):
+    nvme = {"training.activation_checkpointing": "true", "deepspeed.activation_checkpointing.nvme_path": folder}
+    result = tessera(*train_arguments(run_file, 1, {**nvme, "output": tmp_path / "out"}))
+    check_one_message(result, why, f"activation_checkpointing.nvme_path: {folder}")
+
+
 def test_a_disk_that_is_full_while_exporting(run_file, tmp_path):
     train(run_file, 2, {"output": tmp_path / "out"})
     with small_disk(tmp_path / "disk", 200_000) as disk:

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -14,10 +12,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/activation_store.h"
+#include "tests/support/live_bytes.h"
 
 namespace tessera::nn {
 namespace {
 
+using test::LiveBytes;
 using testing::HasSubstr;
 
 constexpr int64_t kRows = 5;
@@ -284,19 +284,6 @@ TEST(Checkpoint, RefusesAnInputThatWasChangedInPlace) {
 
 // Memory
 // ----------------------------------------------------------------------------------------------------------------
-
-// Bytes that LibTorch's CPU allocator has given out on this thread, exactly.
-class LiveBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    live += bytes;
-    peak = std::max(peak, live);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-
-  int64_t live = 0;
-  int64_t peak = 0;
-};
 
 struct Usage {
   int64_t after_forward = 0;  // what waits for backward
