@@ -2,6 +2,7 @@
 #include <arrow/array.h>
 #include <arrow/chunked_array.h>
 #include <arrow/io/file.h>
+#include <arrow/memory_pool.h>
 #include <arrow/type.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
@@ -67,11 +68,16 @@ std::vector<std::string> texts_of(const arrow::ChunkedArray& column, const std::
 }
 
 std::vector<std::string> read_column(const std::string& path, const std::string& text_column) {
-  auto file = arrow::io::ReadableFile::Open(path);
+  // Arrow's own pool reserves a gibibyte of addresses, which counts where a process is limited (RLIMIT_DATA,
+  // RLIMIT_AS).
+  arrow::MemoryPool* const pool = arrow::system_memory_pool();
+  auto file = arrow::io::ReadableFile::Open(path, pool);
   check(file.status(), path);
-  auto opened = parquet::arrow::OpenFile(*file, arrow::default_memory_pool());
-  check(opened.status(), path);
-  parquet::arrow::FileReader& reader = **opened;
+  parquet::arrow::FileReaderBuilder builder;
+  check(builder.Open(*file, parquet::ReaderProperties(pool)), path);
+  std::unique_ptr<parquet::arrow::FileReader> opened;
+  check(builder.memory_pool(pool)->Build(&opened), path);
+  parquet::arrow::FileReader& reader = *opened;
   reader.set_use_threads(false);
 
   std::shared_ptr<arrow::Schema> schema;

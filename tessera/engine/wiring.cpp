@@ -23,6 +23,7 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
   if (zero.stage >= 3) {
     offload.parameters = swap_file(zero.offload_param);
     offload.parameters_in_memory = zero.offload_param.max_in_cpu;
+    offload.fetch_ahead_numel = zero.prefetch_bucket_size;
     offload.fetches = std::make_shared<storage::BufferPool>(
         static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
   }

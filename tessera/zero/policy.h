@@ -41,6 +41,7 @@ struct Offload {
   bool writes_behind = false;    // … and the last one goes out
   int64_t tile_buffers = 0;      // at least so many buffers of a tile's size
   std::shared_ptr<storage::BufferPool> fetches;  // through which slices of parameters come in
+  int64_t fetch_ahead_numel = 0;                 // elements of them that come in before they are needed
 };
 
 struct Policy {

@@ -115,6 +115,24 @@ void ShardedModel::hold(const std::vector<size_t>& units) {
   for (const size_t unit : units) units_[unit]->finish_gather();
 }
 
+// As a pass needs them. What comes after them is brought from the disk meanwhile.
+void ShardedModel::hold_in_turn(const std::vector<size_t>& units) {
+  for (const size_t unit : units) order_.gathered(unit);
+  hold(units);
+  if (!policy_.offload.parameters) return;
+  int64_t left = policy_.offload.fetch_ahead_numel;
+  for (const size_t unit : order_.upcoming()) {
+    left -= units_[unit]->owned().numel();
+    if (left < 0) return;
+    units_[unit]->start_fetch();
+  }
+}
+
+void ShardedModel::end_pass() {
+  order_.end_pass();
+  for (const auto& unit : units_) unit->forget_fetch();
+}
+
 void ShardedModel::drop(size_t unit) {
   TESSERA_INVARIANT(holders_[unit] > 0);
   if (--holders_[unit] == 0) units_[unit]->release();
@@ -139,7 +157,7 @@ void ShardedModel::before_forward(size_t module, const std::vector<at::Tensor>& 
   if (!policy_.shard_parameters) return;
   const auto call = std::make_shared<Call>(Call{.module = module});
   calls_in_forward_.push_back(call);
-  hold(units_of_module_[module]);
+  hold_in_turn(units_of_module_[module]);
   if (!at::GradMode::is_enabled()) return;
   // Frozen parameters have no gradient whose arrival could tell that backward is done with them; the gradients of the
   // module's inputs do.
@@ -159,7 +177,10 @@ void ShardedModel::after_forward(size_t module, const std::vector<at::Tensor>& o
   calls_in_forward_.pop_back();
   TESSERA_INVARIANT(call->module == module);
   for (const size_t unit : units_of_module_[module]) drop(unit);
-  if (!at::GradMode::is_enabled()) return;
+  if (!at::GradMode::is_enabled()) {
+    if (calls_in_forward_.empty()) end_pass();
+    return;
+  }
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     output.register_hook([self = weak_from_this(), call](const at::Tensor&) {
@@ -180,7 +201,7 @@ void ShardedModel::before_backward(const std::shared_ptr<Call>& call) {
   }
   if (!call->holds_frozen) calls_in_backward_.push_back(call);
   call->holds_frozen = true;
-  hold(wanted);
+  hold_in_turn(wanted);
 }
 
 void ShardedModel::after_backward(Call& call) {
@@ -210,6 +231,7 @@ void ShardedModel::finish_backward() {
     if (const auto call = weak.lock()) after_backward(*call);
   }
   calls_in_backward_.clear();
+  end_pass();
   reducer_->finish_backward();
 }
 

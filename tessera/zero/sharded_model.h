@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/zero/gather_order.h"
 #include "tessera/zero/gradient_reducer.h"
 #include "tessera/zero/policy.h"
 #include "tessera/zero/tile_buffers.h"
@@ -78,6 +79,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void after_backward(Call& call);
   void gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter);
   void hold(const std::vector<size_t>& units);
+  void hold_in_turn(const std::vector<size_t>& units);
+  void end_pass();
   void drop(size_t unit);
   std::vector<size_t> all_units() const;
 
@@ -91,6 +94,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::vector<ParamAlias> aliases_;
   std::vector<std::vector<size_t>> units_of_module_;
   std::unique_ptr<GradientReducer> reducer_;
+  GatherOrder order_;
 
   // Stage 3: who needs a unit's parameters now. A trainable unit is held once by backward until its gradients are
   // complete; a frozen one once for each call.

@@ -54,8 +54,8 @@ void StateTiles::start_reading(size_t number) {
   const auto& [index, range] = cuts_[number];
   Unit& unit = *model_.units()[index];
   TileBuffers& buffers = buffers_of(number);
-  unit.forget_fetch();
   finish_writing(buffers);  // of the tile that was here before
+  unit.forget_fetch();      // a forward since backward may have begun one
   buffers.parts.resize(kFirstState + unit.optimizer_state().size());
   const auto begin = [&](size_t part, const StateTensor& home, bool reads) {
     TileBuffers::Part& place = buffers.parts[part];

@@ -170,9 +170,9 @@ void Unit::release() {
 }
 
 void Unit::refresh_compute() {
+  forget_fetch();
   if (!trainable_ || !policy_.has_master()) return;
   const at::NoGradGuard no_grad;
-  forget_fetch();
   compute_.store(master_.load());
 }
 

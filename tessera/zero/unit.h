@@ -78,7 +78,7 @@ class Unit {
   // Stage 3 only; nothing happens where the parameters always stay. A gather costs one all-gather, before which a shard
   // comes in from the disk where it rests there: start_fetch() begins that ahead of time, if a buffer is free.
   void start_fetch();
-  void forget_fetch();  // before the shard changes
+  void forget_fetch();  // the shard is about to change, or has changed
   void start_gather();
   void finish_gather();
   void release();

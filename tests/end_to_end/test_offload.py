@@ -1,0 +1,67 @@
+"""Models larger than memory: ZeRO-3 with everything on NVMe, under a limit of the process's memory (RLIMIT_DATA, which
+counts what a process may write to: heap, stacks and private mappings, not the mapped libraries and weights)."""
+
+import json
+import resource
+
+import pytest
+from safetensors import safe_open
+from tessera_runs import metrics, tessera, write_run_file
+
+LIMIT = 384 << 20
+LAYERS, HIDDEN = 32, 512
+
+
+@pytest.fixture
+def large_run(tiny_bert, texts, tmp_path):
+    """BERT with 101 M parameters, whose 16 bytes a parameter are four times the limit."""
+    config = json.loads((tiny_bert / "config.json").read_text())
+    config.update(hidden_size=HIDDEN, intermediate_size=4 * HIDDEN, num_hidden_layers=LAYERS, num_attention_heads=8)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(config))
+    params = LAYERS * (12 * HIDDEN * HIDDEN + 13 * HIDDEN)
+    assert 16 * params >= 4 * LIMIT
+    return write_run_file(tmp_path, {
+        "model": {"path": str(model), "init": "random"}, "tokenizer": str(tiny_bert), "task": "mlm",
+        "training": {"max_steps": 3, "async_save": False},
+        "data": {"train": str(texts / "train.parquet"), "max_length": 32},
+        "deepspeed": {"train_batch_size": 2, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3},
+                      "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}})
+
+
+def limited():
+    resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+
+
+def nvme(path):
+    block = {"device": "nvme", "nvme_path": str(path)}
+    return {"offload_optimizer": {**block, "pipeline_read": True, "pipeline_write": True},
+            "offload_param": {**block, "max_in_cpu": 0}, "sub_group_size": 1 << 20, "stage": 3}
+
+
+def sets(path, output):
+    zero = json.dumps(nvme(path))
+    return ["--set", f"deepspeed.zero_optimization={zero}", "--set", f"output={output}"]
+
+
+def test_a_model_of_four_times_the_memory_trains_and_is_exported(large_run, tmp_path):
+    swap = tmp_path / "swap"
+    swap.mkdir()
+    refused = tessera("train", large_run, preexec=limited, env={"OMP_NUM_THREADS": 1})
+    assert refused.code == 2 and "ulimit" in refused.err, str(refused)
+
+    result = tessera("train", large_run, *sets(swap, tmp_path / "limited"), preexec=limited, env={"OMP_NUM_THREADS": 1},
+                     timeout=300)
+    assert result.code == 0, str(result)
+    unlimited = tessera("train", large_run, "--set", f"output={tmp_path / 'unlimited'}", env={"OMP_NUM_THREADS": 1},
+                        timeout=300)
+    assert unlimited.code == 0, str(unlimited)
+    assert [(line["loss"], line["grad_norm"]) for line in metrics(tmp_path / "limited")] == \
+           [(line["loss"], line["grad_norm"]) for line in metrics(tmp_path / "unlimited")]
+    assert not any(swap.iterdir())
+
+    exported = tessera("checkpoint", "export", tmp_path / "limited/checkpoints", "--to", tmp_path / "hf", preexec=limited)
+    assert exported.code == 0, str(exported)
+    with safe_open(tmp_path / "hf/model.safetensors", "pt") as file:
+        assert file.get_tensor("bert.encoder.layer.31.output.dense.weight").shape == (HIDDEN, 4 * HIDDEN)
