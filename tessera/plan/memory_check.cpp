@@ -46,15 +46,15 @@ std::string what_would_fit(const MemoryCheck& check) {
                         .refusal = refusal_of_this_version};
   const std::optional<Plan> plan = choose_plan(input);
   if (!plan) {
-    return "no stage fits on this host; use more hosts, fewer ranks on each, or offload to NVMe (tessera estimate "
-           "--model "
-           "FOLDER lists them)";
+    return "no stage fits on this host; use more hosts, or fewer ranks on each (tessera estimate --model FOLDER lists "
+           "what each takes)";
   }
   std::string text = fmt::format("{} with a micro batch of {}", describe(plan->setup), plan->setup.micro_batch);
   if (plan->setup.dtypes.compute != check.setup.dtypes.compute) text += " in bf16";
   if (plan->setup.activation_checkpointing) text += " and activation checkpointing";
-  return fmt::format("{} would fit: {} a rank; tessera estimate --model FOLDER --plan writes that configuration", text,
-                     format_bytes(unsigned_bytes(plan->need.bytes(Place::kDevice))));
+  return fmt::format("{} would fit: {} a rank; tessera estimate --model FOLDER --plan{} writes that configuration",
+                     text, format_bytes(unsigned_bytes(plan->need.bytes(Place::kDevice))),
+                     plan->need.bytes(Place::kNvme) > 0 ? " --nvme FOLDER" : "");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ struct MachineRoom {
   uint64_t free_swap = 0;
   std::optional<uint64_t> process_left;  // of the resource limits of one process
   uint64_t disk = 0;                     // of the NVMe folder's disk
-  std::string nvme_path;                 // empty: none
+  std::string nvme_path;                 // where offload goes, or could go; empty: nowhere
 };
 
 // `nvme_path` may be empty, or a folder that does not exist yet.

@@ -86,7 +86,7 @@ void check_memory(const config::RunFile& run, const models::BertConfig& model, c
   const bool swaps_params = zero.offload_param.device == "nvme";
   const std::string& swap = swaps_params ? zero.offload_param.nvme_path : zero.offload_optimizer.nvme_path;
   const bool swaps = swaps_params || zero.offload_optimizer.device == "nvme";
-  plan::MachineRoom room = plan::machine_room(swaps ? swap : "");
+  plan::MachineRoom room = plan::machine_room(swaps ? swap : run.output);
   const std::string host = host_name() + " ";
   int64_t ranks_of_host = 0;
   for (const std::string& seen : world.exchange_texts(host + std::to_string(room.available), "the memory check")) {

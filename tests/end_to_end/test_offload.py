@@ -50,6 +50,7 @@ def test_a_model_of_four_times_the_memory_trains_and_is_exported(large_run, tmp_
     swap.mkdir()
     refused = tessera("train", large_run, preexec=limited, env={"OMP_NUM_THREADS": 1})
     assert refused.code == 2 and "ulimit" in refused.err, str(refused)
+    assert "stage 3, optimizer and parameters on nvme" in refused.err and "would fit" in refused.err, str(refused)
 
     result = tessera("train", large_run, *sets(swap, tmp_path / "limited"), preexec=limited, env={"OMP_NUM_THREADS": 1},
                      timeout=300)
