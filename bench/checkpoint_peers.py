@@ -61,6 +61,7 @@ def deepspeed(folder, stage, loads):
     if loads:
         drop_caches()
         say("load", seconds(lambda: engine.load_checkpoint(folder)))
+        say("cached", seconds(lambda: engine.load_checkpoint(folder)))
         return
     engine.save_checkpoint(folder, tag="first")
     say("stop", seconds(lambda: engine.save_checkpoint(folder, tag="second")))
@@ -98,6 +99,7 @@ def dcp(folder, stage, loads):
             checkpoint.load(loaded, checkpoint_id=folder)
             set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
         say("load", seconds(load))
+        say("cached", seconds(load))
         return
     group = dist.new_group(backend="gloo")
     checkpoint.async_save(state(), checkpoint_id=folder, process_group=group).result()

@@ -7,6 +7,7 @@
 //   stop      how long training stands still for a save in the background, its buffer touched before
 //   save      a save in the foreground, fsynced
 //   load      from files that are not in the page cache, where the caches may be dropped (root)
+//   cached    load once more, the files in the page cache
 //   resident  bytes by which the peak of resident memory grew while loading
 #include <ATen/ATen.h>
 #include <unistd.h>
@@ -100,6 +101,7 @@ int main(int argc, char** argv) {
     const int64_t before = memory_of_this_process("VmRSS:");
     say("load", seconds(*world, [&] { engine->load_checkpoint(folder); }));
     say("resident", static_cast<double>(memory_of_this_process("VmHWM:") - before));
+    say("cached", seconds(*world, [&] { engine->load_checkpoint(folder); }));
     return 0;
   }
   const auto in_background = [&] {
