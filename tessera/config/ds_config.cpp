@@ -140,6 +140,7 @@ ZeroOptions zero_of(const DsConfig& config) {
     return config.value(std::string("zero_optimization.") + key).get<int64_t>();
   };
   OffloadOptions optimizer = offload_of(config, "zero_optimization.offload_optimizer");
+  optimizer.ratio = config.value("zero_optimization.offload_optimizer.ratio").get<double>();
   optimizer.pipeline_read = config.value("zero_optimization.offload_optimizer.pipeline_read").get<bool>();
   optimizer.pipeline_write = config.value("zero_optimization.offload_optimizer.pipeline_write").get<bool>();
   OffloadOptions param = offload_of(config, "zero_optimization.offload_param");

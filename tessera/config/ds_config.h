@@ -78,6 +78,7 @@ struct OffloadOptions {
   std::string nvme_path;        // empty when not given
   bool pin_memory = true;
   int64_t buffer_count = 0;     // through which tensors come from NVMe and go back
+  double ratio = 1;             // of the optimizer: the share that is offloaded
   bool pipeline_read = false;   // of the optimizer: read the next part while one is updated
   bool pipeline_write = false;  // … and write the last one
   int64_t max_in_cpu = 0;       // of parameters on NVMe: elements that stay in host memory

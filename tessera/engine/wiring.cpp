@@ -15,6 +15,7 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
   zero::Offload offload;
   if (zero.stage >= 1) {
     offload.optimizer = swap_file(zero.offload_optimizer);
+    offload.optimizer_share = zero.offload_optimizer.ratio;
     offload.tile_numel = std::min(offload.tile_numel, std::max<int64_t>(zero.sub_group_size, 1));
     offload.reads_ahead = zero.offload_optimizer.pipeline_read;
     offload.writes_behind = zero.offload_optimizer.pipeline_write;

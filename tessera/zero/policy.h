@@ -33,6 +33,7 @@ struct Averaging {
 // and buffers are this rank's; units share them.
 struct Offload {
   std::shared_ptr<storage::SwapFile> optimizer;   // of master weights, states and sharded gradients; null: in memory
+  double optimizer_share = 1;                     // of the model's elements, the first ones; the rest stays in memory
   std::shared_ptr<storage::SwapFile> parameters;  // of sharded compute weights; null: in memory
   int64_t parameters_in_memory = 0;               // elements of this rank's slices that stay in memory all the same
 

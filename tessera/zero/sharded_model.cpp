@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <numeric>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tessera/base/error.h"
 
@@ -27,6 +28,22 @@ struct ShardedModel::GradientArrived : torch::autograd::PostAccumulateGradHook {
   size_t unit_;
   size_t param_;
 };
+
+namespace {
+
+int64_t trainable_numel(const std::vector<ModuleParams>& modules) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  int64_t numel = 0;
+  for (const ModuleParams& module : modules) {
+    for (const NamedParam& param : module.params) {
+      const bool counts = param.tensor.requires_grad() && seen.insert(param.tensor.unsafeGetTensorImpl()).second;
+      if (counts) numel += param.tensor.numel();
+    }
+  }
+  return numel;
+}
+
+}  // namespace
 
 ShardedModel::ShardedModel(const OptimizerNeeds& needs, const Policy& policy, std::shared_ptr<comm::Communicator> world)
     : policy_(policy),
@@ -57,6 +74,8 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParam
   };
   std::unordered_map<const at::TensorImpl*, Owner> owners;
   int64_t stays_in_memory = policy_.offload.parameters_in_memory;  // what is left of that allowance
+  const double leaves = policy_.offload.optimizer_share * static_cast<double>(trainable_numel(modules));
+  int64_t trainable_before = 0;
   for (const ModuleParams& module : modules) {
     std::vector<size_t> used;
     const auto uses = [&used](size_t unit) {
@@ -78,12 +97,12 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParam
       uses(units_.size());
       const std::string name = trainable ? module.name : module.name + " (frozen)";
       Policy policy = policy_;
-      if (policy.offload.parameters) {
-        int64_t numel = 0;
-        for (const NamedParam& param : own) numel += param.tensor.numel();
-        stays_in_memory -= numel / world_->size();
-        if (stays_in_memory >= 0) policy.offload.parameters = nullptr;
-      }
+      int64_t numel = 0;
+      for (const NamedParam& param : own) numel += param.tensor.numel();
+      stays_in_memory -= numel / world_->size();
+      if (stays_in_memory >= 0) policy.offload.parameters = nullptr;
+      if (static_cast<double>(trainable_before) >= leaves) policy.offload.optimizer = nullptr;
+      if (trainable) trainable_before += numel;
       units_.push_back(std::make_unique<Unit>(name, std::move(own), needs_, policy, *gathers_, fill));
       watch_gradients(units_.size() - 1);
       units_.back()->release();

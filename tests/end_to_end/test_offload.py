@@ -1,12 +1,13 @@
-"""Models larger than memory: ZeRO-3 with everything on NVMe, under a limit of the process's memory (RLIMIT_DATA, which
-counts what a process may write to: heap, stacks and private mappings, not the mapped libraries and weights)."""
+"""Offload of `tessera train`: the bits of a run without, and a model larger than memory, under a limit of the process's
+memory (RLIMIT_DATA, which counts what a process may write to: heap, stacks and private mappings, not the mapped
+libraries and weights)."""
 
 import json
 import resource
 
 import pytest
 from safetensors import safe_open
-from tessera_runs import metrics, tessera, write_run_file
+from tessera_runs import losses_and_norms, metrics, tessera, train, write_run_file
 
 LIMIT = 384 << 20
 LAYERS, HIDDEN = 32, 512
@@ -43,6 +44,31 @@ def nvme(path):
 def sets(path, output):
     zero = json.dumps(nvme(path))
     return ["--set", f"deepspeed.zero_optimization={zero}", "--set", f"output={output}"]
+
+
+# Of the blocks offload_optimizer and offload_param.
+DEVICES = [(1, "cpu", "none"), (1, "nvme", "none"), (2, "cpu", "none"), (2, "nvme", "none"), (3, "cpu", "none"), (3, "nvme", "none"),
+           (3, "none", "cpu"), (3, "none", "nvme"), (3, "cpu", "cpu"), (3, "cpu", "nvme"), (3, "nvme", "cpu"), (3, "nvme", "nvme")]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_bert_has_the_same_bits_with_every_offload(tiny_run, tmp_path, ranks):
+    """Thirty steps in bf16, dropout on, against stage 0 without offload."""
+    run_file = write_run_file(tmp_path, tiny_run)
+    swap = tmp_path / "swap"
+    swap.mkdir()
+    settings = {"training.max_steps": 30, "training.save_steps": 1000, "deepspeed.bf16.enabled": "true"}
+    train(run_file, ranks, {**settings, "output": tmp_path / "base"})
+    for stage, optimizer, param in DEVICES:
+        zero = {"stage": stage, "sub_group_size": 4096}
+        for block, device in (("offload_optimizer", optimizer), ("offload_param", param)):
+            zero[block] = {"device": device, "nvme_path": str(swap)}
+        zero["offload_param"]["max_in_cpu"] = 0
+        zero["offload_optimizer"]["pipeline_read"] = stage != 2
+        output = tmp_path / f"stage{stage}-{optimizer}-{param}"
+        train(run_file, ranks, {**settings, "deepspeed.zero_optimization": json.dumps(zero), "output": output})
+        assert losses_and_norms(output) == losses_and_norms(tmp_path / "base"), output.name
+    assert not any(swap.iterdir())
 
 
 def test_a_model_of_four_times_the_memory_trains_and_is_exported(large_run, tmp_path):

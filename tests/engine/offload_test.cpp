@@ -54,15 +54,79 @@ class WideModel : public torch::nn::Module {
   std::vector<std::shared_ptr<WideBlock>> blocks;
 };
 
+// A decoder as in GPT-2: layer norms before causal attention and the feed-forward net, the head tied to the embedding.
+class DecoderBlock : public nn::UnitModule<DecoderBlock> {
+ public:
+  explicit DecoderBlock(int seed) {
+    const auto parameter = [&](const std::string& name, std::vector<int64_t> shape) {
+      return register_parameter(name, test::Block::values(std::move(shape), seed++) * 0.2);
+    };
+    norm1 = register_parameter("norm1", at::ones({kWide}));
+    qkv = parameter("qkv", {3 * kWide, kWide});
+    out = parameter("out", {kWide, kWide});
+    norm2 = register_parameter("norm2", at::ones({kWide}));
+    up = parameter("up", {2 * kWide, kWide});
+    down = parameter("down", {kWide, 2 * kWide});
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto heads = [](const at::Tensor& t) { return t.view({t.size(0), t.size(1), 4, kWide / 4}).transpose(1, 2); };
+    const auto parts = at::linear(at::layer_norm(x, {kWide}, norm1), qkv).chunk(3, 2);
+    const at::Tensor attended = at::scaled_dot_product_attention(
+        heads(parts[0].contiguous()), heads(parts[1].contiguous()), heads(parts[2].contiguous()), {}, 0.0, true);
+    const at::Tensor y = x + at::linear(attended.transpose(1, 2).reshape(x.sizes()), out);
+    return y + at::linear(at::gelu(at::linear(at::layer_norm(y, {kWide}, norm2), up)), down);
+  }
+  at::Tensor norm1, qkv, out, norm2, up, down;
+};
+
+class Embedding : public nn::UnitModule<Embedding> {
+ public:
+  explicit Embedding(const at::Tensor& shared) { weight = register_parameter("weight", shared); }
+  at::Tensor forward(const at::Tensor& tokens) { return at::embedding(weight, tokens); }
+  at::Tensor weight;
+};
+
+class Head : public nn::UnitModule<Head> {
+ public:
+  explicit Head(const at::Tensor& shared) { weight = register_parameter("weight", shared); }
+  at::Tensor forward(const at::Tensor& x) { return at::linear(x, weight); }
+  at::Tensor weight;
+};
+
+class Decoder : public torch::nn::Module {
+ public:
+  static constexpr int64_t kVocabulary = 64;
+
+  Decoder() {
+    embedding = register_module("embedding", std::make_shared<Embedding>(test::Block::values({kVocabulary, kWide}, 1)));
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<DecoderBlock>(10 * i + 2)));
+    }
+    head = register_module("head", std::make_shared<Head>(embedding->weight));
+  }
+  // Tokens that follow from x, each of which is to be told from those before it.
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor tokens = x.to(at::kFloat).mul(1000).to(at::kLong).remainder(kVocabulary);
+    at::Tensor y = (*embedding)(tokens);
+    for (const auto& block : blocks) y = (*block)(y);
+    const at::Tensor logits = (*head)(y).to(at::kFloat).slice(1, 0, -1);
+    return at::cross_entropy_loss(logits.reshape({-1, kVocabulary}), tokens.slice(1, 1).reshape({-1}));
+  }
+  std::shared_ptr<Embedding> embedding;
+  std::vector<std::shared_ptr<DecoderBlock>> blocks;
+  std::shared_ptr<Head> head;
+};
+
 struct Trained {
   std::vector<double> losses, norms;
   std::vector<at::Tensor> weights;
   int64_t in_memory = 0, on_disk = 0;
 };
 
+template <class Model = WideModel>
 Trained train(const json& config, const std::shared_ptr<comm::Communicator>& world, int steps) {
   const auto engine =
-      initialize(std::make_shared<WideModel>(),
+      initialize(std::make_shared<Model>(),
                  config::parse_ds_config(config, "the test", {.data_parallel_size = world->size()}), {.world = world});
   Trained trained;
   const int accumulation = config.value("gradient_accumulation_steps", 1);
@@ -160,6 +224,19 @@ INSTANTIATE_TEST_SUITE_P(
                               {"data_types", {{"grad_accum_dtype", "fp32"}}}}}),
     [](const auto& info) { return info.param.name; });
 
+TEST(Offload, HasTheBitsOfADecoderInMemory) {
+  const TemporaryFolder folder;
+  for (const int ranks : {1, 2}) {
+    test::spawn_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& world) {
+      json config = config_of(3, "AdamW", {{"bf16", {{"enabled", true}}}});
+      const Trained want = train<Decoder>(config, world, 30);
+      config["zero_optimization"]["offload_optimizer"] = nvme(folder.path(), {{"pipeline_read", true}});
+      config["zero_optimization"]["offload_param"] = nvme(folder.path(), {{"max_in_cpu", 0}});
+      expect_same_bits(train<Decoder>(config, world, 30), want);
+    });
+  }
+}
+
 TEST(Offload, MaxInCpuKeepsTheFirstUnitsInMemory) {
   const TemporaryFolder folder;
   const auto world = comm::Communicator::alone();
@@ -172,6 +249,20 @@ TEST(Offload, MaxInCpuKeepsTheFirstUnitsInMemory) {
   EXPECT_EQ(on_disk(1'000'000), 0);
   EXPECT_NEAR(on_disk(0), 3 * kUnit, 3 * 32 * 4 * 4);  // the padding
   EXPECT_NEAR(on_disk(31'000), 2 * kUnit, 2 * 32 * 4 * 4);
+}
+
+TEST(Offload, RatioLeavesTheLastUnitsInMemory) {
+  const TemporaryFolder folder;
+  const auto world = comm::Communicator::alone();
+  json config = config_of(3, "AdamW", json::object());
+  const Trained want = train(config, world, 5);
+  constexpr int64_t kUnit = (3 * kWide * kWide + kWide) * 3 * 4;  // two moments and the gradient, fp32
+  for (const auto& [ratio, units] : {std::pair(0.0, 0), std::pair(0.5, 2), std::pair(1.0, 3)}) {
+    config["zero_optimization"]["offload_optimizer"] = nvme(folder.path(), {{"ratio", ratio}});
+    const Trained got = train(config, world, 5);
+    expect_same_bits(got, want);
+    EXPECT_NEAR(got.on_disk, units * kUnit, units * 32 * 4 * 3 * 4) << ratio;
+  }
 }
 
 TEST(Offload, SavesAndLoadsWhatRestsOnDisk) {
@@ -225,7 +316,7 @@ TEST(Offload, NamesAFolderThatCannotBeUsed) {
   json config = config_of(3, "AdamW", json::object());
   config["zero_optimization"]["offload_optimizer"] = nvme(folder.path() / "missing");
   EXPECT_THAT(error_of(config),
-              AllOf(HasSubstr("No such file or directory (errno 2)"), HasSubstr("/missing"), HasSubstr("nvme_path")));
+              AllOf(HasSubstr("No such file or directory (errno 2)"), HasSubstr("/missing"), HasSubstr("takes files")));
   config["zero_optimization"]["offload_optimizer"] = nvme("/proc");
   EXPECT_THAT(error_of(config), AllOf(HasSubstr("errno"), HasSubstr("/proc")));
 }

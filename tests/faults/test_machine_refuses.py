@@ -1,13 +1,16 @@
 """What the machine refuses ends in one message and exit code 2, and costs nothing that was there before."""
 
 import contextlib
+import json
 import os
 import resource
+import signal
 import socket
 import subprocess
 
 import pytest
-from tessera_runs import (finish, losses_and_norms, start, steps_done, tessera, train, train_arguments, write_run_file)
+from tessera_runs import (finish, losses_and_norms, start, steps_done, tessera, train, train_arguments, wait_until,
+                          write_run_file)
 
 MIB = 1 << 20
 
@@ -73,6 +76,42 @@ def test_a_folder_that_takes_no_activations(run_file, tmp_path, folder, why):
     nvme = {"training.activation_checkpointing": "true", "deepspeed.activation_checkpointing.nvme_path": folder}
     result = tessera(*train_arguments(run_file, 1, {**nvme, "output": tmp_path / "out"}))
     check_one_message(result, why, f"activation_checkpointing.nvme_path: {folder}")
+
+
+def offload_to(folder):
+    return {"deepspeed.zero_optimization": json.dumps(
+        {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": str(folder)}})}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_disk_that_is_too_small_for_offloaded_state(run_file, tmp_path, ranks):
+    """Refused before anything begins; with the check off, by the disk itself. 83,709 parameters with two moments take 1 MB."""
+    with small_disk(tmp_path / "disk", MIB // 4) as disk:
+        settings = {**offload_to(disk), "output": tmp_path / "out"}
+        checked = tessera(*train_arguments(run_file, ranks, settings))
+        check_one_message(checked, f"on the disk of {disk}, which has 262 kB left")
+        tried = tessera(*train_arguments(run_file, ranks, {**settings, "training.memory_check": "false"}))
+        check_one_message(tried, "there is no room", "No space left on device", str(disk))
+        assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder, why", [("/nowhere", "No such file"), ("/proc", "errno"), ("/etc/hostname", "Not a directory")])
+def test_a_folder_that_takes_no_offloaded_state(run_file, tmp_path, folder, why):
+    settings = {**offload_to(folder), "output": tmp_path / "out", "training.memory_check": "false"}
+    check_one_message(tessera(*train_arguments(run_file, 1, settings)), why, folder)
+
+
+def test_a_killed_run_leaves_nothing_of_its_offloaded_state(run_file, tmp_path):
+    with small_disk(tmp_path / "disk", 16 * MIB) as disk:
+        free = os.statvfs(disk).f_bfree
+        settings = {**offload_to(disk), "output": tmp_path / "out", "training.max_steps": 5000}
+        process = start(*train_arguments(run_file, 2, settings))
+        wait_until(lambda: steps_done(tmp_path / "out") >= 2, "two steps")
+        assert os.statvfs(disk).f_bfree < free
+        os.killpg(process.pid, signal.SIGKILL)
+        finish(process)
+        wait_until(lambda: os.statvfs(disk).f_bfree == free, "the end of the ranks")
+        assert list(disk.iterdir()) == []
 
 
 def test_a_disk_that_is_full_while_exporting(run_file, tmp_path):
