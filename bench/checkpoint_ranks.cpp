@@ -17,7 +17,7 @@
 #include <fstream>
 #include <string>
 
-#include "tessera/base/log.h"
+#include "tessera/base/host_memory.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/engine/engine.h"
 
@@ -62,14 +62,8 @@ double seconds(comm::Communicator& world, Work work) {
   return slowest;
 }
 
-int64_t memory_of_this_process(const std::string& key) {  // "VmHWM:", "VmRSS:", in bytes
-  std::ifstream file("/proc/self/status");
-  std::string word;
-  int64_t kibibytes = 0;
-  while (file >> word) {
-    if (word == key) file >> kibibytes;
-  }
-  return kibibytes * 1024;
+int64_t status_bytes(const std::string& key) {  // "VmHWM:", "VmRSS:"
+  return static_cast<int64_t>(number_after("/proc/self/status", key) * 1024);
 }
 
 }  // namespace
@@ -98,9 +92,9 @@ int main(int argc, char** argv) {
     world->barrier("written");
     if (world->local_rank() == 0) std::ofstream("/proc/sys/vm/drop_caches") << "3\n";
     std::ofstream("/proc/self/clear_refs") << "5\n";  // the peak begins here
-    const int64_t before = memory_of_this_process("VmRSS:");
+    const int64_t before = status_bytes("VmRSS:");
     say("load", seconds(*world, [&] { engine->load_checkpoint(folder); }));
-    say("resident", static_cast<double>(memory_of_this_process("VmHWM:") - before));
+    say("resident", static_cast<double>(status_bytes("VmHWM:") - before));
     say("cached", seconds(*world, [&] { engine->load_checkpoint(folder); }));
     return 0;
   }

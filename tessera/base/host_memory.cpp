@@ -13,18 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number after `name` in a file of "name number …" lines; 0 when it is not there.
-uint64_t number_after(const fs::path& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string word;
-    uint64_t number = 0;
-    if (words >> word >> number && word == name) return number;
-  }
-  return 0;
-}
-
 // A file that holds one number; nothing where it says "max" or is not there.
 std::optional<uint64_t> number_in(const fs::path& path) {
   uint64_t number = 0;
@@ -100,6 +88,15 @@ std::optional<uint64_t> left_of_process_limits() {
   return left;
 }
 
-uint64_t resident_bytes() { return number_after("/proc/self/status", "VmRSS:") * 1024; }
+uint64_t number_after(const fs::path& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word;
+    uint64_t number = 0;
+    if (words >> word >> number && word == name) return number;
+  }
+  return 0;
+}
 
 }  // namespace tessera

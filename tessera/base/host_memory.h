@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 namespace tessera {
 
@@ -28,7 +29,8 @@ HostMemory host_memory(const HostMemoryFiles& files = {});
 // What RLIMIT_DATA and RLIMIT_AS leave to this process, the smaller of the two; nothing where neither is set.
 std::optional<uint64_t> left_of_process_limits();
 
-// Of this process, now.
-uint64_t resident_bytes();
+// The number after `name` in a file of "name number …" lines, as the kernel writes them (/proc/self/status: "VmRSS:",
+// "VmHWM:", in KiB); 0 when it is not there.
+uint64_t number_after(const std::filesystem::path& file, const std::string& name);
 
 }  // namespace tessera

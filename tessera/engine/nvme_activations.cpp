@@ -8,37 +8,23 @@
 #include "tessera/base/error.h"
 
 namespace tessera::engine {
-namespace {
-
-size_t whole_pages(size_t bytes) {
-  return (bytes + storage::kPageBytes - 1) / storage::kPageBytes * storage::kPageBytes;
-}
-
-}  // namespace
 
 NvmeActivations::NvmeActivations(const std::string& folder, const storage::IoOptions& io)
-    : file_(folder, "activation_checkpointing.nvme_path"), queue_(io) {
-  spare_.reserve(kMostWriting + kMostReading);
-}
+    : file_(folder, "activation_checkpointing.nvme_path"), queue_(io) {}
 
 storage::AlignedBuffer NvmeActivations::take_buffer(size_t bytes) {
-  storage::AlignedBuffer buffer;
-  if (!spare_.empty()) {
-    buffer = std::move(spare_.back());
-    spare_.pop_back();
-  }
+  storage::AlignedBuffer buffer = buffers_.take();
   buffer.reserve(bytes);
   return buffer;
 }
 
-void NvmeActivations::give_back(storage::AlignedBuffer& buffer) noexcept {
-  storage::AlignedBuffer taken = std::move(buffer);
-  if (taken.capacity() > 0 && spare_.size() < spare_.capacity()) spare_.push_back(std::move(taken));
+void NvmeActivations::give_back_buffer(Entry& entry) noexcept {
+  if (entry.buffer.capacity() > 0) buffers_.give_back(std::move(entry.buffer));
 }
 
 void NvmeActivations::erase(Entries::iterator entry) noexcept {
   if (entry->second.state == State::kRead) --reading_;
-  give_back(entry->second.buffer);
+  give_back_buffer(entry->second);
   entries_.erase(entry);
   if (entries_.empty()) end_ = 0;
 }
@@ -48,7 +34,7 @@ void NvmeActivations::wait_one() {
   TESSERA_INVARIANT(entry != entries_.end());
   if (entry->second.state == State::kWriting) {
     entry->second.state = State::kInFile;
-    give_back(entry->second.buffer);
+    give_back_buffer(entry->second);
   } else {
     entry->second.state = State::kRead;
   }
@@ -57,7 +43,7 @@ void NvmeActivations::wait_one() {
 
 size_t NvmeActivations::write(const at::Tensor& tensor) {
   while (queue_.in_flight() >= kMostWriting) wait_one();
-  const size_t number = next_number_++, bytes = whole_pages(tensor.nbytes());
+  const size_t number = next_number_++, bytes = storage::whole_pages(tensor.nbytes());
   storage::AlignedBuffer buffer = take_buffer(bytes);
   std::memcpy(buffer.data(), tensor.const_data_ptr(), tensor.nbytes());
   std::memset(buffer.data() + tensor.nbytes(), 0, bytes - tensor.nbytes());
@@ -69,7 +55,7 @@ size_t NvmeActivations::write(const at::Tensor& tensor) {
 
 void NvmeActivations::start_reading(Entries::iterator entry) {
   auto& [number, wanted] = *entry;
-  const size_t bytes = whole_pages(wanted.bytes);
+  const size_t bytes = storage::whole_pages(wanted.bytes);
   wanted.buffer = take_buffer(bytes);
   queue_.start_read(file_.file(), wanted.buffer.data(), bytes, wanted.offset, number);
   wanted.state = State::kReading;
@@ -94,7 +80,7 @@ void NvmeActivations::read(size_t number, const at::Tensor& into) {
   if (wanted.state != State::kRead) return;  // it is still being written
   wanted.state = State::kInFile;
   --reading_;
-  give_back(wanted.buffer);
+  give_back_buffer(wanted);
 }
 
 void NvmeActivations::forget(size_t number) noexcept {

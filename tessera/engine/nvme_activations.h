@@ -10,10 +10,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "tessera/nn/activation_store.h"
-#include "tessera/storage/aligned_buffer.h"
+#include "tessera/storage/buffer_pool.h"
 #include "tessera/storage/io_queue.h"
 #include "tessera/storage/scratch_file.h"
 
@@ -51,11 +50,11 @@ class NvmeActivations : public nn::ActivationFile {
   void read_ahead(Entries::iterator of);
   void erase(Entries::iterator entry) noexcept;
   storage::AlignedBuffer take_buffer(size_t bytes);
-  void give_back(storage::AlignedBuffer& buffer) noexcept;
+  void give_back_buffer(Entry& entry) noexcept;
 
   storage::ScratchFile file_;
   Entries entries_;
-  std::vector<storage::AlignedBuffer> spare_;
+  storage::BufferPool buffers_{kMostWriting + kMostReading};
   size_t next_number_ = 0;
   uint64_t end_ = 0;        // of what the file holds; back to the beginning when nothing is left
   int reading_ = 0;         // entries in kReading and kRead

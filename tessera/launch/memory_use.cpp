@@ -3,22 +3,9 @@
 #include <fstream>
 #include <string>
 
+#include "tessera/base/host_memory.h"
+
 namespace tessera::launch {
-namespace {
-
-// The number after `name` in a file of "name number …" lines; 0 when it is not there.
-uint64_t number_after(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string word; file >> word;) {
-    uint64_t number = 0;
-    if (word == name && file >> number) return number;
-    file.clear();
-    file.ignore(1 << 16, '\n');
-  }
-  return 0;
-}
-
-}  // namespace
 
 MemoryUse memory_use(pid_t pid) {
   const std::string folder = "/proc/" + std::to_string(pid);

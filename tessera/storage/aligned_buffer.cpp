@@ -29,7 +29,7 @@ void AlignedBuffer::reserve(size_t bytes) {
   if (data_ != nullptr) munmap(data_, capacity_);
   data_ = nullptr;
   capacity_ = 0;
-  const size_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t rounded = whole_pages(bytes);
   void* const mapped = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
     throw Error(ErrorKind::kMachine,

@@ -1,7 +1,6 @@
 // A few page-aligned buffers that are used again and again. One thread at a time.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "tessera/storage/aligned_buffer.h"
@@ -10,7 +9,7 @@ namespace tessera::storage {
 
 class BufferPool {
  public:
-  explicit BufferPool(size_t count) : count_(count) {}
+  explicit BufferPool(size_t count) : count_(count) { spare_.reserve(count); }
 
   // One more than `count` are made when none is left, and kept no longer than they are used.
   AlignedBuffer take() {
@@ -22,7 +21,7 @@ class BufferPool {
   }
   bool has_spare() const { return taken_ < count_; }
 
-  void give_back(AlignedBuffer buffer) {
+  void give_back(AlignedBuffer buffer) noexcept {
     if (--taken_ + spare_.size() < count_) spare_.push_back(std::move(buffer));
   }
 

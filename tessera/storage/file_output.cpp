@@ -49,7 +49,7 @@ void FileOutput::write_block(const char* bytes, size_t count, size_t tag) {
   fault_point();
   sum_.blocks.push_back(hash_of(bytes, count));
   sum_.bytes += count;
-  const size_t padded = (count + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t padded = whole_pages(count);
   queue_.start_write(file_, bytes, padded, written_, tag);
   written_ += padded;
 }
@@ -91,7 +91,7 @@ void FileOutput::append_in_place(const char* bytes, size_t count) {
 
 FileSum FileOutput::finish() {
   if (filled_ > 0) {
-    const size_t padded = (filled_ + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const size_t padded = whole_pages(filled_);
     std::memset(buffers_[current_].data() + filled_, 0, padded - filled_);
     busy_[current_] = true;
     write_block(buffers_[current_].data(), filled_, current_);

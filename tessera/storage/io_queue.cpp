@@ -37,7 +37,7 @@ std::unique_ptr<IoWorker> make_worker(IoTransfers& transfers, const IoOptions& o
 
 IoQueue::IoQueue(const IoOptions& options) {
   TESSERA_INVARIANT(options.block_bytes > 0 && options.depth > 0 && options.threads > 0);
-  const size_t block_bytes = (options.block_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t block_bytes = whole_pages(options.block_bytes);
   transfers_ = std::make_unique<IoTransfers>(block_bytes, options.threads);
   worker_ = make_worker(*transfers_, options);
 }

@@ -6,7 +6,7 @@
 namespace tessera::storage {
 
 Extent SwapFile::allocate(uint64_t bytes) {
-  const uint64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const uint64_t rounded = whole_pages(bytes);
   const Extent extent{end_, rounded};
   if (rounded == 0) return extent;
   file_.reserve(end_ + rounded);

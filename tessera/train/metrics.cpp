@@ -5,9 +5,9 @@
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/host_memory.h"
 #include "tessera/storage/atomic_dir.h"
 
 namespace tessera::train {
@@ -56,17 +56,6 @@ void MetricsFile::append(const StepMetrics& metrics) {
   }
 }
 
-int64_t peak_memory_bytes() {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (!line.starts_with("VmHWM:")) continue;
-    std::istringstream fields(line.substr(6));
-    int64_t kilobytes = 0;
-    fields >> kilobytes;
-    return kilobytes * 1024;
-  }
-  return 0;
-}
+int64_t peak_memory_bytes() { return static_cast<int64_t>(number_after("/proc/self/status", "VmHWM:") * 1024); }
 
 }  // namespace tessera::train

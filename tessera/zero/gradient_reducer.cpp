@@ -36,6 +36,15 @@ GradientReducer::GradientReducer(std::vector<Unit*> units, const Policy& policy,
   }
 }
 
+GradientReducer::~GradientReducer() {
+  for (const Leaving& leaving : leaving_) {  // the buffers must outlive their transfers
+    try {
+      leaving.home.finish(leaving.transfer);
+    } catch (const Error&) {  // nobody waits for it any more
+    }
+  }
+}
+
 void GradientReducer::open_pending(size_t unit) {
   UnitGradients& gradients = gradients_[unit];
   // A gradient that comes after its unit's reduction began (a re-entrant backward) gets a buffer of its own.
@@ -132,16 +141,10 @@ void GradientReducer::finish_oldest() {
   }
 }
 
-// At most two leave at a time: while one is written the next may be made.
 void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
-  constexpr size_t kMaxLeaving = 2;
-  Leaving leaving{.home = units_[unit]->grad(), .buffer = {}, .transfer = 0};
   if (reduction.adds) finish_leaving();  // what is added to may be among them
-  if (leaving_.size() == kMaxLeaving) {
-    leaving_.front().home.finish(leaving_.front().transfer);
-    leaving.buffer = std::move(leaving_.front().buffer);
-    leaving_.pop_front();
-  }
+  if (leaving_.size() == kMaxLeaving) finish_oldest_leaving();
+  Leaving leaving{.home = units_[unit]->grad(), .buffer = leaving_buffers_.take(), .transfer = 0};
   const Range whole{0, leaving.home.numel()};
   at::Tensor sum = leaving.home.view_in(leaving.buffer, whole);
   if (reduction.adds) {
@@ -155,9 +158,14 @@ void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
   leaving_.push_back(std::move(leaving));
 }
 
+void GradientReducer::finish_oldest_leaving() {
+  leaving_.front().home.finish(leaving_.front().transfer);
+  leaving_buffers_.give_back(std::move(leaving_.front().buffer));
+  leaving_.pop_front();
+}
+
 void GradientReducer::finish_leaving() {
-  for (const Leaving& leaving : leaving_) leaving.home.finish(leaving.transfer);
-  leaving_.clear();
+  while (!leaving_.empty()) finish_oldest_leaving();
 }
 
 void GradientReducer::finish_own() {

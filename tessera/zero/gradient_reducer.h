@@ -31,6 +31,7 @@ class GradientReducer {
  public:
   // `units` and `world` outlive the reducer.
   GradientReducer(std::vector<Unit*> units, const Policy& policy, comm::Communicator& world);
+  ~GradientReducer();
 
   // Whether the backward pass that runs, or comes next, is the last one before the step.
   void set_boundary(bool boundary) { boundary_ = boundary; }
@@ -94,6 +95,7 @@ class GradientReducer {
   void start_reduction(size_t unit);
   void finish_oldest();
   void start_leaving(size_t unit, const Reduction& reduction);
+  void finish_oldest_leaving();
   void finish_leaving();
 
   std::vector<Unit*> units_;
@@ -101,6 +103,8 @@ class GradientReducer {
   comm::Communicator& world_;
   std::vector<UnitGradients> gradients_;
   std::deque<Reduction> in_flight_;
+  static constexpr size_t kMaxLeaving = 2;  // while one is written the next may be made
+  storage::BufferPool leaving_buffers_{kMaxLeaving};
   std::deque<Leaving> leaving_;
   size_t next_to_start_ = 0;  // counts from the last unit backwards
   bool boundary_ = true;

@@ -136,9 +136,9 @@ void ShardedModel::hold(const std::vector<size_t>& units) {
 
 // As a pass needs them. What comes after them is brought from the disk meanwhile.
 void ShardedModel::hold_in_turn(const std::vector<size_t>& units) {
-  for (const size_t unit : units) order_.gathered(unit);
   hold(units);
   if (!policy_.offload.parameters) return;
+  for (const size_t unit : units) order_.gathered(unit);
   int64_t left = policy_.offload.fetch_ahead_numel;
   for (const size_t unit : order_.upcoming()) {
     left -= units_[unit]->owned().numel();
@@ -148,6 +148,7 @@ void ShardedModel::hold_in_turn(const std::vector<size_t>& units) {
 }
 
 void ShardedModel::end_pass() {
+  if (!policy_.offload.parameters) return;
   order_.end_pass();
   for (const auto& unit : units_) unit->forget_fetch();
 }

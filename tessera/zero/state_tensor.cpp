@@ -18,8 +18,7 @@ const at::Tensor& StateTensor::tensor() const {
 }
 
 size_t StateTensor::padded_bytes(Range range) const {
-  const size_t bytes = static_cast<size_t>(range.numel()) * c10::elementSize(dtype_);
-  return (bytes + storage::kPageBytes - 1) / storage::kPageBytes * storage::kPageBytes;
+  return storage::whole_pages(static_cast<size_t>(range.numel()) * c10::elementSize(dtype_));
 }
 
 at::Tensor StateTensor::view_in(storage::AlignedBuffer& buffer, Range range) const {

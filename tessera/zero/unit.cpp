@@ -113,8 +113,19 @@ void Unit::attach_placeholders() {
   for (const NamedParam& param : params_) set_data(param.tensor, nothing);
 }
 
+Unit::~Unit() {
+  try {
+    forget_fetch();         // its buffer must outlive the transfer
+  } catch (const Error&) {  // nobody waits for it any more
+  }
+}
+
 void Unit::start_fetch() {
-  if (state_ != UnitState::kSharded || fetched_ || !compute_.swapped() || !policy_.offload.fetches->has_spare()) return;
+  if (state_ == UnitState::kSharded && compute_.swapped() && policy_.offload.fetches->has_spare()) fetch();
+}
+
+void Unit::fetch() {
+  if (fetched_) return;
   fetched_ = policy_.offload.fetches->take();
   fetching_ = compute_.start_read({0, compute_.numel()}, *fetched_);
 }
@@ -136,10 +147,7 @@ void Unit::start_gather() {
   const at::NoGradGuard no_grad;
   at::Tensor shard;
   if (compute_.swapped()) {
-    if (!fetched_) {
-      fetched_ = policy_.offload.fetches->take();
-      fetching_ = compute_.start_read({0, compute_.numel()}, *fetched_);
-    }
+    fetch();
     compute_.finish(fetching_);
     shard = compute_.view_in(*fetched_, {0, compute_.numel()});
   } else {

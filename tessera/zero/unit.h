@@ -66,6 +66,9 @@ class Unit {
   // from it; without, they are the parameters' present values on rank 0. Begins gathered at every stage.
   Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
        comm::Communicator& world, const FillParameter& fill);
+  ~Unit();
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
 
   const std::string& name() const { return name_; }
   const Layout& layout() const { return layout_; }
@@ -129,6 +132,7 @@ class Unit {
  private:
   void attach_views();
   void attach_placeholders();
+  void fetch();
   void give_back_fetched();
 
   std::string name_;

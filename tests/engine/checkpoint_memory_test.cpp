@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tessera/base/host_memory.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -36,13 +37,7 @@ class Stack : public test::ToyModel {
 };
 
 int64_t status_bytes(const std::string& key) {  // "VmHWM:", "VmRSS:"
-  std::ifstream file("/proc/self/status");
-  std::string word;
-  int64_t kibibytes = 0;
-  while (file >> word) {
-    if (word == key) file >> kibibytes;
-  }
-  return kibibytes * 1024;
+  return static_cast<int64_t>(number_after("/proc/self/status", key) * 1024);
 }
 
 TEST(CheckpointMemory, OfALoadIsATenthOfTheShardAnd64MiBAtMost) {
