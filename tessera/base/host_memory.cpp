@@ -1,5 +1,6 @@
 #include "tessera/base/host_memory.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -7,6 +8,9 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
 
 namespace tessera {
 namespace {
@@ -86,6 +90,19 @@ std::optional<uint64_t> left_of_process_limits() {
   apply(RLIMIT_DATA, "VmData:");
   apply(RLIMIT_AS, "VmSize:");
   return left;
+}
+
+void limit_process_memory(uint64_t bytes) {
+  const uint64_t taken = number_after("/proc/self/status", "VmData:") * 1024;
+  if (taken >= bytes) {
+    throw Error(ErrorKind::kUsage, {fmt::format("a limit of {} is less than the {} that the program has already",
+                                                format_bytes(bytes), format_bytes(taken)),
+                                    "the limit of a process's memory", "raise it"});
+  }
+  rlimit limit{};
+  if (getrlimit(RLIMIT_DATA, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_cur, bytes);
+  setrlimit(RLIMIT_DATA, &limit);
 }
 
 uint64_t number_after(const fs::path& path, const std::string& name) {

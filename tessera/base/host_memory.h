@@ -29,6 +29,10 @@ HostMemory host_memory(const HostMemoryFiles& files = {});
 // What RLIMIT_DATA and RLIMIT_AS leave to this process, the smaller of the two; nothing where neither is set.
 std::optional<uint64_t> left_of_process_limits();
 
+// From now on this process is refused more than `bytes` of private memory (RLIMIT_DATA: heap, buffers and the stacks of
+// threads, but not mapped files). A lower limit that is there already stays. ErrorKind::kUsage where it has more now.
+void limit_process_memory(uint64_t bytes);
+
 // The number after `name` in a file of "name number …" lines, as the kernel writes them (/proc/self/status: "VmRSS:",
 // "VmHWM:", in KiB); 0 when it is not there.
 uint64_t number_after(const std::filesystem::path& file, const std::string& name);

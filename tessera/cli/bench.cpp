@@ -178,10 +178,10 @@ std::string block_text(uint64_t bytes) {
 void print_table(const std::vector<Setting>& settings) {
   fmt::print("block_size  queue_depth  intra_op_parallelism  write GB/s  read GB/s\n");
   for (const Setting& setting : settings) {
-    const auto& [block_bytes, depth, threads, single, overlap] = setting.options;
+    const storage::IoOptions& options = setting.options;
     const Rates rates = setting.rates();
-    fmt::print("{:>10}  {:>11}  {:>20}  {:>10.3f}  {:>9.3f}\n", block_text(block_bytes), depth, threads,
-               rates.write / 1e9, rates.read / 1e9);
+    fmt::print("{:>10}  {:>11}  {:>20}  {:>10.3f}  {:>9.3f}\n", block_text(options.block_bytes), options.depth,
+               options.threads, rates.write / 1e9, rates.read / 1e9);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const tessera::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return tessera::exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    const tessera::Error error(
+        tessera::ErrorKind::kMachine,
+        {"there is no memory left", "this process", "tessera estimate says what a run needs, and what would fit"});
     std::fprintf(stderr, "error: %s\n", error.what());
     return tessera::exit_code(error.kind());
   } catch (const std::exception& error) {

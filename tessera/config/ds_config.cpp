@@ -151,6 +151,9 @@ ZeroOptions zero_of(const DsConfig& config) {
           .allgather_bucket_size = elements("allgather_bucket_size"),
           .prefetch_bucket_size = elements("stage3_prefetch_bucket_size"),
           .param_persistence_threshold = elements("stage3_param_persistence_threshold"),
+          .model_persistence_threshold = elements("stage3_model_persistence_threshold"),
+          .max_live_parameters = elements("stage3_max_live_parameters"),
+          .max_reuse_distance = elements("stage3_max_reuse_distance"),
           .sub_group_size = elements("sub_group_size")};
 }
 
@@ -174,6 +177,13 @@ ActivationCheckpointing activation_checkpointing_of(const DsConfig& config) {
           .number_checkpoints = number.is_null() ? 0 : number.get<int64_t>(),
           .nvme_path = folder.is_null() ? "" : folder.get<std::string>(),
           .profile = is_on("profile")};
+}
+
+OwnOptions own_of(const DsConfig& config) {
+  const Json& limit = config.value("tessera.host_memory_limit");
+  return {.delayed_update = config.value("tessera.delayed_update").get<bool>(),
+          .delayed_update_after = config.value("tessera.delayed_update_after").get<int64_t>(),
+          .host_memory_limit = limit.is_null() ? 0 : limit.get<int64_t>()};
 }
 
 AioOptions aio_of(const DsConfig& config) {
@@ -424,6 +434,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   if (document.value.value("scheduler", Json()).is_object()) config.scheduler = scheduler_of(config, document);
   config.activation_checkpointing = activation_checkpointing_of(config);
   config.aio = aio_of(config);
+  config.own = own_of(config);
   config.dataloader_drop_last = config.value("dataloader_drop_last").get<bool>();
   if (const Json& steps = config.value("steps_per_print"); !steps.is_null())
     config.steps_per_print = steps.get<int64_t>();

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -88,9 +89,12 @@ struct ZeroOptions {
   int stage = 0;  // 0: nothing is sharded; 1: optimizer state; 2: and gradients; 3: and parameters
   OffloadOptions offload_optimizer;
   OffloadOptions offload_param;
-  int64_t allgather_bucket_size = 500'000'000;  // elements, like the next three
+  int64_t allgather_bucket_size = 500'000'000;  // elements, like all that follow
   int64_t prefetch_bucket_size = 50'000'000;
   int64_t param_persistence_threshold = 100'000;
+  int64_t model_persistence_threshold = std::numeric_limits<int64_t>::max();
+  int64_t max_live_parameters = 1'000'000'000;
+  int64_t max_reuse_distance = 1'000'000'000;
   int64_t sub_group_size = 1'000'000'000;
 };
 
@@ -110,6 +114,13 @@ struct AioOptions {
   int intra_op_parallelism = 1;   // threads that share a transfer
   bool single_submit = false;
   bool overlap_events = true;
+};
+
+// What DeepSpeed does not have: the block `tessera`, which DeepSpeed passes over.
+struct OwnOptions {
+  bool delayed_update = false;        // the update runs beside the next step; see zero/delayed_update.h
+  int64_t delayed_update_after = 40;  // applied steps
+  int64_t host_memory_limit = 0;      // bytes that this process may take; 0: no limit of ours
 };
 
 // One row of the resolved configuration.
@@ -134,6 +145,7 @@ struct DsConfig {
   std::optional<SchedulerOptions> scheduler;
   ActivationCheckpointing activation_checkpointing;
   AioOptions aio;
+  OwnOptions own;
   bool dataloader_drop_last = false;
   std::optional<int64_t> steps_per_print;  // none: never
   bool wall_clock_breakdown = false;

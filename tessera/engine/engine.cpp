@@ -5,12 +5,14 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/save_16bit.h"
 #include "tessera/engine/nvme_activations.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/wiring.h"
 #include "tessera/optim/optimizers.h"
+#include "tessera/zero/memory_budget.h"
 #include "tessera/zero/rank_state.h"
 
 namespace tessera {
@@ -33,6 +35,19 @@ std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfi
                                  .file = file});
 }
 
+// What the ranks take, as this one sees it.
+void log_memory(const zero::MemoryBudget& budget, const zero::Offload& offload, int64_t limit) {
+  std::string text = fmt::format("memory of a rank: {} of training state", format_bytes(budget.state.memory));
+  if (budget.state.disk > 0) {
+    const storage::SwapFile& file = *(offload.optimizer ? offload.optimizer : offload.parameters);
+    text += fmt::format(", and {} on disk ({}; {}, {}) that comes and goes through at most {} of buffers",
+                        format_bytes(budget.state.disk), file.folder(), file.engine(),
+                        file.is_direct() ? "direct I/O" : "through the page cache", format_bytes(budget.buffers));
+  }
+  if (limit > 0) text += fmt::format("; {} at most for the process (tessera.host_memory_limit)", format_bytes(limit));
+  log_info("{}", text);
+}
+
 }  // namespace
 
 Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
@@ -43,6 +58,8 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig&
       world_(options.world ? options.world : comm::init_distributed()),
       scaler_(config.loss_scaling) {
   config::require_supported(config_);
+  const int64_t limit = config_.own.host_memory_limit;
+  if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
   if (world_->rank() == 0) {
     for (const std::string& warning : config_.warnings) log_warning("{}", warning);
   }
@@ -54,6 +71,10 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig&
   groups_ = std::move(wiring.groups);
   announcing_ = std::move(wiring.announcing);
   sharded_ = std::move(wiring.sharded);
+  const zero::MemoryBudget budget = zero::memory_budget(*sharded_, optimizer_->elementwise());
+  const bool says = world_->rank() == 0 && (limit > 0 || budget.state.disk > 0);
+  if (says) log_memory(budget, sharded_->policy().offload, limit);
+  if (config_.own.delayed_update) delayed_ = std::make_unique<zero::DelayedUpdate>(*sharded_, *optimizer_);
   saver_ = std::make_unique<checkpoint::Saver>(*world_);
   for (size_t number = 0; number < announcing_.size(); ++number) {
     if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
@@ -108,12 +129,11 @@ void Engine::step() {
   ++micro_steps_;
   if (!boundary) return;
 
-  const zero::StepResult result = zero::sharded_step(*sharded_, *optimizer_, groups_,
-                                                     {.step = applied_steps() + 1,
-                                                      .max_norm = config_.gradient_clipping,
-                                                      .loss_scale = scaler_.scale(),
-                                                      .skip_nonfinite = config_.skip_nonfinite,
-                                                      .name_nonfinite = scaler_.at_the_end()});
+  const zero::StepResult result = update({.step = applied_steps() + 1,
+                                          .max_norm = config_.gradient_clipping,
+                                          .loss_scale = scaler_.scale(),
+                                          .skip_nonfinite = config_.skip_nonfinite,
+                                          .name_nonfinite = scaler_.at_the_end()});
   last_grad_norm_ = result.grad_norm;
   last_step_applied_ = !result.skipped;
   ++global_steps_;
@@ -126,6 +146,15 @@ void Engine::step() {
   }
   apply_schedule();
   saver_->throw_failure();
+}
+
+zero::StepResult Engine::update(const zero::StepInput& input) {
+  const bool delays = delayed_ && input.step > config_.own.delayed_update_after;
+  return delays ? delayed_->step(groups_, input) : zero::sharded_step(*sharded_, *optimizer_, groups_, input);
+}
+
+void Engine::finish_update() {
+  if (delayed_) delayed_->finish();
 }
 
 void Engine::count_skipped_step(const zero::StepResult& result) {
@@ -192,6 +221,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
                                       "Engine::save_checkpoint", "save after the step() that ends the accumulation"});
     }
   }
+  finish_update();
   std::map<std::string, at::Tensor> own = zero::rank_state(*sharded_, *optimizer_);
   own["random_state"] = engine::random_state();
   return saver_->save({.folder = folder,
@@ -211,6 +241,7 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
     if (world_->rank() == 0) log_warning("no weights were saved: at stage 3 that needs '{}': true", key);
     return false;
   }
+  finish_update();
   checkpoint::save_16bit_weights(*sharded_, std::filesystem::path(folder) / file, exclude_frozen_parameters);
   return true;
 }
@@ -218,6 +249,7 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
 std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag,
                                                         const checkpoint::LoadOptions& options) {
   saver_->finish();
+  finish_update();
   const auto loaded = checkpoint::load({.folder = folder,
                                         .tag = tag,
                                         .model = *sharded_,

@@ -39,6 +39,7 @@
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/optim/schedule.h"
+#include "tessera/zero/delayed_update.h"
 #include "tessera/zero/sharded_model.h"
 #include "tessera/zero/sharded_step.h"
 
@@ -76,6 +77,10 @@ class Engine : public nn::UnitObserver {
   // Counts a micro step; at the accumulation's boundary unscales, clips, updates and publishes. A step whose gradients
   // are not finite is skipped, on every rank; an error when the loss scale has no lower value left to try.
   void step();
+
+  // With tessera.delayed_update: waits for the update that is under way and publishes it. Saving and loading do so
+  // themselves. Collective.
+  void finish_update();
 
   void train(bool on = true) { model_->train(on); }
   void eval() { model_->eval(); }
@@ -146,6 +151,7 @@ class Engine : public nn::UnitObserver {
   std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
 
  private:
+  zero::StepResult update(const zero::StepInput& input);
   void apply_schedule();
   void count_skipped_step(const zero::StepResult& result);
   void log_checkpoint_costs();
@@ -161,6 +167,7 @@ class Engine : public nn::UnitObserver {
   std::vector<optim::ParamGroup> groups_;
   std::vector<nn::UnitModuleBase*> announcing_;
   std::shared_ptr<zero::ShardedModel> sharded_;
+  std::unique_ptr<zero::DelayedUpdate> delayed_;  // null: updates are not delayed
   std::unique_ptr<checkpoint::Saver> saver_;
   optim::LossScaler scaler_;
   int64_t first_schedule_step_ = 0;    // scheduler.params.last_batch_iteration + 1

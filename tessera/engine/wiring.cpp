@@ -9,12 +9,12 @@ namespace {
 
 // Only what is sharded is offloaded. On a CPU device the host's memory is the device's, so "cpu" moves nothing.
 zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io) {
-  const auto swap_file = [&io](const config::OffloadOptions& options) {
-    return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path, io) : nullptr;
+  const auto swap_file = [&io](const config::OffloadOptions& options, const std::string& key) {
+    return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path, io, key) : nullptr;
   };
   zero::Offload offload;
   if (zero.stage >= 1) {
-    offload.optimizer = swap_file(zero.offload_optimizer);
+    offload.optimizer = swap_file(zero.offload_optimizer, "zero_optimization.offload_optimizer.nvme_path");
     offload.optimizer_share = zero.offload_optimizer.ratio;
     offload.tile_numel = std::min(offload.tile_numel, std::max<int64_t>(zero.sub_group_size, 1));
     offload.reads_ahead = zero.offload_optimizer.pipeline_read;
@@ -22,9 +22,8 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
     offload.tile_buffers = zero.offload_optimizer.buffer_count;
   }
   if (zero.stage >= 3) {
-    offload.parameters = swap_file(zero.offload_param);
+    offload.parameters = swap_file(zero.offload_param, "zero_optimization.offload_param.nvme_path");
     offload.parameters_in_memory = zero.offload_param.max_in_cpu;
-    offload.fetch_ahead_numel = zero.prefetch_bucket_size;
     offload.fetches = std::make_shared<storage::BufferPool>(
         static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
   }
@@ -45,6 +44,11 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks) {
   policy.averaging.overlap = averaging.overlap;
   policy.averaging.scatter = averaging.reduce_scatter;
   policy.averaging.bucket_numel = averaging.bucket_numel;
+  policy.gathering = {.most_numel = config.zero.max_live_parameters,
+                      .ahead_numel = config.zero.prefetch_bucket_size,
+                      .reuse_numel = config.zero.max_reuse_distance,
+                      .persistent_numel = config.zero.param_persistence_threshold,
+                      .all_persistent_numel = config.zero.model_persistence_threshold};
   policy.offload = offload_of(config.zero, storage::io_options_of(config.aio));
   return policy;
 }

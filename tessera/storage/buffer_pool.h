@@ -19,6 +19,7 @@ class BufferPool {
     spare_.pop_back();
     return buffer;
   }
+  size_t count() const { return count_; }
   bool has_spare() const { return taken_ < count_; }
 
   void give_back(AlignedBuffer buffer) noexcept {

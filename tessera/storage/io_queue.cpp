@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/storage/aligned_buffer.h"
 #include "tessera/storage/io_transfers.h"
 #include "tessera/storage/io_worker.h"
@@ -35,34 +36,55 @@ std::unique_ptr<IoWorker> make_worker(IoTransfers& transfers, const IoOptions& o
 
 }  // namespace
 
-IoQueue::IoQueue(const IoOptions& options) {
+IoQueue::IoQueue(const IoOptions& options) : timeout_(options.timeout) {
   TESSERA_INVARIANT(options.block_bytes > 0 && options.depth > 0 && options.threads > 0);
   const size_t block_bytes = whole_pages(options.block_bytes);
   transfers_ = std::make_unique<IoTransfers>(block_bytes, options.threads);
   worker_ = make_worker(*transfers_, options);
 }
 
-IoQueue::~IoQueue() { drain(); }
+IoQueue::~IoQueue() {
+  drain();
+  if (!abandoned_) return;
+  // Its threads may stand in the kernel for ever: they are left there, with what they use.
+  static_cast<void>(worker_.release());
+  static_cast<void>(transfers_.release());
+}
 
 const char* IoQueue::engine() const { return worker_->engine(); }
 
-void IoQueue::start_write(const IoFile& file, const void* data, size_t bytes, uint64_t offset, size_t tag) {
-  char* const from = const_cast<char*>(static_cast<const char*>(data));
-  transfers_->add({.file = &file, .writes = true, .data = from, .bytes = bytes, .offset = offset, .tag = tag});
+void IoQueue::start(bool writes, const IoFile& file, char* data, size_t bytes, uint64_t offset, size_t tag) {
+  transfers_->add({.file = &file, .writes = writes, .data = data, .bytes = bytes, .offset = offset, .tag = tag});
   worker_->wake();
+  latest_ = &file;
   ++in_flight_;
 }
 
+void IoQueue::start_write(const IoFile& file, const void* data, size_t bytes, uint64_t offset, size_t tag) {
+  start(true, file, const_cast<char*>(static_cast<const char*>(data)), bytes, offset, tag);
+}
+
 void IoQueue::start_read(const IoFile& file, void* data, size_t bytes, uint64_t offset, size_t tag) {
-  transfers_->add({.file = &file, .data = static_cast<char*>(data), .bytes = bytes, .offset = offset, .tag = tag});
-  worker_->wake();
-  ++in_flight_;
+  start(false, file, static_cast<char*>(data), bytes, offset, tag);
+}
+
+IoTransfer IoQueue::wait_ended() {
+  if (!abandoned_) {
+    if (const auto transfer = transfers_->wait_ended(timeout_)) {
+      --in_flight_;
+      return *transfer;
+    }
+    abandoned_ = true;
+    transfers_->abandon();
+  }
+  throw Error(ErrorKind::kMachine,
+              {"the disk has not answered for " + format_duration(timeout_), latest_->path,
+               "look for its errors in the kernel's log (dmesg), or choose a folder on another disk"});
 }
 
 size_t IoQueue::wait_one() {
   TESSERA_INVARIANT(in_flight_ > 0);
-  const IoTransfer transfer = transfers_->wait_ended();
-  --in_flight_;
+  const IoTransfer transfer = wait_ended();
   if (transfer.error != 0) throw_failure(transfer);
   return transfer.tag;
 }
@@ -72,7 +94,10 @@ void IoQueue::wait_all() {
 }
 
 void IoQueue::drain() noexcept {
-  for (; in_flight_ > 0; --in_flight_) transfers_->wait_ended();
+  try {
+    while (in_flight_ > 0 && !abandoned_) wait_ended();
+  } catch (const Error&) {  // out of time
+  }
 }
 
 }  // namespace tessera::storage

@@ -9,9 +9,9 @@
 // Transfers of any size; they begin in the order of their starts and may end in another. Each is cut into requests of
 // `block_bytes`, which threads of the queue's own hand to the kernel. Short requests are continued; a read beyond the
 // end of the file, or any errno, is an exception from wait_one(), one for each transfer that failed:
-// ErrorKind::kMachine with errno and path. File and memory are borrowed until the transfer has ended; the destructor
-// waits for all. For files opened with O_DIRECT memory, bytes and offset are multiples of kPageBytes. One thread at a
-// time.
+// ErrorKind::kMachine with errno and path. So is a disk that ends nothing for IoOptions::timeout; after that the queue
+// waits for nothing any more. File and memory are borrowed until the transfer has ended, which the destructor waits
+// for. For files opened with O_DIRECT memory, bytes and offset are multiples of kPageBytes. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,7 @@
 
 namespace tessera::storage {
 
+struct IoTransfer;
 class IoTransfers;
 class IoWorker;
 
@@ -49,7 +50,13 @@ class IoQueue {
   const char* engine() const;  // "io_uring" or "threads"
 
  private:
+  void start(bool writes, const IoFile& file, char* data, size_t bytes, uint64_t offset, size_t tag);
+  IoTransfer wait_ended();
+
+  const std::chrono::milliseconds timeout_;
+  const IoFile* latest_ = nullptr;  // of the transfers in flight
   int in_flight_ = 0;
+  bool abandoned_ = false;
   std::unique_ptr<IoTransfers> transfers_;
   std::unique_ptr<IoWorker> worker_;
 };

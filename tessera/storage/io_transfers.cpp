@@ -16,12 +16,22 @@ void IoTransfers::add(IoTransfer transfer) {
   added_.notify_all();
 }
 
-IoTransfer IoTransfers::wait_ended() {
+std::optional<IoTransfer> IoTransfers::wait_ended(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  ended_one_.wait(lock, [this] { return !ended_.empty(); });
+  while (ended_.empty()) {
+    const uint64_t before = ended_requests_;
+    const bool ended = ended_one_.wait_for(lock, timeout, [this] { return !ended_.empty(); });
+    if (!ended && ended_requests_ == before) return std::nullopt;
+  }
   const IoTransfer transfer = *ended_.front();
   ended_.pop_front();
   return transfer;
+}
+
+void IoTransfers::abandon() {
+  const std::lock_guard lock(mutex_);
+  abandoned_ = true;
+  waiting_.clear();
 }
 
 void IoTransfers::take_locked(size_t most, std::vector<IoRequest>& into) {
@@ -61,6 +71,7 @@ void IoTransfers::stop() {
 }
 
 bool IoTransfers::end(IoRequest& request, int64_t result) {
+  if (abandoned_) return true;
   if (result == -EINTR || result == -EAGAIN) return false;
   if (result > 0) {
     request.ended += static_cast<size_t>(result);
@@ -73,6 +84,7 @@ bool IoTransfers::end(IoRequest& request, int64_t result) {
   if (none) error = transfer.writes ? ENOSPC : IoTransfer::kEndOfFile;
 
   const std::lock_guard lock(mutex_);
+  ++ended_requests_;
   --transfer.unfinished;
   if (error != 0 && transfer.error == 0) {
     transfer.error = error;

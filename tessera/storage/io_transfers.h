@@ -2,6 +2,8 @@
 // Stands between the queue's user and the threads that do the work (io_worker.h); any thread may call anything.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -48,8 +50,11 @@ class IoTransfers {
 
   void add(IoTransfer transfer);
 
-  // Waits for one that has ended.
-  IoTransfer wait_ended();
+  // Waits for one that has ended; nothing when no request of any has ended for `timeout`.
+  std::optional<IoTransfer> wait_ended(std::chrono::milliseconds timeout);
+
+  // The disk is not waited for any longer: no request begins any more, and none is continued.
+  void abandon();
 
   // Appends up to `most` requests. Leaves the other takers their share of each transfer.
   void take(size_t most, std::vector<IoRequest>& into);
@@ -71,7 +76,9 @@ class IoTransfers {
   std::condition_variable added_, ended_one_;
   std::deque<std::shared_ptr<IoTransfer>> waiting_;  // not all of it taken
   std::deque<std::shared_ptr<IoTransfer>> ended_;
+  uint64_t ended_requests_ = 0;
   bool stopping_ = false;
+  std::atomic<bool> abandoned_ = false;
 };
 
 }  // namespace tessera::storage

@@ -1,7 +1,7 @@
 // Room on a disk for training state that does not fit into memory: one file for a rank, without a name
 // (scratch_file.h). So nothing is left behind however the process ends, and runs that share a folder never meet.
 //
-//   SwapFile file("/nvme", io_options_of(config.aio));
+//   SwapFile file("/nvme", io_options_of(config.aio), "zero_optimization.offload_param.nvme_path");
 //   const Extent extent = file.allocate(bytes);                       // reserved at once; zeros until written
 //   const auto reading = file.start_read(extent, 0, buffer.data(), bytes);   // returns at once
 //   …
@@ -33,7 +33,9 @@ class SwapFile {
  public:
   using Transfer = size_t;  // 0: nothing is in flight
 
-  SwapFile(const std::string& folder, const IoOptions& options) : file_(folder), queue_(options) {}
+  // `named_by`: the option or key that gave the folder, for messages.
+  SwapFile(const std::string& folder, const IoOptions& options, const std::string& named_by)
+      : file_(folder, named_by), queue_(options) {}
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 

@@ -14,6 +14,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/export_hf.h"
 #include "tessera/comm/rendezvous.h"
@@ -73,6 +74,8 @@ void check_sizes(const config::RunFile& run, const models::BertConfig& model, co
 // Before anything is allocated. All ranks look at what the ranks of their host saw, so that they refuse together.
 void check_memory(const config::RunFile& run, const models::BertConfig& model, const config::DsConfig& config,
                   comm::Communicator& world) {
+  const int64_t limit = config.own.host_memory_limit;
+  if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
   if (!run.training.memory_check) return;
   plan::ModelCensus census = plan::read_census(run.model.path);
   census.architecture->hidden_dropout = model.hidden_dropout_prob;

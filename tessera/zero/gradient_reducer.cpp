@@ -143,7 +143,7 @@ void GradientReducer::finish_oldest() {
 
 void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
   if (reduction.adds) finish_leaving();  // what is added to may be among them
-  if (leaving_.size() == kMaxLeaving) finish_oldest_leaving();
+  if (leaving_.size() == static_cast<size_t>(kMaxLeaving)) finish_oldest_leaving();
   Leaving leaving{.home = units_[unit]->grad(), .buffer = leaving_buffers_.take(), .transfer = 0};
   const Range whole{0, leaving.home.numel()};
   at::Tensor sum = leaving.home.view_in(leaving.buffer, whole);

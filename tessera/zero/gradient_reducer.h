@@ -29,6 +29,9 @@ namespace tessera::zero {
 
 class GradientReducer {
  public:
+  static constexpr int64_t kMaxLeaving =
+      2;  // gradients on their way to the disk: while one is written, the next is made
+
   // `units` and `world` outlive the reducer.
   GradientReducer(std::vector<Unit*> units, const Policy& policy, comm::Communicator& world);
   ~GradientReducer();
@@ -103,7 +106,6 @@ class GradientReducer {
   comm::Communicator& world_;
   std::vector<UnitGradients> gradients_;
   std::deque<Reduction> in_flight_;
-  static constexpr size_t kMaxLeaving = 2;  // while one is written the next may be made
   storage::BufferPool leaving_buffers_{kMaxLeaving};
   std::deque<Leaving> leaving_;
   size_t next_to_start_ = 0;  // counts from the last unit backwards

@@ -11,6 +11,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "tessera/storage/buffer_pool.h"
@@ -42,7 +43,15 @@ struct Offload {
   bool writes_behind = false;    // … and the last one goes out
   int64_t tile_buffers = 0;      // at least so many buffers of a tile's size
   std::shared_ptr<storage::BufferPool> fetches;  // through which slices of parameters come in
-  int64_t fetch_ahead_numel = 0;                 // elements of them that come in before they are needed
+};
+
+// Stage 3: which units are whole beside those in use. All in elements of whole units; only the speed depends on it.
+struct Gathering {
+  int64_t most_numel = 0;         // whole at a time, those in use counted: others make room for them, last used first
+  int64_t ahead_numel = 0;        // … gathered, or brought in from the disk, before they are needed
+  int64_t reuse_numel = 0;        // stays whole where fewer are used until it is used again in this pass
+  int64_t persistent_numel = -1;  // a unit no larger stays whole until a step changes it, …
+  int64_t all_persistent_numel = std::numeric_limits<int64_t>::max();  // … as long as these together are no more
 };
 
 struct Policy {
@@ -54,6 +63,7 @@ struct Policy {
   at::ScalarType state_dtype = at::kFloat;   // of what the optimizer keeps for each weight
   at::ScalarType grad_dtype = at::kFloat;    // in which gradients add up over micro batches
   Averaging averaging;
+  Gathering gathering;
   Offload offload;
 
   // Master weights beside the compute weights; in one dtype the compute weights are the master.
@@ -68,6 +78,7 @@ inline Policy policy_of_stage(int stage, at::ScalarType compute_dtype, int ranks
           .compute_dtype = compute_dtype,
           .grad_dtype = compute_dtype,
           .averaging = {.dtype = compute_dtype, .after = 1.0 / ranks},
+          .gathering = {},
           .offload = {}};
 }
 

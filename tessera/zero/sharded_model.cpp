@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
@@ -75,7 +76,7 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParam
   std::unordered_map<const at::TensorImpl*, Owner> owners;
   int64_t stays_in_memory = policy_.offload.parameters_in_memory;  // what is left of that allowance
   const double leaves = policy_.offload.optimizer_share * static_cast<double>(trainable_numel(modules));
-  int64_t trainable_before = 0;
+  int64_t trainable_before = 0, may_persist = policy_.gathering.all_persistent_numel;
   for (const ModuleParams& module : modules) {
     std::vector<size_t> used;
     const auto uses = [&used](size_t unit) {
@@ -106,6 +107,8 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParam
       units_.push_back(std::make_unique<Unit>(name, std::move(own), needs_, policy, *gathers_, fill));
       watch_gradients(units_.size() - 1);
       units_.back()->release();
+      persistent_.push_back(numel <= policy_.gathering.persistent_numel && numel <= may_persist);
+      if (persistent_.back()) may_persist -= numel;
     }
     units_of_module_.push_back(std::move(used));
   }
@@ -128,34 +131,101 @@ void ShardedModel::watch_gradients(size_t unit) {
 }
 
 void ShardedModel::hold(const std::vector<size_t>& units) {
+  int64_t comes = 0;
   for (const size_t unit : units) {
-    if (holders_[unit]++ == 0) units_[unit]->start_gather();
+    if (holders_[unit]++ == 0 && units_[unit]->state() == UnitState::kSharded) comes += units_[unit]->layout().numel();
   }
+  make_room(comes, /*distance=*/0);
+  for (const size_t unit : units) units_[unit]->start_gather();
   for (const size_t unit : units) units_[unit]->finish_gather();
 }
 
-// As a pass needs them. What comes after them is brought from the disk meanwhile.
 void ShardedModel::hold_in_turn(const std::vector<size_t>& units) {
   hold(units);
-  if (!policy_.offload.parameters) return;
   for (const size_t unit : units) order_.gathered(unit);
-  int64_t left = policy_.offload.fetch_ahead_numel;
-  for (const size_t unit : order_.upcoming()) {
-    left -= units_[unit]->owned().numel();
+  start_ahead();
+}
+
+// What comes next travels while the present units compute: from the disk, or between ranks. Every rank decides the same
+// from the same record.
+void ShardedModel::start_ahead() {
+  int64_t left = policy_.gathering.ahead_numel, distance = 0;
+  for (const size_t index : order_.upcoming()) {
+    Unit& unit = *units_[index];
+    const int64_t numel = unit.layout().numel();
+    distance += numel;
+    if (unit.state() == UnitState::kGathered) continue;
+    left -= numel;
     if (left < 0) return;
-    units_[unit]->start_fetch();
+    if (unit.state() == UnitState::kGathering) continue;
+    if (unit.compute().swapped()) {
+      unit.start_fetch();
+    } else if (world_->size() > 1) {
+      if (!make_room(numel, distance)) return;
+      unit.start_gather();
+    }
   }
 }
 
 void ShardedModel::end_pass() {
-  if (!policy_.offload.parameters) return;
   order_.end_pass();
-  for (const auto& unit : units_) unit->forget_fetch();
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    units_[unit]->forget_fetch();
+    if (!persistent_[unit]) let_go(unit);
+  }
+}
+
+// For each unit how many elements are used before it is used again.
+std::vector<int64_t> ShardedModel::distances() const {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  std::vector<int64_t> distances(units_.size(), kNever);
+  int64_t passed = 0;
+  for (const size_t unit : order_.upcoming()) {
+    if (distances[unit] == kNever) distances[unit] = passed;
+    passed += units_[unit]->layout().numel();
+  }
+  return distances;
+}
+
+// Lets go of units that nobody holds until `numel` more elements may be whole, those first that are used last, and none
+// that is used within `distance`. False where that is not enough.
+bool ShardedModel::make_room(int64_t numel, int64_t distance) {
+  std::vector<size_t> idle;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (units_[unit]->state() == UnitState::kSharded) continue;
+    numel += units_[unit]->layout().numel();
+    if (holders_[unit] == 0) idle.push_back(unit);
+  }
+  if (numel <= policy_.gathering.most_numel) return true;
+  const std::vector<int64_t> until = distances();
+  std::sort(idle.begin(), idle.end(), [&until](size_t a, size_t b) { return until[a] > until[b]; });
+  for (const size_t unit : idle) {
+    if (numel <= policy_.gathering.most_numel || until[unit] < distance) break;
+    numel -= units_[unit]->layout().numel();
+    let_go(unit);
+  }
+  return numel <= policy_.gathering.most_numel;
 }
 
 void ShardedModel::drop(size_t unit) {
   TESSERA_INVARIANT(holders_[unit] > 0);
-  if (--holders_[unit] == 0) units_[unit]->release();
+  if (--holders_[unit] > 0) return;
+  if (persistent_[unit] || distances()[unit] < policy_.gathering.reuse_numel) {
+    make_room(0, /*distance=*/0);
+  } else {
+    let_go(unit);
+  }
+}
+
+void ShardedModel::let_go(size_t unit) {
+  if (holders_[unit] > 0 || units_[unit]->state() == UnitState::kSharded) return;
+  units_[unit]->finish_gather();
+  units_[unit]->release();
+}
+
+void ShardedModel::let_go_all() {
+  if (!policy_.shard_parameters) return;
+  for (const size_t unit : all_units()) let_go(unit);
 }
 
 std::vector<size_t> ShardedModel::all_units() const {
@@ -170,7 +240,10 @@ void ShardedModel::hold_all() {
 
 void ShardedModel::drop_all() {
   if (!policy_.shard_parameters) return;
-  for (const size_t unit : all_units()) drop(unit);
+  for (const size_t unit : all_units()) {
+    --holders_[unit];
+    let_go(unit);
+  }
 }
 
 void ShardedModel::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
@@ -251,7 +324,7 @@ void ShardedModel::finish_backward() {
     if (const auto call = weak.lock()) after_backward(*call);
   }
   calls_in_backward_.clear();
-  end_pass();
+  if (policy_.shard_parameters) end_pass();
   reducer_->finish_backward();
 }
 

@@ -58,6 +58,9 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void hold_all();
   void drop_all();
 
+  // Before parameters change: nothing stays whole that nobody holds.
+  void let_go_all();
+
   GradientReducer& reducer() { return *reducer_; }
   std::vector<TileBuffers>& tile_buffers() { return tile_buffers_; }  // see state_tiles.h
   size_t state_count() const { return needs_.states; }                // of a trainable unit
@@ -80,8 +83,12 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter);
   void hold(const std::vector<size_t>& units);
   void hold_in_turn(const std::vector<size_t>& units);
+  void start_ahead();
   void end_pass();
   void drop(size_t unit);
+  void let_go(size_t unit);
+  bool make_room(int64_t numel, int64_t distance);
+  std::vector<int64_t> distances() const;
   std::vector<size_t> all_units() const;
 
   Policy policy_;
@@ -99,6 +106,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   // Stage 3: who needs a unit's parameters now. A trainable unit is held once by backward until its gradients are
   // complete; a frozen one once for each call.
   std::vector<int> holders_;
+  std::vector<bool> persistent_;
   std::vector<bool> held_by_backward_;
   std::vector<std::shared_ptr<Call>> calls_in_forward_;  // innermost last
   std::vector<std::weak_ptr<Call>> calls_in_backward_;

@@ -1,162 +1,9 @@
 #include "tessera/zero/sharded_step.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-
-#include <cmath>
-#include <set>
-#include <sstream>
-
-#include "tessera/base/error.h"
-#include "tessera/optim/clip.h"
-#include "tessera/zero/state_tiles.h"
-#include "tessera/zero/unit_peers.h"
 
 namespace tessera::zero {
 namespace {
-
-struct Gathered {
-  double norm_square = 0;           // of the mean gradient; added in rank order
-  std::vector<char> used_anywhere;  // 0 or 1 a parameter, units in order
-};
-
-// One small all-gather: [sum of squares, used flag of each parameter] of every rank.
-Gathered exchange(ShardedModel& model) {
-  std::vector<double> mine{0};
-  for (size_t unit = 0; unit < model.units().size(); ++unit) {
-    if (!model.units()[unit]->trainable()) continue;
-    mine[0] += model.reducer().keeps_own() ? optim::sum_of_squares(model.reducer().owned_grad(unit))
-                                           : model.reducer().sum_of_squares(unit);
-    for (const bool used : model.reducer().used(unit)) mine.push_back(used ? 1 : 0);
-  }
-  comm::Communicator& world = model.world();
-  const auto count = static_cast<int64_t>(mine.size());
-  at::Tensor own = at::empty({count}, at::kDouble);
-  std::copy(mine.begin(), mine.end(), own.mutable_data_ptr<double>());
-  at::Tensor all = at::empty({count * world.size()}, at::kDouble);
-  world.start_all_gather(all, own, "gradient norm").finish();
-
-  Gathered result;
-  result.used_anywhere.assign(count - 1, 0);
-  const double* const values = all.const_data_ptr<double>();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    result.norm_square += values[rank * count];
-    for (int64_t i = 1; i < count; ++i) {
-      if (values[rank * count + i] != 0) result.used_anywhere[i - 1] = 1;
-    }
-  }
-  if (model.reducer().keeps_own()) result.norm_square /= world.size();
-  return result;
-}
-
-// Where a range of the unit's owned part lies, cut into parts that lie in one rank's slice each, also at stage 0, so
-// that what an optimizer adds up over parts is added in the same order at every stage.
-std::vector<Segment> owned_segments(const Unit& unit, Range range) {
-  const Range wanted{unit.owned().begin + range.begin, unit.owned().begin + range.end};
-  std::vector<Segment> all;
-  for (int64_t rank = 0; rank < unit.layout().world_size(); ++rank) {
-    const Range slice = unit.layout().slice(rank);
-    const Range part{std::max(slice.begin, wanted.begin), std::min(slice.end, wanted.end)};
-    if (part.begin >= part.end) continue;
-    for (const Segment& segment : unit.layout().segments(part)) all.push_back(segment);
-  }
-  return all;
-}
-
-std::vector<Segment> owned_segments(const Unit& unit) { return owned_segments(unit, {0, unit.owned().numel()}); }
-
-// A tile's tensors as the optimizer takes them: the tensors themselves, or copies in fp32 that are rounded back once
-// they are updated.
-class OptimizerTensors {
- public:
-  OptimizerTensors(const StateTile& tile, bool any_dtype) : tile_(tile), any_dtype_(any_dtype) {
-    weight = prepared(tile.weight);
-    grad = prepared(tile.grad);
-    for (const at::Tensor& each : tile.state) state.push_back(prepared(each));
-    if (any_dtype) compute = tile.compute;
-  }
-
-  void put_back() {
-    if (any_dtype_) return;
-    put_back(tile_.weight, weight);
-    for (size_t k = 0; k < state.size(); ++k) put_back(tile_.state[k], state[k]);
-    if (tile_.compute.defined()) tile_.compute.copy_(tile_.weight);
-  }
-
-  at::Tensor weight, grad, compute;
-  std::vector<at::Tensor> state;
-
- private:
-  at::Tensor prepared(const at::Tensor& tensor) const { return any_dtype_ ? tensor : tensor.to(at::kFloat); }
-  static void put_back(const at::Tensor& kept, const at::Tensor& updated) {
-    if (!kept.is_same(updated)) kept.copy_(updated);
-  }
-
-  const StateTile& tile_;
-  bool any_dtype_;
-};
-
-// `used` counts from the unit's first parameter.
-void update_tile(const StateTile& tile, ShardedModel& model, std::span<const char> used,
-                 const optim::Optimizer& optimizer, const optim::UpdateInput& common) {
-  Unit& unit = *model.units()[tile.unit];
-  OptimizerTensors tensors(tile, optimizer.takes_any_dtype());
-  std::vector<optim::WholeParam> params;
-  for (size_t param = 0; param < unit.params().size(); ++param) {
-    if (tile.first_of_unit && used[param]) ++unit.steps()[param];
-    const Placement& place = unit.layout().params()[param];
-    params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
-  }
-  std::vector<optim::ParamSlice> slices;
-  for (const Segment& segment : owned_segments(unit, tile.range)) {
-    if (!used[segment.param]) continue;
-    const auto part = [&](const at::Tensor& owned) {
-      return owned.narrow(0, segment.offset - unit.owned().begin - tile.range.begin, segment.padded_numel);
-    };
-    optim::ParamSlice slice{.weight = part(tensors.weight), .grad = part(tensors.grad)};
-    for (const at::Tensor& state : tensors.state) slice.state.push_back(part(state));
-    if (tensors.compute.defined()) slice.compute = part(tensors.compute);
-    slice.step = unit.steps()[segment.param];
-    slice.group = unit.params()[segment.param].group;
-    slice.numbers = unit.numbers(segment.param);
-    slice.param = segment.param;
-    slice.first = segment.first;
-    slices.push_back(std::move(slice));
-  }
-  UnitPeers peers(unit, model.world());
-  optim::UpdateInput input = common;
-  input.params = params;
-  input.peers = &peers;
-  optimizer.update(slices, input);
-  tensors.put_back();
-}
-
-// Names of the parameters whose mean gradient has an infinity or NaN on any rank, in the model's order.
-std::vector<std::string> nonfinite_parameters(ShardedModel& model) {
-  std::string mine;
-  for (size_t index = 0; index < model.units().size(); ++index) {
-    const Unit& unit = *model.units()[index];
-    if (!unit.trainable()) continue;
-    const at::Tensor grad = model.reducer().owned_grad(index);
-    for (const Segment& segment : owned_segments(unit)) {
-      const at::Tensor part = grad.narrow(0, segment.offset - unit.owned().begin, segment.numel);
-      if (!std::isfinite(optim::sum_of_squares(part))) mine += unit.params()[segment.param].name + "\n";
-    }
-  }
-  std::set<std::string> found;
-  for (const std::string& text : model.world().exchange_texts(mine, "parameters that are not finite")) {
-    std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) found.insert(line);
-  }
-  std::vector<std::string> names;
-  for (const auto& unit : model.units()) {
-    for (const NamedParam& param : unit->params()) {
-      if (found.contains(param.name)) names.push_back(param.name);
-    }
-  }
-  return names;
-}
 
 void finish_all(std::vector<comm::Collective>& collectives) {
   for (comm::Collective& collective : collectives) {
@@ -169,37 +16,22 @@ void finish_all(std::vector<comm::Collective>& collectives) {
 StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
                         std::span<const optim::ParamGroup> groups, const StepInput& input) {
   const at::NoGradGuard no_grad;
-  const Gathered gathered = exchange(model);
-  const double norm = std::sqrt(gathered.norm_square) / input.loss_scale;
-  if (!std::isfinite(norm) && input.skip_nonfinite) {
-    StepResult result{.grad_norm = norm, .skipped = true};
-    if (input.name_nonfinite) result.nonfinite = nonfinite_parameters(model);
-    model.reducer().clear();
-    return result;
+  model.let_go_all();
+  const StepPlan plan = plan_step(model, input);
+  if (!plan.result.skipped) {
+    std::vector<comm::Collective> publishing;
+    StateTiles tiles(model, optimizer.elementwise());
+    update_state(model, tiles, optimizer, groups, plan,
+                 [&](Unit& unit) { publishing.push_back(unit.start_publish()); });
+    finish_all(publishing);
   }
-  const optim::UpdateInput common{.groups = groups,
-                                  .step = input.step,
-                                  .grad_divisor = input.loss_scale * optim::clip_divisor(norm, input.max_norm)};
-
-  std::vector<comm::Collective> publishing;
-  size_t first_used = 0;
-  for (StateTiles tiles(model, optimizer.elementwise()); tiles.next();) {
-    Unit& unit = *model.units()[tiles.tile().unit];
-    const std::span<const char> used = std::span(gathered.used_anywhere).subspan(first_used, unit.params().size());
-    update_tile(tiles.tile(), model, used, optimizer, common);
-    const bool last_of_unit = tiles.tile().last_of_unit;
-    tiles.put_back();
-    if (!last_of_unit) continue;
-    first_used += unit.params().size();
-    publishing.push_back(unit.start_publish());
-  }
-  finish_all(publishing);
   model.reducer().clear();
-  return {.grad_norm = norm};
+  return plan.result;
 }
 
 void publish_parameters(ShardedModel& model) {
   const at::NoGradGuard no_grad;
+  model.let_go_all();
   std::vector<comm::Collective> publishing;
   for (const auto& unit : model.units()) {
     unit->refresh_compute();

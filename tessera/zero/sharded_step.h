@@ -10,27 +10,10 @@
 #pragma once
 
 #include <span>
-#include <string>
-#include <vector>
 
-#include "tessera/optim/optimizer.h"
-#include "tessera/zero/sharded_model.h"
+#include "tessera/zero/state_update.h"
 
 namespace tessera::zero {
-
-struct StepInput {
-  int64_t step = 1;             // counting from 1, without skipped ones
-  double max_norm = 0;          // clip the global L2 norm to this; 0: do not clip
-  double loss_scale = 1;        // what the loss was multiplied by
-  bool skip_nonfinite = true;   // false: a gradient that is not finite goes into the weights
-  bool name_nonfinite = false;  // on a skip, find out which parameters' gradients were not finite
-};
-
-struct StepResult {
-  double grad_norm = 0;                     // global L2 norm of the mean gradient, unscaled, before clipping
-  bool skipped = false;                     // it was not finite
-  std::vector<std::string> nonfinite = {};  // names, where asked for; the same on every rank
-};
 
 // Collective.
 StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,

@@ -17,9 +17,20 @@ bool is_swapped(const Unit& unit) {
 
 }  // namespace
 
-StateTiles::StateTiles(ShardedModel& model, bool cuts)
-    : model_(model), offload_(model.policy().offload), slots_(model.tile_buffers()) {
-  const int64_t most = std::max(kTileAlign, offload_.tile_numel / kTileAlign * kTileAlign);
+int64_t largest_tile(const Offload& offload) {
+  return std::max(kTileAlign, offload.tile_numel / kTileAlign * kTileAlign);
+}
+
+int64_t tile_slots(const ShardedModel& model) {
+  const Offload& offload = model.policy().offload;
+  const auto kinds = static_cast<int64_t>(kFirstState + model.state_count());
+  const int64_t overlapped = 1 + (offload.reads_ahead ? 1 : 0) + (offload.writes_behind ? 1 : 0);
+  return std::max(overlapped, offload.tile_buffers / kinds);
+}
+
+StateTiles::StateTiles(ShardedModel& model, bool cuts, const std::vector<at::Tensor>* grads)
+    : model_(model), grads_(grads), offload_(model.policy().offload), slots_(model.tile_buffers()) {
+  const int64_t most = largest_tile(offload_);
   for (size_t index = 0; index < model.units().size(); ++index) {
     const Unit& unit = *model.units()[index];
     if (!unit.trainable()) continue;
@@ -29,10 +40,7 @@ StateTiles::StateTiles(ShardedModel& model, bool cuts)
       cuts_.push_back({index, {begin, std::min(begin + step, whole)}});
     }
   }
-  if (!slots_.empty()) return;
-  const auto kinds = static_cast<int64_t>(kFirstState + model.state_count());
-  const int64_t overlapped = 1 + (offload_.reads_ahead ? 1 : 0) + (offload_.writes_behind ? 1 : 0);
-  slots_.resize(static_cast<size_t>(std::max(overlapped, offload_.tile_buffers / kinds)));
+  slots_.resize(static_cast<size_t>(tile_slots(model)));  // once: they stay with the model
 }
 
 StateTiles::~StateTiles() {
@@ -54,8 +62,8 @@ void StateTiles::start_reading(size_t number) {
   const auto& [index, range] = cuts_[number];
   Unit& unit = *model_.units()[index];
   TileBuffers& buffers = buffers_of(number);
-  finish_writing(buffers);  // of the tile that was here before
-  unit.forget_fetch();      // a forward since backward may have begun one
+  finish_writing(buffers);                            // of the tile that was here before
+  if (unit.compute().swapped()) unit.forget_fetch();  // a forward since backward may have begun one
   buffers.parts.resize(kFirstState + unit.optimizer_state().size());
   const auto begin = [&](size_t part, const StateTensor& home, bool reads) {
     TileBuffers::Part& place = buffers.parts[part];
@@ -65,8 +73,12 @@ void StateTiles::start_reading(size_t number) {
   begin(kWeightPart, unit.master(), true);
   begin(kGradPart, StateTensor(), false);
   if (unit.grad().swapped()) begin(kGradPart, unit.grad(), true);
-  begin(kComputePart, unit.has_master() ? unit.compute() : StateTensor(), false);
+  begin(kComputePart, unit.has_master() && grads_ == nullptr ? unit.compute() : StateTensor(), false);
   for (size_t k = 0; k < unit.optimizer_state().size(); ++k) begin(kFirstState + k, unit.optimizer_state()[k], true);
+}
+
+at::Tensor StateTiles::grad_of(size_t unit) const {
+  return grads_ != nullptr ? (*grads_)[unit] : model_.reducer().owned_grad(unit);
 }
 
 bool StateTiles::next() {
@@ -86,8 +98,7 @@ bool StateTiles::next() {
   tile_ = {.unit = index,
            .range = range,
            .weight = tensor(kWeightPart),
-           .grad = unit.grad().swapped() ? tensor(kGradPart)
-                                         : model_.reducer().owned_grad(index).narrow(0, range.begin, range.numel()),
+           .grad = unit.grad().swapped() ? tensor(kGradPart) : grad_of(index).narrow(0, range.begin, range.numel()),
            .compute = tensor(kComputePart),
            .first_of_unit = range.begin == 0,
            .last_of_unit = range.end == unit.owned().numel()};

@@ -29,10 +29,17 @@ struct StateTile {
   bool last_of_unit = false;
 };
 
+// Elements of a tile at most, where a unit may be cut.
+int64_t largest_tile(const Offload& offload);
+
+// Tiles that may be in memory at a time.
+int64_t tile_slots(const ShardedModel& model);
+
 class StateTiles {
  public:
-  // `cuts`: a tile may be a part of a unit. The model, which owns the buffers, outlives this.
-  StateTiles(ShardedModel& model, bool cuts);
+  // `cuts`: a tile may be a part of a unit. The model, which owns the buffers, outlives this. With `grads`, the owned
+  // part of each unit's, they take the place of the reducer's, and tiles are without compute weights, which others use.
+  StateTiles(ShardedModel& model, bool cuts, const std::vector<at::Tensor>* grads = nullptr);
   ~StateTiles();
 
   bool next();
@@ -51,7 +58,10 @@ class StateTiles {
   void start_reading(size_t number);
   void finish_writing(TileBuffers& buffers);
 
+  at::Tensor grad_of(size_t unit) const;
+
   ShardedModel& model_;
+  const std::vector<at::Tensor>* grads_;
   const Offload& offload_;
   std::vector<TileBuffers>& slots_;
   std::vector<Cut> cuts_;

@@ -38,7 +38,8 @@ def limited():
 def nvme(path):
     block = {"device": "nvme", "nvme_path": str(path)}
     return {"offload_optimizer": {**block, "pipeline_read": True, "pipeline_write": True},
-            "offload_param": {**block, "max_in_cpu": 0}, "sub_group_size": 1 << 20, "stage": 3}
+            "offload_param": {**block, "max_in_cpu": 0}, "sub_group_size": 1 << 20, "stage": 3,
+            "stage3_max_live_parameters": 10_000_000}
 
 
 def sets(path, output):
@@ -65,6 +66,7 @@ def test_bert_has_the_same_bits_with_every_offload(tiny_run, tmp_path, ranks):
             zero[block] = {"device": device, "nvme_path": str(swap)}
         zero["offload_param"]["max_in_cpu"] = 0
         zero["offload_optimizer"]["pipeline_read"] = stage != 2
+        zero["stage3_max_live_parameters"] = 0 if optimizer == "nvme" else 10**9
         output = tmp_path / f"stage{stage}-{optimizer}-{param}"
         train(run_file, ranks, {**settings, "deepspeed.zero_optimization": json.dumps(zero), "output": output})
         assert losses_and_norms(output) == losses_and_norms(tmp_path / "base"), output.name
@@ -92,3 +94,16 @@ def test_a_model_of_four_times_the_memory_trains_and_is_exported(large_run, tmp_
     assert exported.code == 0, str(exported)
     with safe_open(tmp_path / "hf/model.safetensors", "pt") as file:
         assert file.get_tensor("bert.encoder.layer.31.output.dense.weight").shape == (HIDDEN, 4 * HIDDEN)
+
+
+def test_a_limit_of_the_configuration(large_run, tmp_path):
+    """tessera.host_memory_limit: refused before anything begins; with the check off, when there is no more to be had."""
+    def refusal(limit, check):
+        result = tessera("train", large_run, "--set", f"deepspeed.tessera.host_memory_limit={limit}", "--set",
+                         f"output={tmp_path / 'out'}", "--set", f"training.memory_check={check}", env={"OMP_NUM_THREADS": 1})
+        assert result.code == 2, str(result)
+        return result.err
+
+    assert "a limit of 1.00 MB is less than" in refusal(1_000_000, "true")
+    assert "the limit of its process (ulimit) leaves" in refusal(LIMIT, "true")
+    assert "there is no memory" in refusal(LIMIT, "false")

@@ -15,7 +15,7 @@ namespace tessera::test {
 inline config::DsConfig config_of(int stage, int world_size) {
   const nlohmann::json json = {{"train_batch_size", 12},
                                {"train_micro_batch_size_per_gpu", 12 / world_size},
-                               {"zero_optimization", {{"stage", stage}}},
+                               {"zero_optimization", {{"stage", stage}, {"stage3_max_live_parameters", 0}}},
                                {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.01}, {"weight_decay", 0.1}}}}}};
   return config::parse_ds_config(json, "the test", {.data_parallel_size = world_size});
 }

@@ -30,14 +30,28 @@ constexpr double kEps = 1e-2;  // large, so that a gradient near 0 does not make
 using Weights = std::map<std::string, at::Tensor>;
 using MakeModel = std::function<std::shared_ptr<ToyModel>()>;
 
-config::DsConfig toy_config(int stage, int accumulation, int world_size, bool bf16 = false) {
-  const nlohmann::json json = {
+// At stage 3: only what is in use is whole; as little more as a block; all that was used is kept.
+const nlohmann::json kOnlyInUse = {{"stage3_max_live_parameters", 0}};
+const nlohmann::json kOneMore = {{"stage3_max_live_parameters", 500}, {"stage3_param_persistence_threshold", 0}};
+const nlohmann::json kAllUsed = nlohmann::json::object();
+
+struct EngineRun {
+  int stage = 0;
+  int accumulation = 1;
+  bool bf16 = false;
+  bool extra_forwards = false;  // an evaluation and a forward without backward between the steps
+  nlohmann::json gathering = kOnlyInUse;
+};
+
+config::DsConfig toy_config(const EngineRun& run, int world_size) {
+  nlohmann::json json = {
       {"train_micro_batch_size_per_gpu", 2},
-      {"gradient_accumulation_steps", accumulation},
+      {"gradient_accumulation_steps", run.accumulation},
       {"gradient_clipping", 0.0},
-      {"bf16", {{"enabled", bf16}}},
-      {"zero_optimization", {{"stage", stage}}},
+      {"bf16", {{"enabled", run.bf16}}},
+      {"zero_optimization", run.gathering},
       {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", kLr}, {"eps", kEps}, {"weight_decay", kDecay}}}}}};
+  json["zero_optimization"]["stage"] = run.stage;
   return config::parse_ds_config(json, "the test", {.data_parallel_size = world_size});
 }
 
@@ -88,19 +102,11 @@ Weights train_plainly(const MakeModel& make, int accumulation, int world_size, c
   return weights_of(*model);
 }
 
-struct EngineRun {
-  int stage = 0;
-  int accumulation = 1;
-  bool bf16 = false;
-  bool extra_forwards = false;  // an evaluation and a forward without backward between the steps
-};
-
 Weights train_with_engine(const MakeModel& make, const EngineRun& run, std::shared_ptr<comm::Communicator> world,
                           const Flag& flag) {
   const auto model = make();
   const int rank = world->rank();
-  const auto engine =
-      initialize(model, toy_config(run.stage, run.accumulation, world->size(), run.bf16), {.world = world});
+  const auto engine = initialize(model, toy_config(run, world->size()), {.world = world});
   const auto loss_of = [&](const ToyInput& input) {
     return engine->call([](ToyModel& m, const ToyInput& in) { return m.loss(in); }, input);
   };
@@ -174,6 +180,13 @@ TEST_P(Combination, EqualsOneProcessWithoutShardingAtEveryStage) {
         }
         expect_same_bits(got[1], got[0], "stages 0 and 1");
         expect_same_bits(got[3], got[2], "stages 2 and 3");
+        for (const nlohmann::json& gathering : {kOneMore, kAllUsed}) {
+          const EngineRun run{.stage = 3,
+                              .accumulation = accumulation,
+                              .extra_forwards = scenario.extra_forwards,
+                              .gathering = gathering};
+          expect_same_bits(train_with_engine(scenario.make, run, world, scenario.flag), got[3], gathering.dump());
+        }
         if (accumulation == 1) expect_same_bits(got[2], got[0], "stages 0 and 2");
       }
     });
@@ -233,18 +246,22 @@ TEST_P(CheckpointCombination, HasTheBitsOfTheModelWithoutCheckpointsAtEveryStage
       for (const bool bf16 : {false, true}) {
         for (const int accumulation : bf16 ? std::vector{3} : std::vector{1, 3}) {
           for (const int stage : {0, 1, 2, 3}) {
-            const auto train = [&](const MakeModel& make) {
+            const auto train = [&](const MakeModel& make, const nlohmann::json& gathering) {
               at::manual_seed(11 + world->rank());
               return train_with_engine(make,
                                        {.stage = stage,
                                         .accumulation = accumulation,
                                         .bf16 = bf16,
-                                        .extra_forwards = scenario.extra_forwards},
+                                        .extra_forwards = scenario.extra_forwards,
+                                        .gathering = gathering},
                                        world, scenario.flag);
             };
-            const Weights want = train(scenario.plain);
-            expect_same_bits(train(scenario.checkpointed), want,
-                             fmt::format("stage {}, accumulation {}, bf16 {}", stage, accumulation, bf16));
+            const Weights want = train(scenario.plain, kOnlyInUse);
+            for (const nlohmann::json& gathering : {kOnlyInUse, kAllUsed}) {
+              if (stage < 3 && gathering != kAllUsed) continue;
+              expect_same_bits(train(scenario.checkpointed, gathering), want,
+                               fmt::format("stage {}, accumulation {}, bf16 {}", stage, accumulation, bf16));
+            }
           }
         }
       }
@@ -320,7 +337,7 @@ TEST(Engine, TrainsARootThatAnnouncesItself) {
   std::vector<Weights> results;
   for (const int stage : {0, 3}) {
     const auto model = std::make_shared<test::RootIsAUnit>();
-    const auto engine = initialize(model, toy_config(stage, 1, 1));
+    const auto engine = initialize(model, toy_config({.stage = stage}, 1));
     engine->backward(engine->forward(toy_input(0, 0, 0, false).x));
     engine->step();
     const zero::Gathered whole(engine->sharded_model());
@@ -331,14 +348,14 @@ TEST(Engine, TrainsARootThatAnnouncesItself) {
 }
 
 TEST(Engine, RefusesAStepWithoutBackward) {
-  const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), toy_config(0, 1, 1));
+  const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), toy_config({}, 1));
   EXPECT_THROW(engine->step(), Error);
 }
 
 TEST(Engine, SkipsAStepWhoseGradientIsNotFinite) {
   for (const int stage : {0, 3}) {
     const auto model = std::make_shared<test::ThreeBlocks>();
-    const auto engine = initialize(model, toy_config(stage, 1, 1));
+    const auto engine = initialize(model, toy_config({.stage = stage}, 1));
     const Weights before = [&] {
       const zero::Gathered whole(engine->sharded_model());
       return weights_of(*model);
@@ -362,8 +379,8 @@ TEST(Engine, KeepsTheBytesOfTheZeroPapersFormulas) {
       const double n = world->size();
       const double expected[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
       for (const int stage : {0, 1, 2, 3}) {
-        const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), toy_config(stage, 1, world->size(), true),
-                                       {.world = world});
+        const auto engine = initialize(std::make_shared<test::ThreeBlocks>(),
+                                       toy_config({.stage = stage, .bf16 = true}, world->size()), {.world = world});
         int64_t padded = 0;
         for (const auto& unit : engine->sharded_model().units()) padded += unit->layout().numel();
         const int64_t params = 3 * (test::kWidth * test::kWidth + test::kWidth);

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "tessera/base/error.h"
+#include "tessera/zero/memory_budget.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -302,6 +303,30 @@ TEST(Offload, SavesAndLoadsWhatRestsOnDisk) {
   });
 }
 
+// In bf16: a tile of 2048 elements has 4 bytes of weight, 2 of gradient, 2 of compute weight and 8 of moments;
+// gradients leave and parameters come in as whole slices of 2.
+TEST(Offload, KnowsTheMostThatItsBuffersTake) {
+  const TemporaryFolder folder;
+  json config = config_of(3, "AdamW", {{"bf16", {{"enabled", true}}}});
+  config["zero_optimization"]["offload_optimizer"] =
+      nvme(folder.path(), {{"pipeline_read", true}, {"pipeline_write", true}});
+  config["zero_optimization"]["offload_param"] = nvme(folder.path(), {{"max_in_cpu", 0}, {"buffer_count", 4}});
+  const auto engine = initialize(std::make_shared<WideModel>(), config::parse_ds_config(config, "the test", {}),
+                                 {.world = comm::Communicator::alone()});
+  zero::ShardedModel& model = engine->sharded_model();
+  const auto slice = static_cast<int64_t>(storage::whole_pages(model.units()[0]->layout().numel() * 2));
+  const int64_t tiles = 3 * 2048 * (4 + 2 + 2 + 8);
+  EXPECT_EQ(zero::memory_budget(model, /*cuts=*/true).buffers, tiles + 2 * slice + (4 + 1) * slice);
+
+  engine->backward(engine->forward(at::ones({2, kWide}, at::kBFloat16)));
+  engine->step();
+  size_t taken = 0;
+  for (const zero::TileBuffers& tile : model.tile_buffers()) {
+    for (const auto& part : tile.parts) taken += part.buffer.capacity();
+  }
+  EXPECT_EQ(taken, static_cast<size_t>(tiles));
+}
+
 std::string error_of(const json& config) {
   try {
     train(config, comm::Communicator::alone(), 1);
@@ -315,8 +340,9 @@ TEST(Offload, NamesAFolderThatCannotBeUsed) {
   const TemporaryFolder folder;
   json config = config_of(3, "AdamW", json::object());
   config["zero_optimization"]["offload_optimizer"] = nvme(folder.path() / "missing");
-  EXPECT_THAT(error_of(config),
-              AllOf(HasSubstr("No such file or directory (errno 2)"), HasSubstr("/missing"), HasSubstr("takes files")));
+  EXPECT_THAT(error_of(config), AllOf(HasSubstr("No such file or directory (errno 2)"),
+                                      HasSubstr("zero_optimization.offload_optimizer.nvme_path: "),
+                                      HasSubstr("/missing"), HasSubstr("takes files")));
   config["zero_optimization"]["offload_optimizer"] = nvme("/proc");
   EXPECT_THAT(error_of(config), AllOf(HasSubstr("errno"), HasSubstr("/proc")));
 }

@@ -98,7 +98,7 @@ def test_a_disk_that_is_too_small_for_offloaded_state(run_file, tmp_path, ranks)
 @pytest.mark.parametrize("folder, why", [("/nowhere", "No such file"), ("/proc", "errno"), ("/etc/hostname", "Not a directory")])
 def test_a_folder_that_takes_no_offloaded_state(run_file, tmp_path, folder, why):
     settings = {**offload_to(folder), "output": tmp_path / "out", "training.memory_check": "false"}
-    check_one_message(tessera(*train_arguments(run_file, 1, settings)), why, folder)
+    check_one_message(tessera(*train_arguments(run_file, 1, settings)), why, f"zero_optimization.offload_optimizer.nvme_path: {folder}")
 
 
 def test_a_killed_run_leaves_nothing_of_its_offloaded_state(run_file, tmp_path):

@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -202,6 +204,24 @@ TEST_P(IoQueueCase, AFileThatMayNotBeWrittenIsAnErrorWithItsPath) {
   EXPECT_TRUE(content("locked") == bytes_between(0, 10));
 }
 
+// A pipe into which nobody writes stands for a disk that does not answer. (Of a pipe pread() says at once that it has
+// no places, so this is about io_uring; how long is waited is the same for both, IoTransfersTest.)
+TEST(IoQueue, ADiskThatDoesNotAnswerIsAnErrorAndHoldsNothingUp) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const IoFile file{ends[0], "the pipe"};
+  const AlignedBuffer into(kPage);
+  {
+    IoQueue queue({.timeout = std::chrono::milliseconds(50)});
+    if (queue.engine() == std::string("threads")) GTEST_SKIP() << "the kernel refuses io_uring";
+    queue.start_read(file, into.data(), kPage, 0);
+    EXPECT_THAT(message_of([&] { queue.wait_one(); }), AllOf(HasSubstr("has not answered"), HasSubstr("the pipe")));
+    EXPECT_THAT(message_of([&] { queue.wait_all(); }), HasSubstr("has not answered"));
+  }
+  close(ends[0]);
+  close(ends[1]);
+}
+
 std::vector<Case> cases() {
   constexpr IoOptions kSmall{.block_bytes = kPage, .depth = 3};
   std::vector<Case> all;
@@ -232,6 +252,8 @@ INSTANTIATE_TEST_SUITE_P(Engines, IoQueueCase, testing::ValuesIn(cases()), [](co
 
 class IoTransfersTest : public testing::Test {
  protected:
+  static constexpr std::chrono::milliseconds kSoon{20};
+
   void add(size_t bytes, uint64_t offset) {
     transfers_.add({.file = &file_, .data = memory_.data(), .bytes = bytes, .offset = offset});
   }
@@ -267,7 +289,7 @@ TEST_F(IoTransfersTest, ContinuesAShortRequestWhereItEnded) {
   EXPECT_FALSE(transfers_.end(request, -EINTR));
   EXPECT_EQ(request.left(), 6U);
   EXPECT_TRUE(transfers_.end(request, 6));
-  EXPECT_EQ(transfers_.wait_ended().error, 0);
+  EXPECT_EQ(transfers_.wait_ended(kSoon)->error, 0);
 }
 
 TEST_F(IoTransfersTest, MakesNoMoreRequestsOfATransferThatFailed) {
@@ -278,7 +300,29 @@ TEST_F(IoTransfersTest, MakesNoMoreRequestsOfATransferThatFailed) {
   EXPECT_TRUE(transfers_.end(requests[0], 10));
   EXPECT_EQ(take(9).front().offset(), 300U);
   EXPECT_TRUE(transfers_.end(requests[2], -ENOSPC));
-  EXPECT_EQ(transfers_.wait_ended().error, EIO);  // the first one
+  EXPECT_EQ(transfers_.wait_ended(kSoon)->error, EIO);  // the first one
+}
+
+TEST_F(IoTransfersTest, WaitsAsLongAsRequestsEnd) {
+  add(30, 0);
+  std::vector<IoRequest> requests = take(3);
+  EXPECT_FALSE(transfers_.wait_ended(kSoon).has_value());
+  std::thread disk([&] {
+    for (IoRequest& request : requests) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(250));
+      transfers_.end(request, 10);
+    }
+  });
+  EXPECT_TRUE(transfers_.wait_ended(std::chrono::milliseconds(600)).has_value());  // the three together need 750
+  disk.join();
+}
+
+TEST_F(IoTransfersTest, TouchesNothingOnceItIsAbandoned) {
+  add(30, 0);
+  IoRequest request = take(1).front();
+  transfers_.abandon();
+  EXPECT_TRUE(take(9).empty());
+  EXPECT_TRUE(transfers_.end(request, 4));  // not to be continued
 }
 
 TEST_F(IoTransfersTest, LeavesEachThreadItsShareOfATransfer) {
