@@ -50,10 +50,8 @@ void log_memory(const zero::MemoryBudget& budget, const zero::Offload& offload, 
 
 }  // namespace
 
-Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
-               const InitializeOptions& options)
+Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options)
     : activations_(make_activation_store(config)),
-      model_(std::move(model)),
       config_(config),
       world_(options.world ? options.world : comm::init_distributed()),
       scaler_(config.loss_scaling) {
@@ -64,29 +62,43 @@ Engine::Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig&
     for (const std::string& warning : config_.warnings) log_warning("{}", warning);
   }
   if (config_.dtypes.autocast) autocast_dtype_ = engine::scalar_type(*config_.dtypes.autocast);
-  engine::Wiring wiring = engine::wire(*model_, config_, options, world_);
+  engine::Wiring wiring = engine::wire(std::move(model), config_, options, world_);
   optimizer_ = std::move(wiring.optimizer);
   schedule_ = std::move(wiring.schedule);
   initial_groups_ = wiring.groups;
   groups_ = std::move(wiring.groups);
-  announcing_ = std::move(wiring.announcing);
   sharded_ = std::move(wiring.sharded);
   const zero::MemoryBudget budget = zero::memory_budget(*sharded_, optimizer_->elementwise());
   const bool says = world_->rank() == 0 && (limit > 0 || budget.state.disk > 0);
   if (says) log_memory(budget, sharded_->policy().offload, limit);
   if (config_.own.delayed_update) delayed_ = std::make_unique<zero::DelayedUpdate>(*sharded_, *optimizer_);
   saver_ = std::make_unique<checkpoint::Saver>(*world_);
-  for (size_t number = 0; number < announcing_.size(); ++number) {
-    if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
-  }
   if (config_.scheduler) first_schedule_step_ = config_.scheduler->params.value("last_batch_iteration", -1) + 1;
   apply_schedule();
 }
 
-Engine::~Engine() {
+ModuleEngine::ModuleEngine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
+                           const InitializeOptions& options)
+    : Engine(engine::tree_of(*model).tree, config, options),
+      model_(std::move(model)),
+      announcing_(engine::tree_of(*model_).announcing) {
+  for (size_t number = 0; number < announcing_.size(); ++number) {
+    if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
+  }
+}
+
+ModuleEngine::~ModuleEngine() {
   for (nn::UnitModuleBase* module : announcing_) {
     if (module != nullptr) module->set_observer(nullptr, 0);
   }
+}
+
+void ModuleEngine::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
+  Engine::before_forward(module, inputs);
+}
+
+void ModuleEngine::after_forward(size_t module, const std::vector<at::Tensor>& outputs) {
+  Engine::after_forward(module, outputs);
 }
 
 void Engine::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {

@@ -34,6 +34,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/config/ds_config.h"
 #include "tessera/engine/autocast.h"
+#include "tessera/engine/model_tree.h"
 #include "tessera/nn/activation_store.h"
 #include "tessera/nn/unit_module.h"
 #include "tessera/optim/loss_scaler.h"
@@ -65,10 +66,16 @@ struct LoadedCheckpoint {
   nlohmann::json client_state;
 };
 
-class Engine : public nn::UnitObserver {
+// Whatever the model is made of: who runs it announces each module's forward. initialize() makes a ModelEngine, which
+// does so by itself.
+class Engine {
  public:
-  Engine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config, const InitializeOptions& options);
-  ~Engine() override;
+  Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options);
+
+  // Around the forward of each module, by its number in the tree, the root's included; with all tensors that go in and
+  // come out.
+  void before_forward(size_t module, const std::vector<at::Tensor>& inputs);
+  void after_forward(size_t module, const std::vector<at::Tensor>& outputs);
 
   // Loss: a scalar. Divides by gradient_accumulation_steps, as DeepSpeed does, multiplies by the loss scale, and
   // reduces the gradients.
@@ -81,9 +88,6 @@ class Engine : public nn::UnitObserver {
   // With tessera.delayed_update: waits for the update that is under way and publishes it. Saving and loading do so
   // themselves. Collective.
   void finish_update();
-
-  void train(bool on = true) { model_->train(on); }
-  void eval() { model_->eval(); }
 
   bool is_gradient_accumulation_boundary() const;
   // Takes the boundary out of the engine's counting: call before backward of each micro step.
@@ -129,9 +133,6 @@ class Engine : public nn::UnitObserver {
   int64_t offloaded_bytes() const { return sharded_->model_state_bytes().disk; }
   zero::ShardedModel& sharded_model() { return *sharded_; }
 
-  void before_forward(size_t module, const std::vector<at::Tensor>& inputs) override;
-  void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;
-
  protected:
   std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
 
@@ -157,7 +158,6 @@ class Engine : public nn::UnitObserver {
   void log_checkpoint_costs();
   nlohmann::json state() const;
 
-  std::shared_ptr<torch::nn::Module> model_;
   config::DsConfig config_;
   std::optional<at::ScalarType> autocast_dtype_;
   std::shared_ptr<comm::Communicator> world_;
@@ -165,7 +165,6 @@ class Engine : public nn::UnitObserver {
   std::unique_ptr<optim::Schedule> schedule_;
   std::vector<optim::ParamGroup> initial_groups_;
   std::vector<optim::ParamGroup> groups_;
-  std::vector<nn::UnitModuleBase*> announcing_;
   std::shared_ptr<zero::ShardedModel> sharded_;
   std::unique_ptr<zero::DelayedUpdate> delayed_;  // null: updates are not delayed
   std::unique_ptr<checkpoint::Saver> saver_;
@@ -183,12 +182,30 @@ class Engine : public nn::UnitObserver {
   bool last_step_applied_ = false;
 };
 
+// Of a C++ model, whose units announce themselves.
+class ModuleEngine : public Engine, private nn::UnitObserver {
+ public:
+  ModuleEngine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
+               const InitializeOptions& options);
+  ~ModuleEngine() override;
+
+  void train(bool on = true) { model_->train(on); }
+  void eval() { model_->eval(); }
+
+ private:
+  void before_forward(size_t module, const std::vector<at::Tensor>& inputs) override;
+  void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;
+
+  std::shared_ptr<torch::nn::Module> model_;
+  std::vector<nn::UnitModuleBase*> announcing_;
+};
+
 // An engine that knows the model's type, and so can call its forward.
 template <class Model>
-class ModelEngine : public Engine {
+class ModelEngine : public ModuleEngine {
  public:
   ModelEngine(std::shared_ptr<Model> model, const config::DsConfig& config, const InitializeOptions& options)
-      : Engine(model, config, options), typed_model_(std::move(model)) {}
+      : ModuleEngine(model, config, options), typed_model_(std::move(model)) {}
 
   template <class... Args>
   auto forward(Args&&... args) {
@@ -201,9 +218,9 @@ class ModelEngine : public Engine {
   auto call(Function function, Args&&... args) {
     const engine::Autocast autocast(at::kCPU, autocast_dtype());
     const nn::ActivationStore::Scope scope(activations_);
-    before_forward(kRootModule, nn::tensors_in(args...));
+    Engine::before_forward(kRootModule, nn::tensors_in(args...));
     auto output = function(*typed_model_, input(std::forward<Args>(args))...);
-    after_forward(kRootModule, nn::tensors_in(output));
+    Engine::after_forward(kRootModule, nn::tensors_in(output));
     return output;
   }
 

@@ -53,28 +53,7 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks) {
   return policy;
 }
 
-struct ModuleTree {
-  std::vector<zero::ModuleParams> modules;
-  std::vector<nn::UnitModuleBase*> announcing;
-};
-
-// Each announcing module gets a number of its own; the parameters of others go to the announcing module around them.
-void walk(torch::nn::Module& module, const std::string& path, size_t number, ModuleTree& tree) {
-  auto* const announces = dynamic_cast<nn::UnitModuleBase*>(&module);
-  if (announces != nullptr && !path.empty()) {
-    number = tree.modules.size();
-    tree.modules.push_back({path, {}});
-    tree.announcing.push_back(announces);
-  }
-  const auto full_name = [&path](const std::string& name) { return path.empty() ? name : path + "." + name; };
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    const std::string name = full_name(item.key());
-    tree.modules[number].params.push_back({name, item.value()});
-  }
-  for (const auto& item : module.named_children()) walk(*item.value(), full_name(item.key()), number, tree);
-}
-
-void check_parameters(const ModuleTree& tree, bool has_fill) {
+void check_parameters(const ModelTree& tree, bool has_fill) {
   bool any = false;
   for (const zero::ModuleParams& module : tree.modules) {
     for (const zero::NamedParam& param : module.params) {
@@ -93,7 +72,7 @@ void check_parameters(const ModuleTree& tree, bool has_fill) {
 }
 
 // Parameter groups, and to which of them each parameter belongs.
-std::vector<optim::ParamGroup> group_parameters(ModuleTree& tree, const config::DsConfig& config,
+std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::DsConfig& config,
                                                 const InitializeOptions& options) {
   const config::OptimizerOptions none;
   const config::OptimizerOptions& named = options.optimizer ? none : *config.optimizer;
@@ -126,9 +105,8 @@ void keep_whole(zero::Policy& policy, int rank) {
   policy.shard_optimizer = false;
 }
 
-void cast_buffers(torch::nn::Module& model, at::ScalarType dtype) {
-  for (auto& item : model.named_buffers()) {
-    at::Tensor& buffer = item.value();
+void cast_buffers(std::vector<at::Tensor>& buffers, at::ScalarType dtype) {
+  for (at::Tensor& buffer : buffers) {
     if (at::isFloatingType(buffer.scalar_type())) buffer.set_data(buffer.to(dtype));
   }
 }
@@ -147,16 +125,14 @@ at::ScalarType scalar_type(config::Dtype dtype) {
   return at::kFloat;
 }
 
-Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const InitializeOptions& options,
+Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOptions& options,
             std::shared_ptr<comm::Communicator> world) {
   if (!config.optimizer && !options.optimizer) {
     throw Error(ErrorKind::kConfig, {"the configuration has no 'optimizer'", config.name,
                                      R"(add e.g. "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}})"});
   }
-  ModuleTree tree{.modules = {{"model", {}}}, .announcing = {nullptr}};
-  walk(model, "", 0, tree);
   check_parameters(tree, static_cast<bool>(options.fill));
-  if (config.dtypes.buffers) cast_buffers(model, scalar_type(*config.dtypes.buffers));
+  if (config.dtypes.buffers) cast_buffers(tree.buffers, scalar_type(*config.dtypes.buffers));
 
   Wiring wiring;
   wiring.optimizer = options.optimizer;
@@ -168,7 +144,6 @@ Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const Init
     wiring.schedule = optim::schedules().find(config.scheduler->type, config.scheduler->where).make(*config.scheduler);
   }
   wiring.groups = group_parameters(tree, config, options);
-  wiring.announcing = std::move(tree.announcing);
   zero::Policy policy = policy_of(config, world->size());
   const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),
                                    .numbers = wiring.optimizer->number_names().size(),

@@ -2,8 +2,6 @@
 // decided.
 #pragma once
 
-#include <torch/nn/module.h>
-
 #include <memory>
 #include <vector>
 
@@ -16,12 +14,11 @@ struct Wiring {
   std::unique_ptr<optim::Schedule> schedule;  // null: learning rates stay
   std::vector<optim::ParamGroup> groups;      // see optim::param_groups
   std::shared_ptr<zero::ShardedModel> sharded;
-  std::vector<nn::UnitModuleBase*> announcing;  // by module number; null for the root, number 0
 };
 
 at::ScalarType scalar_type(config::Dtype dtype);
 
-Wiring wire(torch::nn::Module& model, const config::DsConfig& config, const InitializeOptions& options,
+Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOptions& options,
             std::shared_ptr<comm::Communicator> world);
 
 }  // namespace tessera::engine

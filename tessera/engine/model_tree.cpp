@@ -1,0 +1,32 @@
+#include "tessera/engine/model_tree.h"
+
+#include <string>
+
+namespace tessera::engine {
+namespace {
+
+// Each announcing module gets a number of its own; the parameters of others go to the announcing module around them.
+void walk(torch::nn::Module& module, const std::string& path, size_t number, AnnouncedTree& found) {
+  auto* const announces = dynamic_cast<nn::UnitModuleBase*>(&module);
+  if (announces != nullptr && !path.empty()) {
+    number = found.tree.modules.size();
+    found.tree.modules.push_back({path, {}});
+    found.announcing.push_back(announces);
+  }
+  const auto full_name = [&path](const std::string& name) { return path.empty() ? name : path + "." + name; };
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    const std::string name = full_name(item.key());
+    found.tree.modules[number].params.push_back({name, item.value()});
+  }
+  for (const auto& item : module.named_children()) walk(*item.value(), full_name(item.key()), number, found);
+}
+
+}  // namespace
+
+AnnouncedTree tree_of(torch::nn::Module& model) {
+  AnnouncedTree found{.tree = {.modules = {{"model", {}}}, .buffers = model.buffers()}, .announcing = {nullptr}};
+  walk(model, "", 0, found);
+  return found;
+}
+
+}  // namespace tessera::engine
