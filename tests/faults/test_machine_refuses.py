@@ -101,6 +101,17 @@ def test_a_folder_that_takes_no_offloaded_state(run_file, tmp_path, folder, why)
     check_one_message(tessera(*train_arguments(run_file, 1, settings)), why, f"zero_optimization.offload_optimizer.nvme_path: {folder}")
 
 
+def test_two_runs_may_offload_to_one_folder(run_file, tmp_path):
+    swap = tmp_path / "swap"
+    swap.mkdir()
+    settings = offload_to(swap)
+    train(run_file, 2, {**settings, "output": tmp_path / "alone"})
+    both = [start(*train_arguments(run_file, 2, {**settings, "output": tmp_path / name})) for name in ("one", "other")]
+    for process, name in zip(both, ("one", "other")):
+        assert finish(process).code == 0
+        assert losses_and_norms(tmp_path / name) == losses_and_norms(tmp_path / "alone")
+
+
 def test_a_killed_run_leaves_nothing_of_its_offloaded_state(run_file, tmp_path):
     with small_disk(tmp_path / "disk", 16 * MIB) as disk:
         free = os.statvfs(disk).f_bfree
