@@ -209,6 +209,17 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
   return offload == OffloadTo::kCpu && !setup.on_cpu ? Place::kHost : Place::kDevice;
 }
 
+// Elements of the first units, of as many as it takes to hold `share` of the model's: zero/ offloads whole units.
+int64_t numel_of_first_units(const ModelCensus& model, double share) {
+  const double wanted = share * static_cast<double>(model.params);
+  int64_t numel = 0;
+  for (const UnitCensus& unit : model.units) {
+    if (static_cast<double>(numel) >= wanted) break;
+    numel += unit.numel;
+  }
+  return numel;
+}
+
 // What stays between steps, and the staging without which an offload cannot work.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
   const int64_t slice = divide_up(model.params, setup.ranks);
@@ -236,11 +247,21 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
     add("parameters", Place::kDevice, model.params * compute);
   }
   const Place optimizer = setup.stage >= 1 ? place_of(setup.optimizer, setup) : Place::kDevice;
-  add("gradients", setup.stage >= 2 ? optimizer : Place::kDevice, (setup.stage >= 2 ? slice : model.params) * grad);
-  add("master weights", optimizer, owned * master);
-  add("optimizer state", optimizer, owned * state);
+  const int64_t offloaded =
+      optimizer == Place::kDevice ? 0 : divide_up(numel_of_first_units(model, setup.optimizer_ratio), setup.ranks);
+  const auto add_offloaded = [&](const char* what, int64_t numel, int64_t bytes_each) {
+    add(what, optimizer, offloaded * bytes_each);
+    add(what, Place::kDevice, (numel - offloaded) * bytes_each);
+  };
+  if (setup.stage >= 2) {
+    add_offloaded("gradients", slice, grad);
+  } else {
+    add("gradients", Place::kDevice, model.params * grad);
+  }
+  add_offloaded("master weights", owned, master);
+  add_offloaded("optimizer state", owned, state);
   if (setup.sign_errors && setup.ranks > 1) add("errors of compression", Place::kDevice, (model.params + slice) * 4);
-  if (optimizer == Place::kNvme) {
+  if (optimizer == Place::kNvme && offloaded > 0) {
     const int64_t unit = std::max(model.largest_block().numel, model.units.front().numel);
     const int64_t tile = std::min({setup.sub_group_size, kLargestTile, divide_up(unit, setup.ranks)});
     const int64_t tiles = 1 + (setup.pipeline_read ? 1 : 0) + (setup.pipeline_write ? 1 : 0);
@@ -300,6 +321,7 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
                       .ranks = ranks,
                       .micro_batch = config.batch.micro,
                       .dtypes = config.dtypes,
+                      .optimizer_ratio = config.zero.offload_optimizer.ratio,
                       .sub_group_size = config.zero.sub_group_size,
                       .wide_products = computes_16_bit_products_in_fp32()};
   if (config.optimizer) {

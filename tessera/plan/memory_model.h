@@ -1,9 +1,10 @@
 // How many bytes a rank needs to train: what stays between steps, what a step adds to it, and where each part lies.
 //
 //   stays   parameters, gradients, master weights, optimizer state: zero/policy.h's table, 16 bytes a parameter in
-//   mixed
-//           precision, of which stage 1 divides 12 by the ranks, stage 2 14, stage 3 16. Offload moves parts of it:
-//             optimizer   master weights, optimizer state; at stages 2 and 3 gradient slices too
+//           mixed precision, of which stage 1 divides 12 by the ranks, stage 2 14, stage 3 16. Offload moves parts of
+//           it:
+//             optimizer   master weights, optimizer state; at stages 2 and 3 gradient slices too: of the first units,
+//                         which hold optimizer_ratio of the elements
 //             parameters  the shards of stage 3, but the first max_in_cpu elements of an NVMe offload
 //   a step  the largest of three moments, each as a sum of blocks (memory_model.cpp says which):
 //             the head's backward, when all activations wait · the last block's backward · the embeddings' gradient
@@ -41,6 +42,7 @@ struct TrainingSetup {
   int64_t state_tensors = 2;  // that the optimizer keeps for each weight
   bool sign_errors = false;   // compressed communication keeps what rounding lost
 
+  double optimizer_ratio = 1;              // of the elements, those whose optimizer state is offloaded
   int64_t sub_group_size = 1'000'000'000;  // elements; of an optimizer on NVMe, which moves in tiles
   bool pipeline_read = false;              // a tile more in memory
   bool pipeline_write = false;             // …

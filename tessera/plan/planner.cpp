@@ -48,7 +48,8 @@ TrainingSetup at_rung(TrainingSetup setup, const Rung& rung) {
   setup.stage = rung.stage;
   setup.optimizer = rung.optimizer;
   setup.params = rung.params;
-  if (rung.params == kNvme) setup.max_in_cpu = 0;  // everything on the disk: the most sparing
+  setup.optimizer_ratio = 1;                       // all of what is offloaded: the most sparing
+  if (rung.params == kNvme) setup.max_in_cpu = 0;  // …
   return setup;
 }
 
@@ -251,6 +252,7 @@ Json ds_config_of(const TrainingSetup& setup, int64_t global_batch, const RankSh
   };
   place("offload_optimizer", setup.optimizer);
   place("offload_param", setup.params);
+  if (setup.optimizer != kNone) zero["offload_optimizer"]["ratio"] = setup.optimizer_ratio;
   if (setup.params == kNvme) zero["offload_param"]["max_in_cpu"] = setup.max_in_cpu;
   return result;
 }

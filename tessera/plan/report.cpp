@@ -77,6 +77,7 @@ std::vector<TrainingSetup> table_rows(const TrainingSetup& wanted) {
     row.stage = stage;
     row.optimizer = optimizer;
     row.params = params;
+    if (stage < 3) row.optimizer_ratio = 1;  // a part of it is stage 3's to offload
     if (params == OffloadTo::kNvme && wanted.params != OffloadTo::kNvme) row.max_in_cpu = 0;  // all of it
     rows.push_back(row);
   };

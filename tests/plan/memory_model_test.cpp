@@ -88,6 +88,22 @@ TEST(MemoryModel, AnOptimizerOnNvmeLeavesItsTilesInMemory) {
   EXPECT_EQ(term(memory_need(model_of_1000(), setup), "tiles of the optimizer"), 3 * 50 * 14);
 }
 
+// Units of 400, 250, 250 and 100 elements: 0.4 are the embeddings alone, 0.5 need a block besides.
+TEST(MemoryModel, ARatioOffloadsTheFirstUnitsThatHoldIt) {
+  TrainingSetup setup = mixed(3, 2);
+  setup.optimizer = kNvme;
+  const auto offloaded = [&](double ratio) {
+    setup.optimizer_ratio = ratio;
+    const MemoryNeed need = memory_need(model_of_1000(), setup);
+    EXPECT_EQ(model_state(need) - term(need, "tiles of the optimizer") + need.bytes(Place::kNvme), 16 * 500);
+    return need.bytes(Place::kNvme);
+  };
+  EXPECT_EQ(offloaded(0), 0);
+  EXPECT_EQ(offloaded(0.4), 14 * 400 / 2);  // gradients, master weights and moments of this rank's slice
+  EXPECT_EQ(offloaded(0.5), 14 * 650 / 2);
+  EXPECT_EQ(offloaded(1), 14 * 1000 / 2);
+}
+
 TEST(MemoryModel, ParametersOnNvmeKeepTheFirstElementsInMemory) {
   TrainingSetup setup = mixed(3, 2);
   setup.params = kNvme;
@@ -148,7 +164,8 @@ TEST(MemoryModel, TheSetupIsTheConfigs) {
       config::parse_ds_config(config::Json::parse(R"({"train_micro_batch_size_per_gpu": 3, "bf16": {"enabled": true},
                               "optimizer": {"type": "SGD", "params": {"momentum": 0.9}},
                               "zero_optimization": {"stage": 3, "sub_group_size": 1000,
-                                "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp", "pipeline_read": true},
+                                "offload_optimizer": {"device": "nvme", "nvme_path": "/tmp", "pipeline_read": true,
+                                                      "ratio": 0.25},
                                 "offload_param": {"device": "nvme", "nvme_path": "/tmp", "max_in_cpu": 7}}})"),
                               "ds.json", {.data_parallel_size = 2});
   const TrainingSetup setup = setup_of(config, 2);
@@ -158,6 +175,7 @@ TEST(MemoryModel, TheSetupIsTheConfigs) {
   EXPECT_EQ(setup.micro_batch, 3);
   EXPECT_EQ(setup.dtypes.compute, Dtype::kBf16);
   EXPECT_EQ(setup.state_tensors, 1);
+  EXPECT_EQ(setup.optimizer_ratio, 0.25);
   EXPECT_EQ(setup.sub_group_size, 1000);
   EXPECT_TRUE(setup.pipeline_read);
   EXPECT_FALSE(setup.pipeline_write);

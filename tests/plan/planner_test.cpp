@@ -122,12 +122,14 @@ TEST(Planner, EveryRungOfTheLadderIsAConfigThatParsesToItself) {
     for (const int64_t ranks : {1, 4}) {
       TrainingSetup want = wanted(ranks);
       want.on_cpu = on_cpu;
+      want.optimizer_ratio = 0.5;  // which stage 3 alone accepts
       const RankShare share{.nvme_path = "/nvme"};
       for (const TrainingSetup& rung : ladder(want, share)) {
         const config::Json json = ds_config_of(rung, 8 * ranks, share);
         const config::DsConfig config = config::parse_ds_config(json, "plan.json", {.data_parallel_size = ranks});
         TrainingSetup read = setup_of(config, ranks);
         EXPECT_EQ(describe(read), describe(rung));
+        EXPECT_EQ(read.optimizer_ratio, rung.optimizer_ratio);
         EXPECT_EQ(read.max_in_cpu, rung.max_in_cpu);
         EXPECT_EQ(read.dtypes.compute, rung.dtypes.compute);
       }
@@ -146,6 +148,20 @@ TEST(Planner, WhatTheUserWroteStays) {
   EXPECT_EQ(json.at("gradient_clipping"), 0.5);
   EXPECT_EQ(json.at("zero_optimization"), (config::Json{{"stage", 3}, {"overlap_comm", false}}));
   EXPECT_FALSE(json.contains("gradient_accumulation_steps"));
+}
+
+// Stage 2 cannot offload half of the optimizer.
+TEST(Planner, ARatioOfTheUsersGivesWayToThePlans) {
+  const config::Json mine = {
+      {"optimizer", {{"type", "Adam"}}},
+      {"zero_optimization",
+       {{"stage", 3}, {"offload_optimizer", {{"device", "nvme"}, {"nvme_path", "/mine"}, {"ratio", 0.5}}}}}};
+  TrainingSetup setup = wanted(2);
+  setup.stage = 2;
+  setup.optimizer = kNvme;
+  const config::Json json = ds_config_of(setup, 16, {.nvme_path = "/nvme"}, mine);
+  const config::DsConfig config = config::parse_ds_config(json, "plan.json", {.data_parallel_size = 2});
+  EXPECT_EQ(config.zero.offload_optimizer.ratio, 1);
 }
 
 }  // namespace
