@@ -131,12 +131,28 @@ class StepModel {
     moment.add(what, tokens_ * net.ffn * e, net.gated_ffn ? 4 : 2);  // before and after the activation function; gated
   }
 
-  void add_gathered(Moment& moment, bool with_head) const {
+  // What is in use, and of the other units as many as stay for their backward or are gathered ahead of it: from the
+  // last one backwards, because those before are used later (zero/sharded_model.cpp).
+  void add_gathered(Moment& moment, const UnitCensus& in_use) const {
     if (setup_.stage < 3) return;
-    const std::string what = "gathered parameters";
+    int64_t live = 0;
+    const auto add = [&](const UnitCensus& unit) {
+      moment.add("gathered parameters", unit.numel * compute_);
+      live += unit.numel;
+    };
     // A shared matrix stays gathered until its gradient is complete, which is at the end.
-    if (model_.head_shares_embeddings) moment.add(what, embeddings().numel * compute_);
-    moment.add(what, (with_head ? head() : block()).numel * compute_);
+    if (model_.head_shares_embeddings && &in_use != &embeddings()) add(embeddings());
+    add(in_use);
+    if (&in_use == &embeddings()) return;  // the last of a pass
+    const int64_t ahead = setup_.ranks > 1 && setup_.params != OffloadTo::kNvme ? setup_.prefetch_bucket_size : 0;
+    const int64_t others = std::max(setup_.max_reuse_distance / 2, ahead);  // there and back again
+    const int64_t most = std::min(setup_.max_live_parameters, live + others);
+    for (size_t i = model_.units.size() - 1; i-- > 0;) {
+      const UnitCensus& unit = model_.units[i];
+      if (i == 0 && model_.head_shares_embeddings) break;
+      if (live + unit.numel > most) break;
+      if (&unit != &in_use) add(unit);
+    }
   }
 
   // Of one product with a matrix of so many elements, in fp32: the matrix itself, later its gradient.
@@ -164,7 +180,7 @@ class StepModel {
       moment.add("logits and loss", logits * 4, 3);  // the logarithms, their gradient, the logits'
       if (compute_ == 2) moment.add("logits and loss", logits * compute_);
     }
-    add_gathered(moment, true);
+    add_gathered(moment, head());
     add_wide_product(moment, head_matrix());
     moment.add("gradients of matrices", head_matrix() * compute_);
     return moment;
@@ -179,7 +195,7 @@ class StepModel {
       // The gradient of the widest activation, beside what it is computed of.
       moment.add("gradients of activations", tokens_ * net.ffn * (is_narrow() ? 4 : compute_), 2);
     }
-    add_gathered(moment, false);
+    add_gathered(moment, block());
     add_wide_product(moment, block().largest_tensor);
     moment.add("gradients of matrices", block().largest_tensor * compute_);
     if (model_.head_shares_embeddings) moment.add("gradients of matrices", head_matrix() * compute_);
@@ -189,7 +205,7 @@ class StepModel {
 
   Moment embeddings_backward() const {
     Moment moment(setup_.on_cpu);
-    if (setup_.stage >= 3) moment.add("gathered parameters", embeddings().numel * compute_);
+    add_gathered(moment, embeddings());
     const int64_t matrix = embeddings().largest_tensor * compute_;
     moment.add("gradients of matrices", matrix, model_.head_shares_embeddings ? 2 : 1);
     add_reductions(moment, block(), kInFlight);
@@ -323,6 +339,9 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
                       .dtypes = config.dtypes,
                       .optimizer_ratio = config.zero.offload_optimizer.ratio,
                       .sub_group_size = config.zero.sub_group_size,
+                      .max_live_parameters = config.zero.max_live_parameters,
+                      .max_reuse_distance = config.zero.max_reuse_distance,
+                      .prefetch_bucket_size = config.zero.prefetch_bucket_size,
                       .wide_products = computes_16_bit_products_in_fp32()};
   if (config.optimizer) {
     const std::string& type = config.optimizer->type;

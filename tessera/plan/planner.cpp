@@ -50,6 +50,7 @@ TrainingSetup at_rung(TrainingSetup setup, const Rung& rung) {
   setup.params = rung.params;
   setup.optimizer_ratio = 1;                       // all of what is offloaded: the most sparing
   if (rung.params == kNvme) setup.max_in_cpu = 0;  // …
+  if (rung.stage == 3) setup.max_live_parameters = 0;
   return setup;
 }
 
@@ -61,6 +62,18 @@ config::Dtypes mixed_bf16(config::Dtypes dtypes) {
 }
 
 bool is_fp32(const TrainingSetup& setup) { return setup.dtypes.compute == Dtype::kFp32 && !setup.dtypes.autocast; }
+
+// Stage 3 with as many parameters whole as asked for, with room to gather a block ahead of the one in use, and with
+// none but those in use.
+std::vector<TrainingSetup> with_fewer_whole(const PlanInput& input, TrainingSetup setup) {
+  if (setup.stage < 3) return {setup};
+  std::vector<TrainingSetup> all;
+  for (const int64_t live : {input.wanted.max_live_parameters, 3 * input.model.largest_block().numel, int64_t{0}}) {
+    setup.max_live_parameters = std::min(live, input.wanted.max_live_parameters);
+    all.push_back(setup);
+  }
+  return all;
+}
 
 int64_t next_smaller_divisor(int64_t of, int64_t than) {
   int64_t divisor = than - 1;
@@ -137,6 +150,13 @@ std::vector<Reason> explain(const PlanInput& input, const TrainingSetup& chosen,
     reasons.push_back({"zero_optimization.offload_optimizer.device",
                        chosen.optimizer == kCpu ? "before NVMe, which is slower" : "memory does not hold it"});
   }
+  if (chosen.stage == 3 && chosen.max_live_parameters < input.wanted.max_live_parameters) {
+    TrainingSetup keeps = chosen;
+    keeps.max_live_parameters = input.wanted.max_live_parameters;
+    reasons.push_back({"zero_optimization.stage3_max_live_parameters",
+                       fmt::format("{} would need {}; parameters are gathered again in backward",
+                                   keeps.max_live_parameters, other(keeps))});
+  }
   if (chosen.params != kNone) {
     reasons.push_back({"zero_optimization.offload_param.device", "the shards themselves do not fit beside the rest"});
   }
@@ -210,12 +230,14 @@ std::vector<TrainingSetup> ladder(const TrainingSetup& wanted, const RankShare& 
 }
 
 std::optional<Plan> choose_plan(const PlanInput& input) {
-  for (const TrainingSetup& setup : candidates(input)) {
-    if (!input.refusal(setup).empty()) continue;
-    MemoryNeed need = memory_need(input.model, setup);
-    if (fit_of(need, input.share, setup.on_cpu) != Fit::kYes) continue;
-    std::vector<Reason> reasons = explain(input, setup, need);
-    return Plan{setup, std::move(need), std::move(reasons)};
+  for (const TrainingSetup& candidate : candidates(input)) {
+    if (!input.refusal(candidate).empty()) continue;
+    for (const TrainingSetup& setup : with_fewer_whole(input, candidate)) {
+      MemoryNeed need = memory_need(input.model, setup);
+      if (fit_of(need, input.share, setup.on_cpu) != Fit::kYes) continue;
+      std::vector<Reason> reasons = explain(input, setup, need);
+      return Plan{setup, std::move(need), std::move(reasons)};
+    }
   }
   return std::nullopt;
 }
@@ -250,6 +272,10 @@ Json ds_config_of(const TrainingSetup& setup, int64_t global_batch, const RankSh
     zero[key]["device"] = name_of(offload);
     if (offload == kNvme) zero[key]["nvme_path"] = share.nvme_path;
   };
+  if (setup.stage == 3 && setup.max_live_parameters != TrainingSetup().max_live_parameters) {
+    zero.erase("max_live_parameters");  // its other name
+    zero["stage3_max_live_parameters"] = setup.max_live_parameters;
+  }
   place("offload_optimizer", setup.optimizer);
   place("offload_param", setup.params);
   if (setup.optimizer != kNone) zero["offload_optimizer"]["ratio"] = setup.optimizer_ratio;

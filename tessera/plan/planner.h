@@ -5,8 +5,9 @@
 //   … · 3 + both in host memory · 2 + optimizer on NVMe · 3 + optimizer on NVMe · 3 + both on NVMe
 //   a smaller micro batch            last, and the more accumulation; bf16 before that, where fp32 was asked for
 //
-// which is the order of Hugging Face's guide to DeepSpeed (ZeRO-1, 2, 2 + offload, 3, 3 + offload, 3 + NVMe, from fast
-// to sparing). On a CPU host memory is the device's, so nothing is offloaded to it. Arithmetic only.
+// At stage 3 as many parameters stay whole as fit. That is the order of Hugging Face's guide to DeepSpeed (ZeRO-1, 2, 2
+// + offload, 3, 3 + offload, 3 + NVMe, from fast to sparing). On a CPU host memory is the device's, so nothing is
+// offloaded to it. Arithmetic only.
 #pragma once
 
 #include <functional>

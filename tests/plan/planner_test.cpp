@@ -21,7 +21,8 @@ TrainingSetup wanted(int64_t ranks) {
 }
 
 // With room for exactly what `setup` needs, and the tenth to spare.
-RankShare room_for(const TrainingSetup& setup, const std::string& nvme = "") {
+RankShare room_for(TrainingSetup setup, const std::string& nvme = "") {
+  setup.max_live_parameters = 0;
   const MemoryNeed need = memory_need(bert_base(), setup);
   const auto with_spare = [](int64_t bytes) { return static_cast<int64_t>(static_cast<double>(bytes) * 1.1) + 1; };
   return {with_spare(need.bytes(Place::kDevice)), with_spare(need.bytes(Place::kHost)), int64_t{1} << 40, nvme};
