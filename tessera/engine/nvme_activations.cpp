@@ -12,12 +12,6 @@ namespace tessera::engine {
 NvmeActivations::NvmeActivations(const std::string& folder, const storage::IoOptions& io)
     : file_(folder, "activation_checkpointing.nvme_path"), queue_(io) {}
 
-storage::AlignedBuffer NvmeActivations::take_buffer(size_t bytes) {
-  storage::AlignedBuffer buffer = buffers_.take();
-  buffer.reserve(bytes);
-  return buffer;
-}
-
 void NvmeActivations::give_back_buffer(Entry& entry) noexcept {
   if (entry.buffer.capacity() > 0) buffers_.give_back(std::move(entry.buffer));
 }
@@ -44,7 +38,7 @@ void NvmeActivations::wait_one() {
 size_t NvmeActivations::write(const at::Tensor& tensor) {
   while (queue_.in_flight() >= kMostWriting) wait_one();
   const size_t number = next_number_++, bytes = storage::whole_pages(tensor.nbytes());
-  storage::AlignedBuffer buffer = take_buffer(bytes);
+  storage::AlignedBuffer buffer = buffers_.take(bytes);
   std::memcpy(buffer.data(), tensor.const_data_ptr(), tensor.nbytes());
   std::memset(buffer.data() + tensor.nbytes(), 0, bytes - tensor.nbytes());
   queue_.start_write(file_.file(), buffer.data(), bytes, end_, number);
@@ -56,7 +50,7 @@ size_t NvmeActivations::write(const at::Tensor& tensor) {
 void NvmeActivations::start_reading(Entries::iterator entry) {
   auto& [number, wanted] = *entry;
   const size_t bytes = storage::whole_pages(wanted.bytes);
-  wanted.buffer = take_buffer(bytes);
+  wanted.buffer = buffers_.take(bytes);
   queue_.start_read(file_.file(), wanted.buffer.data(), bytes, wanted.offset, number);
   wanted.state = State::kReading;
   ++reading_;

@@ -49,7 +49,6 @@ class NvmeActivations : public nn::ActivationFile {
   void start_reading(Entries::iterator entry);
   void read_ahead(Entries::iterator of);
   void erase(Entries::iterator entry) noexcept;
-  storage::AlignedBuffer take_buffer(size_t bytes);
   void give_back_buffer(Entry& entry) noexcept;
 
   storage::ScratchFile file_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/plan/offload_traffic.h"
 
 namespace tessera::plan {
 namespace {
@@ -16,30 +17,29 @@ constexpr int64_t kProcessBytes = 157'000'000;
 // The allocator keeps smaller freed blocks for the next step and gives larger ones back at once (base/allocator.h).
 constexpr int64_t kLargestKept = 64 << 20;
 
-// Unit gradients that are reduced at once, and the one that fills meanwhile (zero/gradient_reducer.cpp).
-constexpr int64_t kInFlight = 2;
-
-// Elements of an optimizer's tile on NVMe at most.
-constexpr int64_t kLargestTile = 8 << 20;
+// Unit gradients that are on their way between ranks while another one fills (zero/gradient_reducer.cpp).
+constexpr int64_t kMaxInFlight = 2;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Tensors that an optimizer keeps for each weight, as its state_names() in optim/ have them.
-struct StateTensors {
-  const char* optimizer;
-  int64_t count;
+// What memory depends on of an optimizer: the tensors that it keeps for each weight, as its state_names() in optim/
+// have them, and its elementwise().
+struct OptimizerTraits {
+  const char* name;
+  int64_t state_tensors;
+  bool elementwise = true;
   bool sign_errors = false;
 };
-constexpr StateTensors kStateTensors[] = {{"Adam", 2},
-                                          {"AdamW", 2},
-                                          {"Lamb", 2},
-                                          {"Muon", 2},
-                                          {"Lion", 1},
-                                          {"Adagrad", 1},
-                                          {"SGD", 0},
-                                          {"OneBitAdam", 2, true},
-                                          {"OneBitLamb", 3, true},
-                                          {"ZeroOneAdam", 4, true}};
+constexpr OptimizerTraits kOptimizers[] = {{"Adam", 2},
+                                           {"AdamW", 2},
+                                           {"Lamb", 2, false},
+                                           {"Muon", 2, false},
+                                           {"Lion", 1},
+                                           {"Adagrad", 1},
+                                           {"SGD", 0},
+                                           {"OneBitAdam", 2, false, true},
+                                           {"OneBitLamb", 3, false, true},
+                                           {"ZeroOneAdam", 4, false, true}};
 
 // One moment of a step, as the blocks that are alive in it: those that stay with the process once they are freed, and
 // those that go back to the system.
@@ -49,16 +49,23 @@ class Moment {
 
   void add(const std::string& what, int64_t block_bytes, int64_t count = 1) {
     if (block_bytes <= 0 || count <= 0) return;
-    std::vector<MemoryTerm>& terms = returns_large_ && block_bytes > kLargestKept ? returned_ : kept_;
+    std::vector<MemoryTerm>& terms = is_returned(block_bytes) ? returned_ : kept_;
     const auto found = std::find_if(terms.begin(), terms.end(), [&](const MemoryTerm& t) { return t.what == what; });
     MemoryTerm& term = found != terms.end() ? *found : terms.emplace_back(MemoryTerm{.what = what});
     term.bytes += block_bytes * count;
+  }
+
+  // Not written to yet: it takes room among the blocks that stay, but no memory of the system's.
+  void add_unwritten(const std::string& what, int64_t block_bytes) {
+    if (!is_returned(block_bytes)) add(what, block_bytes);
   }
 
   const std::vector<MemoryTerm>& kept() const { return kept_; }
   const std::vector<MemoryTerm>& returned() const { return returned_; }
 
  private:
+  bool is_returned(int64_t block_bytes) const { return returns_large_ && block_bytes > kLargestKept; }
+
   bool returns_large_;
   std::vector<MemoryTerm> kept_;
   std::vector<MemoryTerm> returned_;
@@ -77,12 +84,15 @@ class StepModel {
         setup_(setup),
         compute_(bytes_of(setup.dtypes.compute)),
         grad_(bytes_of(setup.dtypes.grad)),
-        tokens_(setup.micro_batch * setup.length) {}
+        tokens_(setup.micro_batch * setup.length),
+        in_flight_(setup.ranks > 1 ? kMaxInFlight : 0) {}
 
   // In the order in which they come.
   std::vector<Moment> moments() const {
     std::vector<Moment> all{head_backward(), block_backward()};
-    if (model_.units.size() > 1) all.push_back(embeddings_backward());
+    if (model_.units.size() == 1) return all;
+    all.push_back(embeddings_backward());
+    all.push_back(embeddings_reduction());
     return all;
   }
 
@@ -164,6 +174,8 @@ class StepModel {
   void add_reductions(Moment& moment, const UnitCensus& unit, int64_t count) const {
     if (setup_.stage >= 2) moment.add("gradients on their way", unit.numel * grad_, count);
     const int64_t reduce = bytes_of(setup_.dtypes.reduce);
+    const bool leaves = setup_.stage >= 2 && setup_.optimizer == OffloadTo::kNvme;
+    if (leaves) moment.add("gradients on their way", divide_up(unit.numel, setup_.ranks) * reduce, count);
     if (reduce != grad_) moment.add("gradients on their way", unit.numel * reduce, count);
     if (setup_.ranks > 1) {
       moment.add("messages of peers", divide_up(unit.numel, setup_.ranks) * reduce, (setup_.ranks - 1) * count);
@@ -199,16 +211,28 @@ class StepModel {
     add_wide_product(moment, block().largest_tensor);
     moment.add("gradients of matrices", block().largest_tensor * compute_);
     if (model_.head_shares_embeddings) moment.add("gradients of matrices", head_matrix() * compute_);
-    add_reductions(moment, block(), kInFlight + 1);
+    add_reductions(moment, block(), in_flight_ + 1);
     return moment;
   }
 
+  // The buffer of their unit's gradient waits for the matrix's, which comes last.
   Moment embeddings_backward() const {
     Moment moment(setup_.on_cpu);
     add_gathered(moment, embeddings());
-    const int64_t matrix = embeddings().largest_tensor * compute_;
-    moment.add("gradients of matrices", matrix, model_.head_shares_embeddings ? 2 : 1);
-    add_reductions(moment, block(), kInFlight);
+    // Of the embeddings, of the head that shares them, and the sum of the two, for which autograd takes over one of
+    // them unless that is a product's transposed view.
+    const int64_t count = model_.head_shares_embeddings ? (is_narrow() ? 2 : 3) : 1;
+    moment.add("gradients of matrices", embeddings().largest_tensor * compute_, count);
+    add_reductions(moment, block(), in_flight_);
+    if (setup_.stage >= 2) moment.add_unwritten("gradients on their way", embeddings().numel * grad_);
+    return moment;
+  }
+
+  Moment embeddings_reduction() const {
+    Moment moment(setup_.on_cpu);
+    add_gathered(moment, embeddings());
+    moment.add("gradients of matrices", embeddings().largest_tensor * compute_, model_.head_shares_embeddings ? 2 : 1);
+    add_reductions(moment, block(), in_flight_);
     add_reductions(moment, embeddings(), 1);
     return moment;
   }
@@ -218,6 +242,7 @@ class StepModel {
   int64_t compute_;
   int64_t grad_;
   int64_t tokens_;
+  int64_t in_flight_;
 };
 
 Place place_of(OffloadTo offload, const TrainingSetup& setup) {
@@ -225,18 +250,7 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
   return offload == OffloadTo::kCpu && !setup.on_cpu ? Place::kHost : Place::kDevice;
 }
 
-// Elements of the first units, of as many as it takes to hold `share` of the model's: zero/ offloads whole units.
-int64_t numel_of_first_units(const ModelCensus& model, double share) {
-  const double wanted = share * static_cast<double>(model.params);
-  int64_t numel = 0;
-  for (const UnitCensus& unit : model.units) {
-    if (static_cast<double>(numel) >= wanted) break;
-    numel += unit.numel;
-  }
-  return numel;
-}
-
-// What stays between steps, and the staging without which an offload cannot work.
+// What stays between steps, and the buffers of what is offloaded to NVMe, which once they are made stay too.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
   const int64_t slice = divide_up(model.params, setup.ranks);
   const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? slice : model.params;
@@ -245,44 +259,33 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
   const int64_t master = setup.dtypes.compute == setup.dtypes.master ? 0 : bytes_of(setup.dtypes.master);
   const int64_t state = setup.state_tensors * bytes_of(setup.dtypes.state);
   const Place host = setup.on_cpu ? Place::kDevice : Place::kHost;
-  const auto add = [&](const char* what, Place place, int64_t bytes) {
-    if (bytes > 0) terms.push_back({what, place, bytes, /*certain=*/true});
+  const OffloadTraffic traffic = offload_traffic(model, setup);
+  const auto add = [&](const char* what, Place place, int64_t bytes, bool certain = true) {
+    if (bytes > 0) terms.push_back({what, place, bytes, certain});
+  };
+  const auto add_optimizers = [&](const char* what, int64_t numel, int64_t bytes_each) {
+    add(what, place_of(setup.optimizer, setup), traffic.optimizer_numel * bytes_each);
+    add(what, Place::kDevice, (numel - traffic.optimizer_numel) * bytes_each);
   };
 
   if (setup.stage == 3) {
-    const int64_t in_memory = setup.params == OffloadTo::kNvme ? std::min(setup.max_in_cpu, slice) : slice;
     const Place place = setup.params == OffloadTo::kNone ? Place::kDevice : host;
-    add("parameters", place, in_memory * compute);
-    add("parameters", Place::kNvme, (slice - in_memory) * compute);
-    if (in_memory < slice) {
-      const int64_t shard = divide_up(model.largest_block().numel, setup.ranks);
-      terms.push_back({"parameters on their way from NVMe", host,
-                       std::min(setup.param_buffers * shard, slice - in_memory) * compute, /*certain=*/false});
-    }
+    add("parameters", place, (slice - traffic.params_numel) * compute);
+    add("parameters", Place::kNvme, traffic.params_numel * compute);
   } else {
     add("parameters", Place::kDevice, model.params * compute);
   }
-  const Place optimizer = setup.stage >= 1 ? place_of(setup.optimizer, setup) : Place::kDevice;
-  const int64_t offloaded =
-      optimizer == Place::kDevice ? 0 : divide_up(numel_of_first_units(model, setup.optimizer_ratio), setup.ranks);
-  const auto add_offloaded = [&](const char* what, int64_t numel, int64_t bytes_each) {
-    add(what, optimizer, offloaded * bytes_each);
-    add(what, Place::kDevice, (numel - offloaded) * bytes_each);
-  };
   if (setup.stage >= 2) {
-    add_offloaded("gradients", slice, grad);
+    add_optimizers("gradients", slice, grad);
   } else {
     add("gradients", Place::kDevice, model.params * grad);
   }
-  add_offloaded("master weights", owned, master);
-  add_offloaded("optimizer state", owned, state);
+  add_optimizers("master weights", owned, master);
+  add_optimizers("optimizer state", owned, state);
   if (setup.sign_errors && setup.ranks > 1) add("errors of compression", Place::kDevice, (model.params + slice) * 4);
-  if (optimizer == Place::kNvme && offloaded > 0) {
-    const int64_t unit = std::max(model.largest_block().numel, model.units.front().numel);
-    const int64_t tile = std::min({setup.sub_group_size, kLargestTile, divide_up(unit, setup.ranks)});
-    const int64_t tiles = 1 + (setup.pipeline_read ? 1 : 0) + (setup.pipeline_write ? 1 : 0);
-    add("tiles of the optimizer", host, tiles * tile * (master + state + grad));
-  }
+  add("tiles of the optimizer", host, traffic.tile_bytes);
+  add("gradients on their way to NVMe", host, traffic.gradient_bytes, /*certain=*/false);
+  add("parameters on their way from NVMe", host, traffic.param_bytes, /*certain=*/false);
 }
 
 }  // namespace
@@ -339,22 +342,24 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
                       .dtypes = config.dtypes,
                       .optimizer_ratio = config.zero.offload_optimizer.ratio,
                       .sub_group_size = config.zero.sub_group_size,
+                      .pipeline_read = config.zero.offload_optimizer.pipeline_read,
+                      .pipeline_write = config.zero.offload_optimizer.pipeline_write,
+                      .optimizer_buffers = config.zero.offload_optimizer.buffer_count,
+                      .param_buffers = std::max<int64_t>(1, config.zero.offload_param.buffer_count),
+                      .max_in_cpu = config.zero.offload_param.max_in_cpu,
                       .max_live_parameters = config.zero.max_live_parameters,
                       .max_reuse_distance = config.zero.max_reuse_distance,
                       .prefetch_bucket_size = config.zero.prefetch_bucket_size,
                       .wide_products = computes_16_bit_products_in_fp32()};
   if (config.optimizer) {
     const std::string& type = config.optimizer->type;
-    for (const StateTensors& row : kStateTensors) {
-      if (type != row.optimizer) continue;
-      setup.state_tensors = row.count + (type == "SGD" && config.optimizer->momentum != 0 ? 1 : 0);
-      setup.sign_errors = row.sign_errors;
+    for (const OptimizerTraits& traits : kOptimizers) {
+      if (type != traits.name) continue;
+      setup.state_tensors = traits.state_tensors + (type == "SGD" && config.optimizer->momentum != 0 ? 1 : 0);
+      setup.elementwise = traits.elementwise;
+      setup.sign_errors = traits.sign_errors;
     }
   }
-  setup.pipeline_read = config.value("zero_optimization.offload_optimizer.pipeline_read").get<bool>();
-  setup.pipeline_write = config.value("zero_optimization.offload_optimizer.pipeline_write").get<bool>();
-  setup.param_buffers = config.value("zero_optimization.offload_param.buffer_count").get<int64_t>();
-  setup.max_in_cpu = config.value("zero_optimization.offload_param.max_in_cpu").get<int64_t>();
   return setup;
 }
 

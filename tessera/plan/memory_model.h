@@ -40,20 +40,21 @@ struct TrainingSetup {
 
   config::Dtypes dtypes;
   int64_t state_tensors = 2;  // that the optimizer keeps for each weight
+  bool elementwise = true;    // the optimizer: false: its step takes whole units
   bool sign_errors = false;   // compressed communication keeps what rounding lost
 
   double optimizer_ratio = 1;              // of the elements, those whose optimizer state is offloaded
   int64_t sub_group_size = 1'000'000'000;  // elements; of an optimizer on NVMe, which moves in tiles
   bool pipeline_read = false;              // a tile more in memory
   bool pipeline_write = false;             // …
+  int64_t optimizer_buffers = 0;           // at least so many, each for one tensor of a tile
   int64_t param_buffers = 5;               // shards on their way from NVMe
+  int64_t max_in_cpu = 1'000'000'000;      // elements of an NVMe offload of parameters that stay in host memory
 
   // Stage 3, elements of whole units; zero/policy.h's Gathering.
   int64_t max_live_parameters = 1'000'000'000;
   int64_t max_reuse_distance = 1'000'000'000;
   int64_t prefetch_bucket_size = 50'000'000;
-
-  int64_t max_in_cpu = 1'000'000'000;  // elements of an NVMe offload of parameters that stay in host memory
 
   bool on_cpu = true;         // the device is this host
   bool wide_products = true;  // products of 16-bit matrices are computed in fp32: a CPU without AVX-512 (nn/layers.h)

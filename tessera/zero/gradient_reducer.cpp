@@ -125,7 +125,7 @@ void GradientReducer::start_reduction(size_t unit) {
   gradients.started = true;
   gradients.has_sum = true;
   in_flight_.push_back(std::move(reduction));
-  if (in_flight_.size() > (averaging.overlap ? kMaxInFlight : 0)) finish_oldest();
+  if (in_flight_.size() > (averaging.overlap && world_.size() > 1 ? kMaxInFlight : 0)) finish_oldest();
 }
 
 void GradientReducer::finish_oldest() {
@@ -144,7 +144,8 @@ void GradientReducer::finish_oldest() {
 void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
   if (reduction.adds) finish_leaving();  // what is added to may be among them
   if (leaving_.size() == static_cast<size_t>(kMaxLeaving)) finish_oldest_leaving();
-  Leaving leaving{.home = units_[unit]->grad(), .buffer = leaving_buffers_.take(), .transfer = 0};
+  const StateTensor& home = units_[unit]->grad();
+  Leaving leaving{.home = home, .buffer = leaving_buffers_.take(static_cast<size_t>(home.bytes())), .transfer = 0};
   const Range whole{0, leaving.home.numel()};
   at::Tensor sum = leaving.home.view_in(leaving.buffer, whole);
   if (reduction.adds) {

@@ -126,7 +126,7 @@ void Unit::start_fetch() {
 
 void Unit::fetch() {
   if (fetched_) return;
-  fetched_ = policy_.offload.fetches->take();
+  fetched_ = policy_.offload.fetches->take(static_cast<size_t>(compute_.bytes()));
   fetching_ = compute_.start_read({0, compute_.numel()}, *fetched_);
 }
 

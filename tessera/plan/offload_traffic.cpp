@@ -1,0 +1,120 @@
+#include "tessera/plan/offload_traffic.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+namespace tessera::plan {
+namespace {
+
+// As zero/state_tiles.cpp cuts units, elements.
+constexpr int64_t kLargestTile = 8 << 20;
+constexpr int64_t kTileAlign = 2048;
+constexpr int64_t kTensorsBesideState = 3;  // weight, gradient, compute weight
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct UnitSlice {
+  int64_t numel;
+  bool optimizer_leaves;
+  bool params_leave;
+};
+
+// Whole units leave: for the optimizer the first ones, of parameters all that max_in_cpu has no room for.
+std::vector<UnitSlice> slices_of(const ModelCensus& model, const TrainingSetup& setup) {
+  const bool offloads_optimizer = setup.stage >= 1 && setup.optimizer != OffloadTo::kNone;
+  const bool params_on_nvme = setup.stage == 3 && setup.params == OffloadTo::kNvme;
+  const double leaving = setup.optimizer_ratio * static_cast<double>(model.params);
+  int64_t before = 0, left_in_memory = setup.max_in_cpu;
+  std::vector<UnitSlice> slices;
+  for (const UnitCensus& unit : model.units) {
+    const int64_t numel = divide_up(unit.numel, setup.ranks);
+    left_in_memory -= numel;
+    slices.push_back({.numel = numel,
+                      .optimizer_leaves = offloads_optimizer && static_cast<double>(before) < leaving,
+                      .params_leave = params_on_nvme && left_in_memory < 0});
+    before += unit.numel;
+  }
+  return slices;
+}
+
+// What one element of a tile takes, bytes.
+struct TileElement {
+  int64_t optimizer = 0;
+  int64_t params = 0;
+};
+
+TileElement tile_element(const TrainingSetup& setup) {
+  TileElement element{.params = bytes_of(setup.dtypes.compute)};
+  if (setup.optimizer != OffloadTo::kNvme) return element;
+  element.optimizer = setup.state_tensors * bytes_of(setup.dtypes.state);
+  if (setup.dtypes.compute != setup.dtypes.master) element.optimizer += bytes_of(setup.dtypes.master);
+  if (setup.stage >= 2) element.optimizer += bytes_of(setup.dtypes.grad);
+  return element;
+}
+
+int64_t bytes_of_tiles(const std::vector<UnitSlice>& slices, const TrainingSetup& setup) {
+  const int64_t overlapped = 1 + (setup.pipeline_read ? 1 : 0) + (setup.pipeline_write ? 1 : 0);
+  const int64_t asked_for = setup.optimizer_buffers / (kTensorsBesideState + setup.state_tensors);
+  const int64_t largest = std::max(kTileAlign, std::min(setup.sub_group_size, kLargestTile) / kTileAlign * kTileAlign);
+  std::vector<TileElement> most(static_cast<size_t>(std::max(overlapped, asked_for)));  // elements of each slot
+  size_t tile = 0;
+  for (const UnitSlice& slice : slices) {
+    const bool is_cut = setup.elementwise && (slice.optimizer_leaves || slice.params_leave);
+    for (int64_t left = slice.numel; left > 0; ++tile) {
+      const int64_t numel = is_cut ? std::min(left, largest) : left;
+      TileElement& slot = most[tile % most.size()];
+      if (slice.optimizer_leaves) slot.optimizer = std::max(slot.optimizer, numel);
+      if (slice.params_leave) slot.params = std::max(slot.params, numel);
+      left -= numel;
+    }
+  }
+  const TileElement element = tile_element(setup);
+  int64_t bytes = 0;
+  for (const TileElement& slot : most) bytes += slot.optimizer * element.optimizer + slot.params * element.params;
+  return bytes;
+}
+
+// Backward reduces neighbours one after the other: while one is written the next is made.
+int64_t bytes_of_leaving_gradients(const std::vector<UnitSlice>& slices, const TrainingSetup& setup) {
+  if (setup.stage < 2 || setup.optimizer != OffloadTo::kNvme) return 0;
+  int64_t most = 0, last = 0;
+  for (const UnitSlice& slice : slices) {
+    if (!slice.optimizer_leaves) break;
+    most = std::max(most, last + slice.numel);
+    last = slice.numel;
+  }
+  return most * bytes_of(setup.dtypes.grad);
+}
+
+// The largest, and of the others, which are blocks, those that the prefetching has room and buffers for.
+int64_t bytes_of_fetched_params(const std::vector<UnitSlice>& slices, const TrainingSetup& setup) {
+  std::vector<int64_t> leaving;
+  for (const UnitSlice& slice : slices) {
+    if (slice.params_leave) leaving.push_back(slice.numel);
+  }
+  std::sort(leaving.begin(), leaving.end(), std::greater<>());
+  int64_t numel = 0, ahead = setup.prefetch_bucket_size;
+  for (size_t i = 0; i < std::min(leaving.size(), static_cast<size_t>(setup.param_buffers)); ++i) {
+    if (i > 0) ahead -= leaving[i] * setup.ranks;  // it counts whole units
+    if (ahead < 0) break;
+    numel += leaving[i];
+  }
+  return numel * bytes_of(setup.dtypes.compute);
+}
+
+}  // namespace
+
+OffloadTraffic offload_traffic(const ModelCensus& model, const TrainingSetup& setup) {
+  const std::vector<UnitSlice> slices = slices_of(model, setup);
+  OffloadTraffic traffic{.tile_bytes = bytes_of_tiles(slices, setup),
+                         .gradient_bytes = bytes_of_leaving_gradients(slices, setup),
+                         .param_bytes = bytes_of_fetched_params(slices, setup)};
+  for (const UnitSlice& slice : slices) {
+    if (slice.optimizer_leaves) traffic.optimizer_numel += slice.numel;
+    if (slice.params_leave) traffic.params_numel += slice.numel;
+  }
+  return traffic;
+}
+
+}  // namespace tessera::plan
