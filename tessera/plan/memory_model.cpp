@@ -307,19 +307,15 @@ MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup) {
   add_model_state(model, setup, need.terms);
 
   // At the peak the process holds the blocks of some moment that go back once they are freed, and as many others as any
-  // moment up to then had.
+  // moment has, because steps repeat.
   const std::vector<Moment> moments = StepModel(model, setup).moments();
-  size_t most_kept = 0, kept_at_peak = 0, peak = 0;
-  int64_t most = -1;
-  for (size_t i = 0; i < moments.size(); ++i) {
-    if (sum_of(moments[i].kept()) > sum_of(moments[most_kept].kept())) most_kept = i;
-    const int64_t held = sum_of(moments[most_kept].kept()) + sum_of(moments[i].returned());
-    if (held <= most) continue;
-    most = held;
-    peak = i;
-    kept_at_peak = most_kept;
-  }
-  for (const std::vector<MemoryTerm>* const terms : {&moments[kept_at_peak].kept(), &moments[peak].returned()}) {
+  const auto most = [&moments](const auto& terms_of) -> const std::vector<MemoryTerm>& {
+    const auto less = [&](const Moment& a, const Moment& b) { return sum_of(terms_of(a)) < sum_of(terms_of(b)); };
+    return terms_of(*std::max_element(moments.begin(), moments.end(), less));
+  };
+  const std::vector<MemoryTerm>& kept = most([](const Moment& moment) -> const auto& { return moment.kept(); });
+  const std::vector<MemoryTerm>& returned = most([](const Moment& moment) -> const auto& { return moment.returned(); });
+  for (const std::vector<MemoryTerm>* const terms : {&kept, &returned}) {
     for (MemoryTerm term : *terms) {
       term.certain = term.what == "gathered parameters";
       need.terms.push_back(std::move(term));

@@ -38,40 +38,40 @@ std::vector<UnitSlice> slices_of(const ModelCensus& model, const TrainingSetup& 
   return slices;
 }
 
-// What one element of a tile takes, bytes.
-struct TileElement {
+// Bytes of an element that a tile brings, for the optimizer's offload: master weight, state, gradient.
+int64_t optimizer_bytes_each(const TrainingSetup& setup) {
+  if (setup.optimizer != OffloadTo::kNvme) return 0;
+  int64_t bytes = setup.state_tensors * bytes_of(setup.dtypes.state);
+  if (setup.dtypes.compute != setup.dtypes.master) bytes += bytes_of(setup.dtypes.master);
+  if (setup.stage >= 2) bytes += bytes_of(setup.dtypes.grad);
+  return bytes;
+}
+
+// Elements for which the buffers of a slot have room, by what they hold.
+struct TileSlot {
   int64_t optimizer = 0;
   int64_t params = 0;
 };
-
-TileElement tile_element(const TrainingSetup& setup) {
-  TileElement element{.params = bytes_of(setup.dtypes.compute)};
-  if (setup.optimizer != OffloadTo::kNvme) return element;
-  element.optimizer = setup.state_tensors * bytes_of(setup.dtypes.state);
-  if (setup.dtypes.compute != setup.dtypes.master) element.optimizer += bytes_of(setup.dtypes.master);
-  if (setup.stage >= 2) element.optimizer += bytes_of(setup.dtypes.grad);
-  return element;
-}
 
 int64_t bytes_of_tiles(const std::vector<UnitSlice>& slices, const TrainingSetup& setup) {
   const int64_t overlapped = 1 + (setup.pipeline_read ? 1 : 0) + (setup.pipeline_write ? 1 : 0);
   const int64_t asked_for = setup.optimizer_buffers / (kTensorsBesideState + setup.state_tensors);
   const int64_t largest = std::max(kTileAlign, std::min(setup.sub_group_size, kLargestTile) / kTileAlign * kTileAlign);
-  std::vector<TileElement> most(static_cast<size_t>(std::max(overlapped, asked_for)));  // elements of each slot
+  std::vector<TileSlot> slots(static_cast<size_t>(std::max(overlapped, asked_for)));
   size_t tile = 0;
   for (const UnitSlice& slice : slices) {
     const bool is_cut = setup.elementwise && (slice.optimizer_leaves || slice.params_leave);
     for (int64_t left = slice.numel; left > 0; ++tile) {
       const int64_t numel = is_cut ? std::min(left, largest) : left;
-      TileElement& slot = most[tile % most.size()];
+      TileSlot& slot = slots[tile % slots.size()];
       if (slice.optimizer_leaves) slot.optimizer = std::max(slot.optimizer, numel);
       if (slice.params_leave) slot.params = std::max(slot.params, numel);
       left -= numel;
     }
   }
-  const TileElement element = tile_element(setup);
+  const int64_t optimizer_bytes = optimizer_bytes_each(setup), param_bytes = bytes_of(setup.dtypes.compute);
   int64_t bytes = 0;
-  for (const TileElement& slot : most) bytes += slot.optimizer * element.optimizer + slot.params * element.params;
+  for (const TileSlot& slot : slots) bytes += slot.optimizer * optimizer_bytes + slot.params * param_bytes;
   return bytes;
 }
 
