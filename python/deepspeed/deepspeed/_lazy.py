@@ -33,3 +33,17 @@ def lazy_attributes(package, home_of=None, alias_of=None):
         return value
 
     return get_attribute
+
+
+def borrowed_attributes(module, *others):
+    """Makes the `__getattr__` of a module that shows the names of other modules as its own."""
+
+    def get_attribute(name):
+        if not name.startswith("__"):
+            for other in others:
+                names = vars(importlib.import_module(other))
+                if name in names:
+                    return names[name]
+        raise _not_yet.missing_attribute(module, name)
+
+    return get_attribute
