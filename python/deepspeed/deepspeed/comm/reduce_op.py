@@ -1,0 +1,3 @@
+"""What a reduction does to the values of the ranks."""
+
+from torch.distributed import ReduceOp  # noqa: F401

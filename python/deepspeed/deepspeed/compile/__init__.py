@@ -1,0 +1,5 @@
+"""torch.compile's configuration."""
+
+from deepspeed._lazy import lazy_attributes
+
+__getattr__ = lazy_attributes(__name__)

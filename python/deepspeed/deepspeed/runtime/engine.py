@@ -1,0 +1,6 @@
+"""Placeholder."""
+
+
+class DeepSpeedEngine:
+    def deepspeed_io(self, *args, **kwargs):
+        raise NotImplementedError

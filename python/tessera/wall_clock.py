@@ -1,0 +1,62 @@
+"""Timers with names, and a counter of samples per second.
+
+A timer that is `synchronized` waits for the device before it reads the clock, so that it measures work and not launches.
+Times are in milliseconds. Not safe to use from several threads.
+"""
+
+import time
+
+
+class Stopwatch:
+    """start() and stop() as often as you like; elapsed() is the sum, mean() the mean of the recorded spans."""
+
+    def __init__(self, name, synchronize):
+        self.name_, self.started_ = name, False
+        self._synchronize, self._start, self._total, self._records = synchronize, 0.0, 0.0, []
+
+    def start(self):
+        assert not self.started_, f"timer {self.name_} runs already: stop() it first"
+        self._synchronize()
+        self._start, self.started_ = time.perf_counter(), True
+
+    def stop(self, reset=False, record=False):
+        assert self.started_, f"timer {self.name_} does not run: start() it first"
+        self._synchronize()
+        span = (time.perf_counter() - self._start) * 1e3
+        self._total = span if reset else self._total + span
+        self._records.append(span)
+        self.started_ = False
+
+    def reset(self):
+        self.started_, self._total, self._records = False, 0.0, []
+
+    def elapsed(self, reset=True):
+        """Milliseconds in all. A running timer is read, and runs on."""
+        running = self.started_
+        if running:
+            self.stop()
+        total = self._total
+        if reset:
+            self.reset()
+        if running:
+            self.start()
+        return total
+
+    def mean(self):
+        return sum(self._records) / len(self._records) if self._records else 0.0
+
+
+class SampleRate:
+    """Samples per second over the steps after the first `start_step`, whose set-up would spoil the average."""
+
+    def __init__(self, start_step):
+        self.start_step, self.samples, self.seconds, self.steps = start_step, 0, 0.0, 0
+
+    def add(self, samples, seconds):
+        self.steps += 1
+        if self.steps > self.start_step:
+            self.samples += samples
+            self.seconds += seconds
+
+    def average(self):
+        return self.samples / self.seconds if self.seconds > 0 else float("-inf")
