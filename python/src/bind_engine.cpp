@@ -226,6 +226,11 @@ void bind_engine(py::module_& module) {
              return zero::local_value(self.sharded_model(), place(at), state_of(self, which));
            },
            no_gil)
+      .def("assembled",
+           [](Engine& self, const Place& at, const at::Tensor& local) {
+             return zero::assembled(self.sharded_model(), place(at), local);
+           },
+           no_gil)
       .def("set_full_value",
            [](Engine& self, const Place& at, const std::string& which, const at::Tensor& value) {
              zero::set_full_value(self.sharded_model(), place(at), state_of(self, which), value);

@@ -34,7 +34,7 @@ class Engine(nn.Module):
         self.training_dataloader = None
         self.stage = config.stage
         self._resolved = config
-        self._torch_step = torch_step
+        self.torch_step = torch_step
         self._world = world
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
         self._micro_steps = 0
@@ -88,7 +88,7 @@ class Engine(nn.Module):
         self.core = _core.Engine(
             tree=tree, config=config, world=self._world,
             groups=[_hyperparameters(group) for group in groups], group_of=group_of,
-            torch_step=self._torch_step)
+            torch_step=self.torch_step)
         own = weakref.ref(self)
         for parameter, shape in shapes.values():
             zero.given_to_engine(parameter, own, self.core.place_of(parameter), shape)
@@ -129,6 +129,10 @@ class Engine(nn.Module):
         self.core.finish_saving()
         self._release()
         self.core = None
+
+    def name_of(self, parameter):
+        """The name under which the engine knows it."""
+        return self._names[id(parameter)]
 
     # ---- training
 
@@ -299,6 +303,13 @@ class Engine(nn.Module):
                 result[key] = tensor.detach().to("cpu", copy=True) if isinstance(tensor, torch.Tensor) else tensor
         return result
 
+    def load_state_dict_into_module(self, state, strict=True):
+        """Weights for the module from a state dict that every rank has; the master weights follow. Collective."""
+        with zero.GatheredParameters(self.module.parameters(), modifier_rank=0):
+            self.module.load_state_dict(state, strict=strict)
+        if self.stage < 3:
+            self.core.refresh_master()
+
     # ---- checkpoints
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
@@ -310,7 +321,7 @@ class Engine(nn.Module):
             kept["lr_scheduler"] = self.lr_scheduler.state_dict()
         if self.optimizer is not None:
             kept["optimizer"] = self.optimizer.state_dict()
-        own = {"torch_optimizer": as_tensor(self._torch_step.state())} if self._torch_step is not None else {}
+        own = {"torch_optimizer": as_tensor(self.torch_step.state())} if self.torch_step is not None else {}
         self.core.save_checkpoint(
             folder=str(save_dir), tag="" if tag is None else str(tag), client_state={"python": encode(kept)},
             rank_tensors=own, latest=save_latest, exclude_frozen=exclude_frozen_parameters)
@@ -339,10 +350,10 @@ class Engine(nn.Module):
         return path, kept["client"]
 
     def _load_torch_optimizer(self, own):
-        if self._torch_step is None:
+        if self.torch_step is None:
             return
         if "torch_optimizer" in own:
-            self._torch_step.load_state(from_tensor(own["torch_optimizer"]))
+            self.torch_step.load_state(from_tensor(own["torch_optimizer"]))
         else:
             logger.warning("the checkpoint was made by another number of ranks: the state of %s begins anew",
                            type(self.basic_optimizer).__name__)

@@ -90,15 +90,19 @@ class DeepSpeedCPUAdam(NativeOptimizer):
                          {"bias_correction": bool(bias_correction), **_needs_adam_w(adamw_mode)})
 
 
-class Adagrad(NativeOptimizer):
+class DeepSpeedCPUAdagrad(NativeOptimizer):
     def __init__(self, model_params, lr=1e-2, eps=1e-10, weight_decay=0, amsgrad=False, fp32_optimizer_states=True):
         _refuse_amsgrad(amsgrad)
         super().__init__("Adagrad", model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
 
 
-class Lion(NativeOptimizer):
+class FusedLion(NativeOptimizer):
     def __init__(self, model_params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0, fp32_optimizer_states=True):
         super().__init__("Lion", model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+
+class DeepSpeedCPULion(FusedLion):
+    pass
 
 
 class FusedLamb(NativeOptimizer):
@@ -175,8 +179,8 @@ def _compressed(type_name):
 
 
 _BY_TYPE = {
-    "adam": _adam("adam"), "adamw": _adam("adamw"), "adagrad": _plain(Adagrad), "lamb": _plain(FusedLamb),
-    "lion": _plain(Lion), "muon": _plain(Muon), "onebitadam": _compressed("OneBitAdam"),
+    "adam": _adam("adam"), "adamw": _adam("adamw"), "adagrad": _plain(DeepSpeedCPUAdagrad), "lamb": _plain(FusedLamb),
+    "lion": _plain(FusedLion), "muon": _plain(Muon), "onebitadam": _compressed("OneBitAdam"),
     "onebitlamb": _compressed("OneBitLamb"), "zerooneadam": _compressed("ZeroOneAdam"),
 }
 
@@ -244,6 +248,20 @@ class TorchStep:
         self.optimizer.step()
         for part in self._parts.values():
             part.grad = None
+
+    def _parts_of(self, name):
+        return [(first, part) for (owner, first), part in self._parts.items() if owner == name]
+
+    def local_state(self, name, key):
+        """Of the parameter's part on this rank, flat; empty where it owns none."""
+        for _, part in self._parts_of(name):
+            return self.optimizer.state[part][key].detach().float().flatten()
+        return torch.empty(0)
+
+    def set_state(self, name, key, whole):
+        for first, part in self._parts_of(name):
+            own = self.optimizer.state[part][key]
+            own.copy_(whole.flatten()[first:first + part.numel()].view_as(own))
 
     def state(self):
         keys = {part: key for key, part in self._parts.items()}

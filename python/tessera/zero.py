@@ -45,7 +45,7 @@ class ZeroParameter(nn.Parameter):
         """This rank's part, flat: a copy where an engine holds the parameter."""
         if self.tessera_piece is not None:
             return self.tessera_piece.piece
-        engine, place = _engine_of(self)
+        engine, place = engine_of(self)
         return engine.core.local_value(place, "weight") if engine is not None else None
 
     def all_gather(self, param_list=None, **_):
@@ -94,7 +94,8 @@ def taken_from_engine(parameter, piece):
         parameter.tessera_piece = piece
 
 
-def _engine_of(parameter):
+def engine_of(parameter):
+    """The engine that trains the parameter and its (unit, number) there; (None, None) if none does."""
     engine, place = getattr(parameter, "tessera_place", (lambda: None, None))
     return engine(), place
 
@@ -107,7 +108,7 @@ class _Gathering:
         for parameter in params:
             if not is_partitioned(parameter):
                 continue
-            engine, place = _engine_of(parameter)
+            engine, place = engine_of(parameter)
             if engine is not None and engine.core is not None:
                 units = self.units.setdefault(engine, [])
                 if place[0] not in units:
@@ -161,7 +162,7 @@ def register_external_parameter(module, parameter):
         raise RuntimeError("register_external_parameter takes a torch.nn.Module and a torch.nn.Parameter")
     external = module.__dict__.setdefault("_external_params", {})
     external[getattr(parameter, "ds_id", id(parameter))] = parameter
-    engine, place = _engine_of(parameter)
+    engine, place = engine_of(parameter)
     if engine is not None:
         engine.uses_external(module, place)
 

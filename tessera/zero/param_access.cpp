@@ -60,18 +60,23 @@ at::Tensor local_value(ShardedModel& model, ShardedModel::ParamPlace place, Stat
   const at::NoGradGuard no_grad;
   const Unit& unit = *model.units()[place.unit];
   const auto segment = segment_of(unit.layout(), unit.owned(), place.param);
-  if (!segment) return at::empty({0}, at::kFloat);
+  const bool keeps_dtype = which.kind == StateOfParam::Kind::kGrad;
+  const at::ScalarType dtype = keeps_dtype ? unit.grad().dtype() : at::kFloat;
+  if (!segment) return at::empty({0}, dtype);
   const at::Tensor owned = owned_tensor(model, place.unit, which);
-  return owned.narrow(0, segment->offset - unit.owned().begin, segment->numel).to(at::kFloat, false, /*copy=*/true);
+  return owned.narrow(0, segment->offset - unit.owned().begin, segment->numel).to(dtype, false, /*copy=*/true);
 }
 
 at::Tensor full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which) {
+  return assembled(model, place, local_value(model, place, which));
+}
+
+at::Tensor assembled(ShardedModel& model, ShardedModel::ParamPlace place, const at::Tensor& mine) {
   const at::NoGradGuard no_grad;
   const Unit& unit = *model.units()[place.unit];
   const Placement& param = unit.layout().params()[place.param];
-  const at::Tensor mine = local_value(model, place, which);
   if (unit.owned().numel() == unit.layout().numel()) return mine.view(param.shape);
-  const at::Tensor full = at::empty({param.numel}, at::kFloat);
+  const at::Tensor full = at::empty({param.numel}, mine.options());
   std::vector<comm::Collective> arriving;
   for (int rank = 0; rank < model.world().size(); ++rank) {
     const auto segment = segment_of(unit.layout(), unit.layout().slice(rank), place.param);

@@ -2,8 +2,9 @@
 // what it keeps for each of them, and the mean gradient (between the boundary's backward and the step, still multiplied
 // by the loss scale).
 //
-// Full values: fp32, the parameter's shape, the same on every rank; collective where the state is sharded. Local values:
-// this rank's part of the flattened parameter, fp32, empty where it owns none of it.
+// Full values have the parameter's shape and are the same on every rank; collective where the state is sharded. Local
+// values: this rank's part of the flattened parameter, empty where it owns none of it. Copies: weights and states in
+// fp32, gradients in the dtype in which they add up.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +20,9 @@ struct StateOfParam {
 
 at::Tensor full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which);
 at::Tensor local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which);
+
+// The full value of which every rank has its local one.
+at::Tensor assembled(ShardedModel& model, ShardedModel::ParamPlace place, const at::Tensor& local);
 
 // `value`: on every rank the same. New weights are published: the parameter itself changes as well.
 void set_full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value);
