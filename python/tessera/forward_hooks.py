@@ -1,5 +1,5 @@
 """Stage 3 from Python: module hooks that tell the engine when a forward begins and ends, and parameters that are gathered
-when a module reads another one's.
+when a module reads another one's, or is given one by it.
 
 The hooks do nothing but call the engine's before_forward and after_forward; everything in backward is done by hooks that
 the engine itself puts on the outputs.
@@ -8,6 +8,7 @@ the engine itself puts on the outputs.
 import weakref
 
 import torch
+from torch import nn
 
 from tessera.nested_tensors import tensors_in
 
@@ -76,7 +77,11 @@ class ForwardHooks:
             if core is None or not entered:
                 return
             entered.pop()
-            core.after_forward(number, list(tensors_in(output)) if torch.is_grad_enabled() else [])
+            outputs = list(tensors_in(output))
+            core.after_forward(number, outputs if torch.is_grad_enabled() else [])
+            for tensor in outputs:
+                if isinstance(tensor, nn.Parameter):  # the module around this one uses it
+                    gather_for_running_module(core, tensor)
 
         return before, after
 

@@ -2,12 +2,15 @@
 
 import os
 import stat
+import weakref
 
 import torch
 
 import tessera
 from deepspeed import comm as dist
+from deepspeed.runtime.optimizer_classes import class_for
 from deepspeed.utils import groups
+from tessera.optimizers import NativeOptimizer
 
 _RECOVERY_SCRIPT = "zero_to_fp32.py"
 _RECOVERY_TEXT = '''#!/usr/bin/env python
@@ -21,6 +24,10 @@ if __name__ == "__main__":
 
 
 class DeepSpeedEngine(tessera.Engine):
+    def _wrapped(self, optimizer):
+        cls = class_for(self.stage, *self.get_data_types(), fused=isinstance(optimizer, NativeOptimizer))
+        return optimizer if cls is None else cls(weakref.ref(self), optimizer)
+
     # ---- where it runs
 
     @property
