@@ -43,6 +43,7 @@ struct SaveOptions {
   bool in_background = false;    // return once the state is copied; not where host memory is too short for a copy
   bool trainable_only = false;   // leave frozen parameters out
   bool optimizer_states = true;  // false: the weights alone
+  bool sets_latest = true;       // false: `latest` goes on naming the one before
   bool node_local = false;       // each host writes to its own disk: its first rank makes the folder there
   TagValidation tag_validation = TagValidation::kWarn;
   Retention retention = {};

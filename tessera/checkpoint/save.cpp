@@ -132,6 +132,7 @@ struct Saver::Job {
   std::string tag;
   bool leads = false;      // makes and publishes the folder
   bool reports = false;    // says so
+  bool sets_latest = true;
   std::string shard;       // this rank's file
   Manifest manifest;       // where leads
   ShardPlan plan;          // in the foreground
@@ -207,7 +208,7 @@ void Saver::run(Job& job) {
       fault_point();
       storage::publish(final_folder);
       fault_point();
-      storage::write_file_atomically(job.folder / "latest", job.tag + "\n");
+      if (job.sets_latest) storage::write_file_atomically(job.folder / "latest", job.tag + "\n");
       fault_point();
       if (job.reports) log_info("saved {} ({})", final_folder.string(), format_bytes(bytes));
       prune(job.folder, job.retention);
@@ -257,6 +258,7 @@ std::string Saver::save(const SaveInput& given) {
   job.shard = shard_name(world_.rank(), world_.size());
   job.manifest = plan_manifest(input);
   job.retention = input.options.retention;
+  job.sets_latest = input.options.sets_latest;
   job.plan = std::move(plan);
   if (job.reports && !said_sizes_) log_info("a checkpoint takes {}", describe_sizes(input));
   said_sizes_ = true;

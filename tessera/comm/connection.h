@@ -18,6 +18,11 @@ struct Communicator::Connection {
   int64_t bytes_sent = 0;
 };
 
+// Joins the run over a store that others use as well (torch.distributed's). Collective. `name`, the same on every rank,
+// keeps communicators on one store apart. Errors: see init_distributed.
+std::shared_ptr<Communicator> connect(const World& world, c10::intrusive_ptr<c10d::Store> store,
+                                      const std::string& name, const InitOptions& options = {});
+
 // A connection to the store that only one channel uses.
 struct Communicator::OwnStore {
   c10::intrusive_ptr<c10d::Store> store;

@@ -73,8 +73,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds time
   options.timeout = timeout;
   const std::string place = fmt::format("{}:{}", world.master_addr, world.master_port);
   try {
-    return c10::make_intrusive<c10d::PrefixStore>("tessera",
-                                                  c10::make_intrusive<c10d::TCPStore>(world.master_addr, options));
+    return c10::make_intrusive<c10d::TCPStore>(world.master_addr, options);
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const bool taken = text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
@@ -149,11 +148,17 @@ std::shared_ptr<Communicator> init_distributed(const InitOptions& options) {
 std::shared_ptr<Communicator> init_distributed(const World& world, const InitOptions& options) {
   set_log_rank(world.rank, world.size);
   if (world.size == 1) return Communicator::alone();
+  return connect(world, open_store(world, timeout_of(options)), "tessera", options);
+}
+
+std::shared_ptr<Communicator> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared,
+                                      const std::string& name, const InitOptions& options) {
+  if (world.size == 1) return Communicator::alone();
   const milliseconds timeout = timeout_of(options);
-  auto store = open_store(world, timeout);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(shared));
   wait_for_everybody(*store, world, timeout);
   auto backend = backends().find("gloo", "init_distributed").make({store, world, timeout});
-  log_debug("joined a world of {} through {}:{}", world.size, world.master_addr, world.master_port);
+  log_debug("joined a world of {} as '{}'", world.size, name);
   std::shared_ptr<Communicator::Connection> connection(
       new Communicator::Connection{backend, store, timeout, WaitBoard(store, world.rank, world.size)});
   return std::make_shared<Communicator>(world, std::move(connection));

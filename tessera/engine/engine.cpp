@@ -23,6 +23,10 @@ config::DsConfig load_config_for(const std::string& path, const InitializeOption
 
 namespace {
 
+// Names of a rank's own tensors in a checkpoint; those that the engine's user gave follow the prefix.
+const std::string kRandomState = "random_state";
+const std::string kClientPrefix = "client/";
+
 std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfig& config) {
   const config::ActivationCheckpointing& options = config.activation_checkpointing;
   std::shared_ptr<nn::ActivationFile> file;
@@ -75,6 +79,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   saver_ = std::make_unique<checkpoint::Saver>(*world_);
   if (config_.scheduler) first_schedule_step_ = config_.scheduler->params.value("last_batch_iteration", -1) + 1;
   apply_schedule();
+  sharded_->set_unannounced_backward({.begins = [this] { begin_backward(); }, .ends = [this] { finish_backward(); }});
 }
 
 ModuleEngine::ModuleEngine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
@@ -114,21 +119,45 @@ bool Engine::is_gradient_accumulation_boundary() const {
   return (micro_steps_ + 1) % config_.batch.accumulation == 0;
 }
 
-void Engine::backward(const at::Tensor& loss) {
+void Engine::begin_backward() {
+  sharded_->begin_backward();
+  sharded_->reducer().set_boundary(is_gradient_accumulation_boundary());
+  sharded_->reducer().set_keeps_own(optimizer_->takes_own_gradients(applied_steps() + 1));
+}
+
+void Engine::finish_backward() {
+  sharded_->finish_backward();
+  gradients_pending_ = true;
+}
+
+at::Tensor Engine::scale(const at::Tensor& loss) const {
+  const at::Tensor wide = config_.loss_scaling.enabled ? loss.to(at::kFloat) : loss;  // fp16 could not hold the result
+  return scaler_.scale() == 1 ? wide : wide * scaler_.scale();
+}
+
+void Engine::abandon_pass() {
+  sharded_->abandon_pass();
+  gradients_pending_ = false;
+}
+
+void Engine::zero_grad() {
+  sharded_->reducer().clear();
+  gradients_pending_ = false;
+}
+
+at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
     throw Error(ErrorKind::kUsage,
                 {"backward() needs a loss of one element that depends on the parameters", "Engine::backward",
                  "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
   }
-  sharded_->reducer().set_boundary(is_gradient_accumulation_boundary());
-  sharded_->reducer().set_keeps_own(optimizer_->takes_own_gradients(applied_steps() + 1));
-  at::Tensor scaled = loss;
-  if (config_.loss_scaling.enabled) scaled = scaled.to(at::kFloat);  // the scaled loss would not fit into fp16
-  if (config_.batch.accumulation != 1) scaled = scaled / config_.batch.accumulation;
-  if (scaler_.scale() != 1) scaled = scaled * scaler_.scale();
-  scaled.backward();
-  sharded_->finish_backward();
-  gradients_pending_ = true;
+  begin_backward();
+  const bool divides = options.divides_by_accumulation && config_.batch.accumulation != 1;
+  const at::Tensor wide = config_.loss_scaling.enabled ? loss.to(at::kFloat) : loss;
+  const at::Tensor divided = divides ? wide / config_.batch.accumulation : wide;
+  scale(divided).backward({}, options.retain_graph);
+  finish_backward();
+  return divided;
 }
 
 void Engine::step() {
@@ -226,7 +255,8 @@ checkpoint::SaveOptions Engine::save_options() const {
 }
 
 std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
-                                    const nlohmann::json& client_state, const checkpoint::SaveOptions& options) {
+                                    const nlohmann::json& client_state, const checkpoint::SaveOptions& options,
+                                    const std::map<std::string, at::Tensor>& rank_tensors) {
   if (gradients_pending_ || micro_steps_ % config_.batch.accumulation != 0) {
     if (!boundary_override_) {
       throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of a gradient accumulation would lose gradients",
@@ -235,7 +265,8 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
   }
   finish_update();
   std::map<std::string, at::Tensor> own = zero::rank_state(*sharded_, *optimizer_);
-  own["random_state"] = engine::random_state();
+  own[kRandomState] = engine::random_state();
+  for (const auto& [name, tensor] : rank_tensors) own[kClientPrefix + name] = tensor;
   return saver_->save({.folder = folder,
                        .tag = tag.empty() ? fmt::format("global_step{}", global_steps_) : tag,
                        .model = *sharded_,
@@ -273,13 +304,17 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
     zero::restore_rank_state(*sharded_, *optimizer_, loaded->rank_tensors);
   }
   zero::publish_parameters(*sharded_);
-  if (options.weights_only) return LoadedCheckpoint{loaded->path, loaded->client_state};
+  LoadedCheckpoint result{loaded->path, loaded->client_state};
+  if (options.weights_only) return result;
+  for (const auto& [name, tensor] : loaded->rank_tensors) {
+    if (name.starts_with(kClientPrefix)) result.rank_tensors[name.substr(kClientPrefix.size())] = tensor;
+  }
   micro_steps_ = loaded->engine_state.at("micro_steps");
   global_steps_ = loaded->engine_state.at("global_steps");
   global_samples_ = loaded->engine_state.at("global_samples");
   skipped_steps_ = loaded->engine_state.at("skipped_steps");
   scaler_.set_state(loaded->engine_state.at("loss_scaler"));
-  const auto random = loaded->rank_tensors.find("random_state");
+  const auto random = loaded->rank_tensors.find(kRandomState);
   if (random != loaded->rank_tensors.end()) {
     engine::set_random_state(random->second);
   } else if (world_->rank() == 0 && options.optimizer_states) {
@@ -288,7 +323,7 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
   schedule_begins_after_ =
       options.schedule ? int64_t{loaded->engine_state.value("schedule_begins_after", 0)} : applied_steps();
   apply_schedule();
-  return LoadedCheckpoint{loaded->path, loaded->client_state};
+  return result;
 }
 
 }  // namespace tessera

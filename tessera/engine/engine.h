@@ -22,6 +22,7 @@
 #include <torch/nn/module.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -59,11 +60,23 @@ struct InitializeOptions {
   // An optimizer of your own instead of the one that the configuration names, and its hyperparameters.
   std::shared_ptr<const optim::Optimizer> optimizer;
   optim::ParamGroup param_group = {};
+
+  // Parameter groups of your own, for either optimizer, and which of them a parameter belongs to. A parameter without
+  // one is not trained. Empty: one group with decay and one without.
+  std::vector<optim::ParamGroup> param_groups = {};
+  std::function<std::optional<size_t>(const std::string& name)> group_of;
+};
+
+struct BackwardOptions {
+  bool divides_by_accumulation = true;  // the loss by gradient_accumulation_steps, as DeepSpeed does
+  bool retain_graph = false;
 };
 
 struct LoadedCheckpoint {
   std::string path;
   nlohmann::json client_state;
+  std::map<std::string, at::Tensor> rank_tensors = {};  // what this rank gave to save_checkpoint; empty at another
+                                                        // number of ranks
 };
 
 // Whatever the model is made of: who runs it announces each module's forward. initialize() makes a ModelEngine, which
@@ -77,9 +90,17 @@ class Engine {
   void before_forward(size_t module, const std::vector<at::Tensor>& inputs);
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs);
 
-  // Loss: a scalar. Divides by gradient_accumulation_steps, as DeepSpeed does, multiplies by the loss scale, and
-  // reduces the gradients.
-  void backward(const at::Tensor& loss);
+  // Loss: a scalar. Multiplies it by the loss scale, and reduces the gradients. Returns it divided as the options say,
+  // without the loss scale. Instead of this, a program may call backward on scale(loss) by itself.
+  at::Tensor backward(const at::Tensor& loss, const BackwardOptions& options = {});
+  at::Tensor scale(const at::Tensor& loss) const;
+
+  // After an exception in a forward or backward: the engine can go on with the next forward. Gradients that were
+  // accumulated are forgotten.
+  void abandon_pass();
+
+  // Forgets the gradients since the last step.
+  void zero_grad();
 
   // Counts a micro step; at the accumulation's boundary unscales, clips, updates and publishes. A step whose gradients
   // are not finite is skipped, on every rank; an error when the loss scale has no lower value left to try.
@@ -91,7 +112,10 @@ class Engine {
 
   bool is_gradient_accumulation_boundary() const;
   // Takes the boundary out of the engine's counting: call before backward of each micro step.
-  void set_gradient_accumulation_boundary(bool boundary) { boundary_override_ = boundary; }
+  void set_gradient_accumulation_boundary(std::optional<bool> boundary) { boundary_override_ = boundary; }
+
+  // From the next micro step on; between two accumulations.
+  void set_batch(const config::BatchSizes& batch) { config_.batch = batch; }
 
   // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/checkpoint.h. A save in the
   // background that fails is a checkpoint::SaveFailed from the end of a later step(), which has done its work by then,
@@ -100,8 +124,10 @@ class Engine {
                               const nlohmann::json& client_state = nlohmann::json::object()) {
     return save_checkpoint(folder, tag, client_state, save_options());
   }
+  // `rank_tensors`: of this rank alone.
   std::string save_checkpoint(const std::string& folder, const std::string& tag, const nlohmann::json& client_state,
-                              const checkpoint::SaveOptions& options);
+                              const checkpoint::SaveOptions& options,
+                              const std::map<std::string, at::Tensor>& rank_tensors = {});
   void finish_saving() { saver_->finish(); }
 
   // The weights alone, in the dtype of training, in <folder>/<file>; see checkpoint/save_16bit.h. Collective. False,
@@ -126,6 +152,9 @@ class Engine {
   int64_t skipped_steps() const { return skipped_steps_; }
   int64_t applied_steps() const { return global_steps_ - skipped_steps_; }
   int64_t micro_steps() const { return micro_steps_; }
+  bool gradients_pending() const { return gradients_pending_; }
+  std::vector<optim::ParamGroup>& param_groups() { return groups_; }  // a schedule of the configuration overwrites lr
+  const optim::Optimizer& optimizer() const { return *optimizer_; }
   const config::DsConfig& config() const { return config_; }
   comm::Communicator& world() { return *world_; }
   // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
@@ -152,6 +181,8 @@ class Engine {
   std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
 
  private:
+  void begin_backward();
+  void finish_backward();
   zero::StepResult update(const zero::StepInput& input);
   void apply_schedule();
   void count_skipped_step(const zero::StepResult& result);

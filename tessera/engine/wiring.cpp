@@ -74,6 +74,16 @@ void check_parameters(const ModelTree& tree, bool has_fill) {
 // Parameter groups, and to which of them each parameter belongs.
 std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::DsConfig& config,
                                                 const InitializeOptions& options) {
+  if (!options.param_groups.empty()) {
+    for (zero::ModuleParams& module : tree.modules) {
+      for (zero::NamedParam& param : module.params) {
+        const std::optional<size_t> group = options.group_of(param.name);
+        param.trains = group.has_value();
+        param.group = group.value_or(0);
+      }
+    }
+    return options.param_groups;
+  }
   const config::OptimizerOptions none;
   const config::OptimizerOptions& named = options.optimizer ? none : *config.optimizer;
   for (zero::ModuleParams& module : tree.modules) {
@@ -103,6 +113,18 @@ void keep_whole(zero::Policy& policy, int rank) {
     log_info("compressed communication keeps weights and optimizer state whole: stage 1 takes the memory of stage 0");
   }
   policy.shard_optimizer = false;
+}
+
+void check_whole_model(const zero::Policy& policy) {
+  if (policy.offload.optimizer || policy.offload.parameters) {
+    throw Error(ErrorKind::kConfig,
+                {"an optimizer that updates the whole model at once needs its state in memory", "initialize",
+                 "offload to cpu instead of nvme, or choose an optimizer that the configuration can name"});
+  }
+  if (policy.master_dtype != at::kFloat) {
+    throw Error(ErrorKind::kConfig, {"an optimizer of your own updates fp32 weights", "initialize",
+                                     "leave out bf16_master_weights_and_grads and fp16_master_weights_and_grads"});
+  }
 }
 
 void cast_buffers(std::vector<at::Tensor>& buffers, at::ScalarType dtype) {
@@ -149,6 +171,7 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
                                    .numbers = wiring.optimizer->number_names().size(),
                                    .sign_errors = wiring.optimizer->averages_by_signs()};
   if (needs.sign_errors) keep_whole(policy, world->rank());
+  if (wiring.optimizer->takes_whole_model()) check_whole_model(policy);
   wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, std::move(world), options.fill);
   return wiring;
 }

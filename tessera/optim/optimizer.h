@@ -93,6 +93,10 @@ class Optimizer {
   // be given any part of a unit, without peers. What rests on disk then comes in by parts.
   virtual bool elementwise() const { return false; }
 
+  // True: update() wants the slices of all units in one call. Its params are then those of the whole model; weights,
+  // gradients and state must be fp32 and in memory, and there are no peers.
+  virtual bool takes_whole_model() const { return false; }
+
   // True: the optimizer is one of those that communicate compressed tensors. Weights and states are then whole on every
   // rank, and the three functions below hold.
   virtual bool averages_by_signs() const { return false; }

@@ -194,6 +194,17 @@ void GradientReducer::finish_backward() {
     while (!in_flight_.empty()) finish_oldest();
     finish_leaving();
   }
+  end_backward();
+}
+
+void GradientReducer::abandon() {
+  while (!in_flight_.empty()) finish_oldest();
+  finish_leaving();
+  end_backward();
+  clear();
+}
+
+void GradientReducer::end_backward() {
   next_to_start_ = 0;
   for (UnitGradients& gradients : gradients_) {
     std::fill(gradients.arrived.begin(), gradients.arrived.end(), false);

@@ -61,6 +61,9 @@ class GradientReducer {
   // Which parameters had a gradient on this rank since the last clear().
   const std::vector<bool>& used(size_t unit) const { return gradients_[unit].used; }
 
+  // In the middle of a backward: waits for the reductions that were started, and forgets all gradients.
+  void abandon();
+
   // Forgets all gradients: the next one of each parameter overwrites.
   void clear();
 
@@ -100,6 +103,7 @@ class GradientReducer {
   void start_leaving(size_t unit, const Reduction& reduction);
   void finish_oldest_leaving();
   void finish_leaving();
+  void end_backward();
 
   std::vector<Unit*> units_;
   Policy policy_;

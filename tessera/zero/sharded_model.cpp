@@ -1,6 +1,7 @@
 #include "tessera/zero/sharded_model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -37,8 +38,8 @@ int64_t trainable_numel(const std::vector<ModuleParams>& modules) {
   int64_t numel = 0;
   for (const ModuleParams& module : modules) {
     for (const NamedParam& param : module.params) {
-      const bool counts = param.tensor.requires_grad() && seen.insert(param.tensor.unsafeGetTensorImpl()).second;
-      if (counts) numel += param.tensor.numel();
+      const bool counts = param.trainable() && seen.insert(param.tensor.unsafeGetTensorImpl()).second;
+      if (counts) numel += param.numel();
     }
   }
   return numel;
@@ -85,7 +86,7 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParam
     for (const bool trainable : {true, false}) {
       std::vector<NamedParam> own;
       for (const NamedParam& param : module.params) {
-        if (param.tensor.requires_grad() != trainable) continue;
+        if (param.trainable() != trainable) continue;
         const auto [owner, is_new] = owners.try_emplace(param.tensor.unsafeGetTensorImpl(), units_.size(), param.name);
         if (is_new) {
           own.push_back(param);
@@ -99,11 +100,14 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParam
       const std::string name = trainable ? module.name : module.name + " (frozen)";
       Policy policy = policy_;
       int64_t numel = 0;
-      for (const NamedParam& param : own) numel += param.tensor.numel();
+      for (const NamedParam& param : own) numel += param.numel();
       stays_in_memory -= numel / world_->size();
       if (stays_in_memory >= 0) policy.offload.parameters = nullptr;
       if (static_cast<double>(trainable_before) >= leaves) policy.offload.optimizer = nullptr;
       if (trainable) trainable_before += numel;
+      for (size_t param = 0; param < own.size(); ++param) {
+        places_[own[param].tensor.unsafeGetTensorImpl()] = {units_.size(), param};
+      }
       units_.push_back(std::make_unique<Unit>(name, std::move(own), needs_, policy, *gathers_, fill));
       watch_gradients(units_.size() - 1);
       units_.back()->release();
@@ -239,11 +243,38 @@ void ShardedModel::hold_all() {
 }
 
 void ShardedModel::drop_all() {
+  drop_units(all_units());
+}
+
+void ShardedModel::hold_units(const std::vector<size_t>& units) {
+  if (policy_.shard_parameters) hold(units);
+}
+
+void ShardedModel::drop_units(const std::vector<size_t>& units) {
   if (!policy_.shard_parameters) return;
-  for (const size_t unit : all_units()) {
+  for (const size_t unit : units) {
     --holders_[unit];
     let_go(unit);
   }
+}
+
+std::optional<ShardedModel::ParamPlace> ShardedModel::place_of(const at::Tensor& parameter) const {
+  const auto found = places_.find(parameter.unsafeGetTensorImpl());
+  return found == places_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void ShardedModel::also_uses(size_t module, size_t unit) {
+  std::vector<size_t>& used = units_of_module_[module];
+  if (std::find(used.begin(), used.end(), unit) != used.end()) return;
+  used.push_back(unit);
+  if (!policy_.shard_parameters) return;
+  for (const auto& call : calls_in_forward_) {
+    if (call->module == module) hold({unit});
+  }
+}
+
+std::optional<size_t> ShardedModel::running_module() const {
+  return calls_in_forward_.empty() ? std::nullopt : std::optional(calls_in_forward_.back()->module);
 }
 
 void ShardedModel::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
@@ -306,6 +337,14 @@ void ShardedModel::after_backward(Call& call) {
 }
 
 void ShardedModel::gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter) {
+  if (!in_backward_) {
+    in_backward_ = true;
+    if (unannounced_.begins) unannounced_.begins();
+    torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this()] {
+      const auto model = self.lock();
+      if (model && model->unannounced_.ends) model->unannounced_.ends();
+    });
+  }
   const bool complete = reducer_->add(unit, param, parameter.grad());
   parameter.mutable_grad() = at::Tensor();
   if (complete && held_by_backward_[unit]) {
@@ -315,6 +354,7 @@ void ShardedModel::gradient_arrived(size_t unit, size_t param, const at::Tensor&
 }
 
 void ShardedModel::finish_backward() {
+  in_backward_ = false;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (!held_by_backward_[unit]) continue;
     held_by_backward_[unit] = false;
@@ -326,6 +366,16 @@ void ShardedModel::finish_backward() {
   calls_in_backward_.clear();
   if (policy_.shard_parameters) end_pass();
   reducer_->finish_backward();
+}
+
+void ShardedModel::abandon_pass() {
+  in_backward_ = false;
+  calls_in_forward_.clear();
+  calls_in_backward_.clear();
+  std::fill(holders_.begin(), holders_.end(), 0);
+  std::fill(held_by_backward_.begin(), held_by_backward_.end(), false);
+  if (policy_.shard_parameters) end_pass();
+  reducer_->abandon();
 }
 
 Unit::Bytes ShardedModel::model_state_bytes() const {

@@ -16,8 +16,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tessera/comm/communicator.h"
@@ -51,12 +54,36 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void before_forward(size_t module, const std::vector<at::Tensor>& inputs);
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs);
 
-  // Collective: call once autograd has returned.
+  // Collective: call finish_backward() once autograd has returned. Where gradients arrive without begin_backward(),
+  // because somebody called loss.backward(), the listener is told when they begin to and once autograd is done.
+  void begin_backward() { in_backward_ = true; }
   void finish_backward();
+  struct UnannouncedBackward {
+    std::function<void()> begins, ends;
+  };
+  void set_unannounced_backward(UnannouncedBackward listener) { unannounced_ = std::move(listener); }
+
+  // After an exception in a forward or backward: forgets what was under way, and all gradients. Where only some ranks
+  // had the exception, the others wait for them and get an error.
+  void abandon_pass();
 
   // All parameters stay gathered between the two; see gathered.h for a guard.
   void hold_all();
   void drop_all();
+
+  // Some units of it. Collective at stage 3; elsewhere they do nothing.
+  void hold_units(const std::vector<size_t>& units);
+  void drop_units(const std::vector<size_t>& units);
+
+  struct ParamPlace {
+    size_t unit, param;
+  };
+  std::optional<ParamPlace> place_of(const at::Tensor& parameter) const;
+
+  // The module's forward reads a parameter that another module owns. Takes effect in the call that runs, if one does.
+  void also_uses(size_t module, size_t unit);
+  // The innermost module whose forward runs.
+  std::optional<size_t> running_module() const;
 
   // Before parameters change: nothing stays whole that nobody holds.
   void let_go_all();
@@ -102,6 +129,9 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::vector<std::vector<size_t>> units_of_module_;
   std::unique_ptr<GradientReducer> reducer_;
   GatherOrder order_;
+  std::unordered_map<const c10::TensorImpl*, ParamPlace> places_;
+  bool in_backward_ = false;
+  UnannouncedBackward unannounced_;
 
   // Stage 3: who needs a unit's parameters now. A trainable unit is held once by backward until its gradients are
   // complete; a frozen one once for each call.

@@ -155,6 +155,47 @@ std::vector<std::string> nonfinite_parameters(ShardedModel& model) {
   return names;
 }
 
+// Master weights in fp32 and in memory: see Optimizer::takes_whole_model. One slice for each parameter, or for this
+// rank's part of it.
+void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, const optim::UpdateInput& common,
+                        std::span<const char> used, const std::function<void(Unit&)>& updated) {
+  std::vector<optim::WholeParam> params;
+  std::vector<optim::ParamSlice> slices;
+  for (size_t index = 0; index < model.units().size(); ++index) {
+    Unit& unit = *model.units()[index];
+    if (!unit.trainable()) continue;
+    const size_t first_param = params.size();
+    for (size_t param = 0; param < unit.params().size(); ++param) {
+      const Placement& place = unit.layout().params()[param];
+      params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
+      if (used[first_param + param]) ++unit.steps()[param];
+    }
+    const at::Tensor grad = model.reducer().owned_grad(index).to(at::kFloat);
+    for (const Segment& segment : unit.layout().segments(unit.owned())) {
+      const size_t param = first_param + segment.param;
+      if (!used[param]) continue;
+      const auto part = [&](const at::Tensor& owned) {
+        return owned.narrow(0, segment.offset - unit.owned().begin, segment.padded_numel);
+      };
+      slices.push_back({.weight = part(unit.master().tensor()),
+                        .grad = part(grad),
+                        .state = {},
+                        .step = unit.steps()[segment.param],
+                        .group = params[param].group,
+                        .param = param,
+                        .first = segment.first});
+    }
+  }
+  optim::UpdateInput input = common;
+  input.params = params;
+  optimizer.update(slices, input);
+  for (const auto& unit : model.units()) {
+    if (!unit->trainable()) continue;
+    unit->refresh_compute();
+    updated(*unit);
+  }
+}
+
 }  // namespace
 
 StepPlan plan_step(ShardedModel& model, const StepInput& input) {
@@ -176,6 +217,7 @@ void update_state(ShardedModel& model, StateTiles& tiles, const optim::Optimizer
                   const std::function<void(Unit&)>& updated) {
   const at::NoGradGuard no_grad;
   const optim::UpdateInput common{.groups = groups, .step = plan.step, .grad_divisor = plan.grad_divisor};
+  if (optimizer.takes_whole_model()) return update_whole_model(model, optimizer, common, plan.used_anywhere, updated);
   size_t first_used = 0;
   while (tiles.next()) {
     Unit& unit = *model.units()[tiles.tile().unit];

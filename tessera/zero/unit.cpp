@@ -12,7 +12,7 @@ namespace {
 
 std::vector<ParamShape> shapes_of(const std::vector<NamedParam>& params) {
   std::vector<ParamShape> shapes;
-  for (const NamedParam& param : params) shapes.push_back({param.name, param.tensor.sizes().vec()});
+  for (const NamedParam& param : params) shapes.push_back({param.name, param.full_shape()});
   return shapes;
 }
 
@@ -44,7 +44,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       policy_(policy),
       world_(world),
       layout_(shapes_of(params_), world.size()),
-      trainable_(params_.front().tensor.requires_grad()),
+      trainable_(params_.front().trainable()),
       needs_(trainable_ ? needs : OptimizerNeeds{}),
       owned_(policy.shard_optimizer ? layout_.slice(world.rank()) : layout_.whole()) {
   const at::NoGradGuard no_grad;
@@ -175,6 +175,15 @@ void Unit::release() {
   attach_placeholders();
   free_storage(full_);
   state_ = UnitState::kSharded;
+}
+
+void Unit::take_over(int root) {
+  TESSERA_INVARIANT(state_ == UnitState::kGathered);
+  const at::NoGradGuard no_grad;
+  world_.start_broadcast(full_, root, name_).finish();
+  const at::Tensor owned = full_.narrow(0, owned_.begin, owned_.numel());
+  if (policy_.shard_parameters) compute_.store(owned);
+  if (trainable_ && policy_.has_master()) master_.store(owned);
 }
 
 void Unit::refresh_compute() {

@@ -1,6 +1,257 @@
-"""Placeholder."""
+"""DeepSpeedEngine: tessera.Engine under DeepSpeed's names, with the getters that DeepSpeed has for each key."""
+
+import os
+import stat
+
+import torch
+
+import tessera
+from deepspeed import comm as dist
+from deepspeed.utils import groups
+
+_RECOVERY_SCRIPT = "zero_to_fp32.py"
+_RECOVERY_TEXT = '''#!/usr/bin/env python
+"""The fp32 weights of the checkpoints in this folder: python zero_to_fp32.py <this folder> <output folder>"""
+
+from deepspeed.utils.zero_to_fp32 import main
+
+if __name__ == "__main__":
+    main()
+'''
 
 
-class DeepSpeedEngine:
-    def deepspeed_io(self, *args, **kwargs):
-        raise NotImplementedError
+class DeepSpeedEngine(tessera.Engine):
+    # ---- where it runs
+
+    @property
+    def world_size(self):
+        return self._world.size
+
+    dp_world_size = world_size
+    seq_dp_world_size = world_size
+
+    @property
+    def mp_world_size(self):
+        return 1
+
+    @property
+    def global_rank(self):
+        return dist.get_rank() if dist.is_initialized() else 0
+
+    @property
+    def local_rank(self):
+        return int(os.environ.get("LOCAL_RANK", "0"))
+
+    def get_data_parallel_rank(self):
+        return self._world.rank
+
+    def get_tensor_parallel_rank(self):
+        return 0
+
+    get_model_parallel_rank = get_tensor_parallel_rank
+
+    def get_sequence_parallel_group(self):
+        return groups._get_sequence_parallel_group()
+
+    # ---- what is configured
+
+    def _value(self, path):
+        return self._values.get(path)
+
+    @property
+    def _values(self):
+        if "_values_of_config" not in self.__dict__:
+            self.__dict__["_values_of_config"] = self._resolved.values
+        return self.__dict__["_values_of_config"]
+
+    def get_batch_info(self):
+        """The three getters themselves, as DeepSpeed returns them."""
+        return self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps
+
+    def managed_gradient_accumulation(self):
+        return self.config.get("managed_gradient_accumulation", True)
+
+    def get_type(self):
+        return [group.get("type") for group in self.optimizer.param_groups]
+
+    def get_mom(self):
+        key = "momentum" if "momentum" in self.optimizer.param_groups[0] else "betas"
+        return [group.get(key) for group in self.optimizer.param_groups]
+
+    def optimizer_name(self):
+        if "optimizer" not in self.config:
+            return type(self.basic_optimizer).__name__ if self.basic_optimizer is not None else None
+        name = self.config["optimizer"].get("type")
+        known = ("adam", "adamw", "adagrad", "lamb", "lion", "muon")
+        return name.lower() if name and name.lower() in known else name
+
+    def optimizer_params(self):
+        return self.config.get("optimizer", {}).get("params")
+
+    def scheduler_name(self):
+        return self.config.get("scheduler", {}).get("type")
+
+    def scheduler_params(self):
+        return self.config.get("scheduler", {}).get("params")
+
+    def fp16_enabled(self):
+        return self._resolved.compute_dtype == "float16"
+
+    def bfloat16_enabled(self):
+        return self._resolved.compute_dtype == "bfloat16"
+
+    def fp16_auto_cast(self):
+        return self._resolved.casts_inputs
+
+    def torch_autocast_enabled(self):
+        return self._resolved.autocast_dtype is not None
+
+    def torch_autocast_dtype(self):
+        return getattr(torch, self._resolved.autocast_dtype) if self._resolved.autocast_dtype else None
+
+    def loss_scale(self):
+        return self.core.loss_scale
+
+    def dynamic_loss_scale(self):
+        return self.fp16_enabled() and not self._value("fp16.loss_scale")
+
+    def initial_dynamic_scale(self):
+        return 2 ** self._value("fp16.initial_scale_power")
+
+    def get_data_types(self):
+        model = getattr(torch, self._resolved.compute_dtype)
+        kept = self._value("data_types.grad_accum_dtype")
+        names = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+        return model, names.get(kept, model)
+
+    def gradient_clipping(self):
+        return self._value("gradient_clipping")
+
+    def gradient_predivide_factor(self):
+        return self._value("gradient_predivide_factor")
+
+    def postscale_gradients(self):
+        return not self._value("prescale_gradients")
+
+    def steps_per_print(self):
+        return self._value("steps_per_print")
+
+    def wall_clock_breakdown(self):
+        return self._value("wall_clock_breakdown")
+
+    def memory_breakdown(self):
+        return self.config.get("memory_breakdown", False)
+
+    def dump_state(self):
+        return self.config.get("dump_state", False)
+
+    def dataloader_drop_last(self):
+        return self._value("dataloader_drop_last")
+
+    def load_universal_checkpoint(self):
+        return bool(self._value("checkpoint.load_universal"))
+
+    def use_node_local_storage(self):
+        return bool(self._value("checkpoint.use_node_local_storage"))
+
+    def zero_optimization(self):
+        return self.stage > 0
+
+    def zero_optimization_stage(self):
+        return self.stage
+
+    def zero_optimization_partition_gradients(self):
+        return self.stage >= 2
+
+    def zero_optimization_partition_weights(self):
+        return self.stage == 3
+
+    def zero_gather_16bit_weights_on_model_save(self):
+        return bool(self._value("zero_optimization.stage3_gather_16bit_weights_on_model_save"))
+
+    def zero_offload_optimizer(self):
+        return (self.config.get("zero_optimization") or {}).get("offload_optimizer")
+
+    def zero_offload_param(self):
+        return (self.config.get("zero_optimization") or {}).get("offload_param")
+
+    def zero_cpu_offload(self):
+        return self._value("zero_optimization.offload_optimizer.device") == "cpu"
+
+    def zero_reduce_scatter(self):
+        return self._value("zero_optimization.reduce_scatter")
+
+    def zero_overlap_comm(self):
+        return self._value("zero_optimization.overlap_comm")
+
+    def zero_reduce_bucket_size(self):
+        return self._value("zero_optimization.reduce_bucket_size")
+
+    def zero_allgather_bucket_size(self):
+        return self._value("zero_optimization.allgather_bucket_size")
+
+    def zero_sub_group_size(self):
+        return self._value("zero_optimization.sub_group_size")
+
+    def zero_contiguous_gradients(self):
+        return self._value("zero_optimization.contiguous_gradients")
+
+    def zero_load_from_fp32_weights(self):
+        return self._value("zero_optimization.load_from_fp32_weights")
+
+    def zero_elastic_checkpoint(self):
+        return self._value("zero_optimization.elastic_checkpoint")
+
+    # ---- data
+
+    def deepspeed_io(self, dataset, batch_size=None, route="train", pin_memory=True, data_sampler=None, collate_fn=None,
+                     num_local_io_workers=None):
+        """A loader of this rank's part of the dataset; shuffled for the route "train"."""
+        from deepspeed.runtime.dataloader import DeepSpeedDataLoader
+
+        return DeepSpeedDataLoader(
+            dataset=dataset, batch_size=batch_size or self.train_micro_batch_size_per_gpu(), pin_memory=pin_memory,
+            local_rank=self.local_rank, tput_timer=None, collate_fn=collate_fn, data_sampler=data_sampler,
+            num_local_io_workers=num_local_io_workers, data_parallel_world_size=self._world.size,
+            data_parallel_rank=self._world.rank, dataloader_drop_last=self.dataloader_drop_last(),
+            deepspeed_dataloader_config={"shuffle": route == "train"})
+
+    # ---- weights and checkpoints
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
+        state = self.consolidated_state_dict(exclude_frozen_parameters)
+        return state if self._world.rank == 0 else None
+
+    def _consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
+        return self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+
+    def module_state_dict(self, destination=None, prefix="", keep_vars=False, exclude_frozen_parameters=False):
+        state = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        if exclude_frozen_parameters:
+            for name, parameter in self.module.named_parameters(prefix=prefix.rstrip("."), remove_duplicate=False):
+                if not parameter.requires_grad:
+                    state.pop(name, None)
+        return state
+
+    def load_module_state_dict(self, checkpoint, strict=True, custom_load_fn=None, fetch_z3_params=False):
+        """`checkpoint`: a dict with the key "module"."""
+        state = checkpoint["module"]
+        if custom_load_fn is not None:
+            custom_load_fn(src=state, dst=self.module)
+        else:
+            self.load_state_dict_into_module(state, strict)
+
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
+        saved = super().save_checkpoint(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
+        if self.stage > 0 and self._world.rank == 0:
+            self._copy_recovery_script(save_dir)
+        return saved
+
+    def _copy_recovery_script(self, save_path):
+        path = os.path.join(save_path, _RECOVERY_SCRIPT)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(_RECOVERY_TEXT)
+        self._change_recovery_script_permissions(path)
+
+    def _change_recovery_script_permissions(self, dst):
+        os.chmod(dst, os.stat(dst).st_mode | stat.S_IEXEC)

@@ -1,7 +1,28 @@
-"""Placeholder."""
+"""deepspeed.initialize."""
 
-DeepSpeedOptimizerCallable = DeepSpeedSchedulerCallable = object
+from typing import Callable, Iterable, Optional, Union
+
+import tessera
+from deepspeed import comm as dist
+from deepspeed.runtime.engine import DeepSpeedEngine
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+DeepSpeedOptimizerCallable = Callable[[Union[Iterable[Parameter], dict]], Optimizer]
+DeepSpeedSchedulerCallable = Callable[[Optimizer], LRScheduler]
 
 
-def initialize(*args, **kwargs):
-    raise NotImplementedError
+def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepSpeedOptimizerCallable]] = None,
+               model_parameters=None, training_data=None,
+               lr_scheduler: Optional[Union[LRScheduler, DeepSpeedSchedulerCallable]] = None, distributed_port=29500,
+               mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None, config_params=None):
+    """See tessera.initialize. Makes torch.distributed's default group first, unless dist_init_required is False."""
+    if model is None:
+        raise AssertionError("deepspeed.initialize requires a model")
+    if dist_init_required is not False and not dist.is_initialized():
+        dist.init_distributed(distributed_port=distributed_port)
+    return tessera.initialize(
+        args=args, model=model, optimizer=optimizer, model_parameters=model_parameters, training_data=training_data,
+        lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, config_params=config_params,
+        engine_class=DeepSpeedEngine)

@@ -1,4 +1,4 @@
-"""Placeholder."""
+"""zero_optimization.leaf_module."""
 
 from typing import List
 

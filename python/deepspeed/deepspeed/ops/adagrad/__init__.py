@@ -1,0 +1,3 @@
+"""Adagrad."""
+
+from tessera.optimizers import DeepSpeedCPUAdagrad  # noqa: F401

@@ -1,0 +1,3 @@
+"""Adam."""
+
+from tessera.optimizers import DeepSpeedCPUAdam, FusedAdam  # noqa: F401

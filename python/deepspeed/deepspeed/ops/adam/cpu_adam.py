@@ -1,0 +1,3 @@
+"""DeepSpeedCPUAdam."""
+
+from tessera.optimizers import DeepSpeedCPUAdam  # noqa: F401

@@ -1,0 +1,3 @@
+"""FusedAdam."""
+
+from tessera.optimizers import FusedAdam  # noqa: F401

@@ -1,0 +1,3 @@
+"""LAMB."""
+
+from tessera.optimizers import FusedLamb  # noqa: F401

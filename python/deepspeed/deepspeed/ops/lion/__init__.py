@@ -1,0 +1,3 @@
+"""Lion."""
+
+from tessera.optimizers import DeepSpeedCPULion, FusedLion  # noqa: F401

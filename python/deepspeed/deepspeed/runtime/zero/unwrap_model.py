@@ -1,0 +1,12 @@
+"""unwrap_model_for_generation."""
+
+import contextlib
+
+from deepspeed.runtime.zero.partition_parameters import GatheredParameters
+
+
+@contextlib.contextmanager
+def unwrap_model_for_generation(model):
+    """The engine's module with all its parameters whole, to generate with. Collective."""
+    with GatheredParameters(model.module.parameters()):
+        yield model.module

@@ -1,0 +1,90 @@
+// Config: a ds_config, read and checked by the same code as at the other doors, but unknown keys are warnings.
+#include <pybind11/stl.h>
+
+#include <memory>
+
+#include "bindings.h"
+#include "json.h"
+#include "tessera/base/suggest.h"
+#include "tessera/config/commented_json.h"
+#include "tessera/config/ds_config.h"
+#include "tessera/config/key_table.h"
+
+namespace tessera::python {
+
+namespace py = pybind11;
+using config::DsConfig;
+
+namespace {
+
+std::shared_ptr<DsConfig> read(const py::dict& values, const std::string& place, int64_t data_parallel_size) {
+  const config::DsConfigInput input{.data_parallel_size = data_parallel_size, .unknown_keys_are_errors = false};
+  return std::make_shared<DsConfig>(config::parse_ds_config(json_of(values), place, input));
+}
+
+py::dict all_values(const DsConfig& config) {
+  py::dict values;
+  for (const config::ResolvedKey& key : config.keys) values[py::str(key.path)] = object_of(key.value);
+  return values;
+}
+
+py::list key_rows() {
+  py::list rows;
+  for (const config::Key& key : config::ds_config_keys()) {
+    py::dict row;
+    row["path"] = std::string(key.path);
+    row["kind"] = config::describe(key.kind);
+    row["default"] = object_of(config::default_of(key));
+    row["status"] = config::describe(key.status);
+    row["meaning"] = std::string(key.meaning);
+    rows.append(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+void bind_config(py::module_& module) {
+  py::class_<DsConfig, std::shared_ptr<DsConfig>>(module, "Config")
+      .def(py::init(&read), py::arg("values"), py::arg("place"), py::arg("data_parallel_size"),
+           "place: what to call it in messages")
+      .def_readonly("warnings", &DsConfig::warnings)
+      .def_property_readonly("values", &all_values, "Every key that applies, by its path, after \"auto\" and defaults")
+      .def_property_readonly("micro_batch", [](const DsConfig& self) { return self.batch.micro; })
+      .def_property_readonly("accumulation", [](const DsConfig& self) { return self.batch.accumulation; })
+      .def_property_readonly("global_batch", [](const DsConfig& self) { return self.batch.global; })
+      .def_property_readonly("stage", [](const DsConfig& self) { return self.zero.stage; })
+      .def_property_readonly(
+          "compute_dtype",
+          [](const DsConfig& self) {
+            switch (self.dtypes.compute) {
+              case config::Dtype::kBf16:
+                return "bfloat16";
+              case config::Dtype::kFp16:
+                return "float16";
+              case config::Dtype::kFp32:
+                break;
+            }
+            return "float32";
+          })
+      .def_property_readonly("casts_inputs", [](const DsConfig& self) { return self.dtypes.cast_inputs; })
+      .def_property_readonly("autocast_dtype", [](const DsConfig& self) -> py::object {
+        if (!self.dtypes.autocast) return py::none();
+        return py::str(*self.dtypes.autocast == config::Dtype::kBf16   ? "bfloat16"
+                       : *self.dtypes.autocast == config::Dtype::kFp16 ? "float16"
+                                                                       : "float32");
+      });
+  module.def(
+      "parse_json",
+      [](const std::string& text, const std::string& name) {
+        return object_of(config::parse_commented_json(text, name).value);
+      },
+      py::arg("text"), py::arg("name"), "JSON with comments, as a ds_config may be; duplicate keys are an error");
+  module.def("config_keys", &key_rows, "The table of all keys: path, kind, default, status, meaning");
+  module.def(
+      "nearest_name",
+      [](const std::string& name, const std::vector<std::string>& known) { return nearest_name(name, known); },
+      py::arg("name"), py::arg("known"));
+}
+
+}  // namespace tessera::python

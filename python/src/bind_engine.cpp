@@ -1,0 +1,256 @@
+// Engine: any torch.nn.Module's training state in the C++ engine. Python announces when the forward of each module of the
+// tree begins and ends (needed at stage 3 alone); gathering, reduction and update run here, without the GIL.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "json.h"
+#include "param_groups.h"
+#include "tessera/engine/engine.h"
+#include "tessera/optim/optimizers.h"
+#include "tessera/zero/param_access.h"
+#include "tessera/zero/partitioned_param.h"
+#include "tessera/zero/sharded_step.h"
+#include "torch_optimizer.h"
+
+namespace tessera::python {
+
+namespace py = pybind11;
+using zero::ShardedModel;
+using Place = std::pair<size_t, size_t>;  // unit, parameter of it
+
+namespace {
+
+// Of the modules that announce themselves; number 0 is the root.
+struct Tree {
+  engine::ModelTree tree;
+  std::map<std::string, std::shared_ptr<zero::PartitionedParam>> partitioned;
+};
+
+void add_module(Tree& self, const std::string& name) { self.tree.modules.push_back({name, {}}); }
+
+void add_param(Tree& self, size_t module, const std::string& name, const at::Tensor& parameter,
+               const std::shared_ptr<zero::PartitionedParam>& partitioned) {
+  zero::NamedParam param{.name = name, .tensor = parameter};
+  if (partitioned) {
+    param.shape = partitioned->shape();
+    self.partitioned[name] = partitioned;
+  }
+  self.tree.modules.at(module).params.push_back(std::move(param));
+}
+
+using Partitioned = std::map<std::string, std::shared_ptr<zero::PartitionedParam>>;
+
+// Initial values: of a partitioned parameter from its pieces, of any other what rank 0 has.
+void fill(const Partitioned& partitioned, const std::map<std::string, at::Tensor>& whole, comm::Communicator& world,
+          const std::string& name, at::Tensor value) {
+  const at::NoGradGuard no_grad;
+  if (const auto found = partitioned.find(name); found != partitioned.end()) {
+    value.copy_(found->second->whole());
+    return;
+  }
+  at::Tensor values = whole.at(name).detach().to(at::kFloat, false, /*copy=*/true).contiguous();
+  if (world.size() > 1) world.start_broadcast(values, /*root=*/0, name).finish();
+  value.copy_(values);
+}
+
+std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& config,
+                                    const std::shared_ptr<comm::Communicator>& world, const py::list& groups,
+                                    std::map<std::string, size_t> group_of, const py::object& torch_step) {
+  InitializeOptions options{.world = world};
+  const std::vector<optim::ParamGroup> named =
+      config.optimizer ? optim::param_groups(*config.optimizer) : std::vector<optim::ParamGroup>(1);
+  for (const py::handle group : groups) {
+    options.param_groups.push_back(param_group_of(group.cast<py::dict>(), named.front()));
+  }
+  if (options.param_groups.empty()) options.param_groups = named;
+  options.group_of = [group_of = std::move(group_of)](const std::string& name) -> std::optional<size_t> {
+    const auto found = group_of.find(name);
+    return found == group_of.end() ? std::nullopt : std::optional(found->second);
+  };
+  if (!torch_step.is_none()) options.optimizer = std::make_shared<TorchOptimizer>(torch_step.cast<py::function>());
+  if (!tree.partitioned.empty()) {
+    std::map<std::string, at::Tensor> whole;
+    for (const zero::ModuleParams& module : tree.tree.modules) {
+      for (const zero::NamedParam& param : module.params) whole[param.name] = param.tensor;
+    }
+    options.fill = [partitioned = tree.partitioned, whole = std::move(whole), world](const std::string& name,
+                                                                                     at::Tensor value) {
+      fill(partitioned, whole, *world, name, std::move(value));
+    };
+  }
+  const py::gil_scoped_release no_gil;
+  return std::make_shared<Engine>(tree.tree, config, options);
+}
+
+void set_param_groups(Engine& engine, const py::list& groups) {
+  std::vector<optim::ParamGroup>& own = engine.param_groups();
+  for (size_t index = 0; index < std::min(own.size(), groups.size()); ++index) {
+    own[index] = param_group_of(groups[index].cast<py::dict>(), own[index]);
+  }
+}
+
+py::list units(Engine& engine) {
+  py::list list;
+  for (const auto& unit : engine.sharded_model().units()) {
+    std::vector<std::string> names;
+    for (const zero::NamedParam& param : unit->params()) names.push_back(param.name);
+    list.append(py::make_tuple(unit->name(), names, unit->trainable(), unit->layout().param_numel()));
+  }
+  return list;
+}
+
+std::optional<Place> place_of(Engine& engine, const at::Tensor& parameter) {
+  const auto place = engine.sharded_model().place_of(parameter);
+  return place ? std::optional(Place{place->unit, place->param}) : std::nullopt;
+}
+
+// "weight", "grad", or the name of one of the optimizer's states.
+zero::StateOfParam state_of(const Engine& engine, const std::string& name) {
+  using Kind = zero::StateOfParam::Kind;
+  if (name == "weight") return {.kind = Kind::kWeight};
+  if (name == "grad") return {.kind = Kind::kGrad};
+  const std::vector<std::string> names = engine.optimizer().state_names();
+  for (size_t k = 0; k < names.size(); ++k) {
+    if (names[k] == name) return {.kind = Kind::kOptimizerState, .state = k};
+  }
+  throw py::key_error(name);
+}
+
+ShardedModel::ParamPlace place(const Place& pair) { return {pair.first, pair.second}; }
+
+std::string save_checkpoint(Engine& engine, const std::string& folder, const std::string& tag, const py::object& client,
+                            const std::map<std::string, at::Tensor>& rank_tensors, bool latest, bool exclude_frozen) {
+  const nlohmann::json client_state = json_of(client);
+  const py::gil_scoped_release no_gil;
+  checkpoint::SaveOptions options = engine.save_options();
+  options.sets_latest = latest;
+  options.trainable_only = exclude_frozen;
+  return engine.save_checkpoint(folder, tag, client_state, options, rank_tensors);
+}
+
+py::object load_checkpoint(Engine& engine, const std::string& folder, const std::string& tag, bool strict,
+                           bool optimizer_states, bool weights_only) {
+  std::optional<LoadedCheckpoint> loaded;
+  {
+    const py::gil_scoped_release no_gil;
+    loaded = engine.load_checkpoint(
+        folder, tag, {.strict = strict, .optimizer_states = optimizer_states, .weights_only = weights_only});
+  }
+  if (!loaded) return py::none();
+  return py::make_tuple(loaded->path, object_of(loaded->client_state), loaded->rank_tensors);
+}
+
+void refresh_master(Engine& engine) {
+  const at::NoGradGuard no_grad;
+  for (const auto& unit : engine.sharded_model().units()) {
+    if (unit->trainable() && unit->has_master()) unit->master().store(unit->compute().load());
+  }
+}
+
+}  // namespace
+
+void bind_engine(py::module_& module) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  py::class_<Tree>(module, "ModelTree")
+      .def(py::init<>())
+      .def("add_module", &add_module, py::arg("name"))
+      .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"))
+      .def("add_buffer", [](Tree& self, const at::Tensor& buffer) { self.tree.buffers.push_back(buffer); });
+
+  py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
+      .def(py::init(&make_engine), py::arg("tree"), py::arg("config"), py::arg("world"), py::arg("groups"),
+           py::arg("group_of"), py::arg("torch_step"))
+      .def("before_forward", &Engine::before_forward, py::arg("module"), py::arg("inputs"), no_gil)
+      .def("after_forward", &Engine::after_forward, py::arg("module"), py::arg("outputs"), no_gil)
+      .def("also_uses", [](Engine& self, size_t number, size_t unit) { self.sharded_model().also_uses(number, unit); },
+           py::arg("module"), py::arg("unit"), no_gil)
+      .def("running_module", [](Engine& self) { return self.sharded_model().running_module(); })
+      .def(
+          "backward",
+          [](Engine& self, const at::Tensor& loss, bool divides, bool retain_graph) {
+            return self.backward(loss, {.divides_by_accumulation = divides, .retain_graph = retain_graph});
+          },
+          py::arg("loss"), py::arg("divides_by_accumulation"), py::arg("retain_graph"), no_gil)
+      .def("scale", &Engine::scale, py::arg("loss"))
+      .def("step", &Engine::step, no_gil)
+      .def("finish_update", &Engine::finish_update, no_gil)
+      .def("abandon_pass", &Engine::abandon_pass, no_gil)
+      .def("zero_grad", &Engine::zero_grad, no_gil)
+      .def("set_boundary", &Engine::set_gradient_accumulation_boundary, py::arg("boundary"))
+      .def("is_boundary", &Engine::is_gradient_accumulation_boundary)
+      .def("set_batch",
+           [](Engine& self, int64_t global, int64_t micro, int64_t accumulation) {
+             self.set_batch({.global = global, .micro = micro, .accumulation = accumulation});
+           },
+           py::arg("global_batch"), py::arg("micro_batch"), py::arg("accumulation"))
+      .def("set_param_groups", &set_param_groups, py::arg("groups"))
+      .def("save_checkpoint", &save_checkpoint, py::arg("folder"), py::arg("tag"), py::arg("client_state"),
+           py::arg("rank_tensors"), py::arg("latest"), py::arg("exclude_frozen"))
+      .def("load_checkpoint", &load_checkpoint, py::arg("folder"), py::arg("tag"), py::arg("strict"),
+           py::arg("optimizer_states"), py::arg("weights_only"))
+      .def("finish_saving", &Engine::finish_saving, no_gil)
+      .def("save_16bit_model", &Engine::save_16bit_model, py::arg("folder"), py::arg("file"),
+           py::arg("exclude_frozen_parameters"), no_gil)
+      .def("refresh_master", &refresh_master, no_gil, "Master weights become what the parameters hold")
+      .def("units", &units, "(name, names of its parameters, trainable, elements) of each")
+      .def("hold_units", [](Engine& self, const std::vector<size_t>& units) { self.sharded_model().hold_units(units); },
+           no_gil)
+      .def("drop_units", [](Engine& self, const std::vector<size_t>& units) { self.sharded_model().drop_units(units); },
+           no_gil)
+      .def("take_over", [](Engine& self, size_t unit, int root) { self.sharded_model().units().at(unit)->take_over(root); },
+           py::arg("unit"), py::arg("root"), no_gil)
+      .def("partitioned",
+           [](Engine& self, const Place& at, const std::shared_ptr<comm::Communicator>& world) {
+             return std::make_shared<zero::PartitionedParam>(*self.sharded_model().units().at(at.first), at.second,
+                                                             world);
+           },
+           no_gil)
+      .def("place_of", &place_of, py::arg("parameter"))
+      .def("is_trainable", [](Engine& self, size_t unit) { return self.sharded_model().units().at(unit)->trainable(); })
+      .def_property_readonly("state_names", [](Engine& self) { return self.optimizer().state_names(); })
+      .def("full_value",
+           [](Engine& self, const Place& at, const std::string& which) {
+             return zero::full_value(self.sharded_model(), place(at), state_of(self, which));
+           },
+           no_gil)
+      .def("local_value",
+           [](Engine& self, const Place& at, const std::string& which) {
+             return zero::local_value(self.sharded_model(), place(at), state_of(self, which));
+           },
+           no_gil)
+      .def("assembled",
+           [](Engine& self, const Place& at, const at::Tensor& local) {
+             return zero::assembled(self.sharded_model(), place(at), local);
+           },
+           no_gil)
+      .def("set_full_value",
+           [](Engine& self, const Place& at, const std::string& which, const at::Tensor& value) {
+             zero::set_full_value(self.sharded_model(), place(at), state_of(self, which), value);
+           },
+           no_gil)
+      .def("set_local_value",
+           [](Engine& self, const Place& at, const std::string& which, const at::Tensor& value) {
+             zero::set_local_value(self.sharded_model(), place(at), state_of(self, which), value);
+           },
+           no_gil)
+      .def_property_readonly("grad_norm", &Engine::get_global_grad_norm)
+      .def_property_readonly("was_step_applied", &Engine::was_step_applied)
+      .def_property_readonly("loss_scale", &Engine::loss_scale)
+      .def_property_readonly("global_steps", &Engine::global_steps)
+      .def_property_readonly("global_samples", &Engine::global_samples)
+      .def_property_readonly("skipped_steps", &Engine::skipped_steps)
+      .def_property_readonly("micro_steps", &Engine::micro_steps)
+      .def_property_readonly("gradients_pending", &Engine::gradients_pending)
+      .def_property_readonly("model_state_bytes", &Engine::model_state_bytes)
+      .def_property_readonly("offloaded_bytes", &Engine::offloaded_bytes);
+}
+
+}  // namespace tessera::python

@@ -1,0 +1,120 @@
+// Schedule and NativeOptimizer: the C++ schedules and optimizers for Python's own scheduler and optimizer objects, which
+// also work without an engine.
+#include <ATen/ops/zeros.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+
+#include "bindings.h"
+#include "json.h"
+#include "param_groups.h"
+#include "tessera/config/ds_config.h"
+#include "tessera/optim/optimizers.h"
+#include "tessera/optim/schedule.h"
+
+namespace tessera::python {
+
+namespace py = pybind11;
+
+namespace {
+
+// The block of a ds_config, checked and with its defaults filled in.
+config::DsConfig config_with(const char* block, const std::string& type, const py::dict& params) {
+  config::Json config{{"train_batch_size", 1}};
+  config[block] = {{"type", type}, {"params", json_of(params)}};
+  return config::parse_ds_config(config, type, {.unknown_keys_are_errors = false});
+}
+
+class Schedule {
+ public:
+  Schedule(const std::string& type, const py::dict& params)
+      : options_(*config_with("scheduler", type, params).scheduler),
+        schedule_(optim::schedules().find(options_.type, options_.where).make(options_)) {}
+
+  py::tuple at(int64_t n, double lr0, size_t index) const {
+    const optim::ScheduledValues values = schedule_->at(n, {.lr = lr0}, index);
+    return py::make_tuple(values.lr, values.beta1, values.beta2);
+  }
+  py::object params() const { return object_of(options_.params); }
+
+ private:
+  config::SchedulerOptions options_;
+  std::unique_ptr<optim::Schedule> schedule_;
+};
+
+// One rank that owns all of every parameter.
+class Alone : public optim::Peers {
+ public:
+  std::vector<double> sum_by_param(std::span<const optim::ParamSlice>, std::span<const double> of_slices,
+                                   size_t /*width*/) override {
+    return {of_slices.begin(), of_slices.end()};
+  }
+  std::vector<at::Tensor> whole_grads(std::span<const optim::ParamSlice> slices) override {
+    std::vector<at::Tensor> grads;
+    for (const optim::ParamSlice& slice : slices) grads.push_back(slice.grad);
+    return grads;
+  }
+  void mean_by_signs(std::span<const optim::ParamSlice>, std::span<at::Tensor>, std::span<const at::Tensor>) override {}
+  void clear_sign_errors() override {}
+};
+
+class NativeOptimizer {
+ public:
+  NativeOptimizer(const std::string& type, const py::dict& params) {
+    const config::DsConfig config = config_with("optimizer", type, params);
+    optimizer_ = optim::optimizers().find(config.optimizer->type, config.optimizer->where).make(*config.optimizer);
+    for (const optim::ParamGroup& group : optim::param_groups(*config.optimizer)) groups_.push_back(group);
+  }
+
+  std::vector<std::string> state_names() const { return optimizer_->state_names(); }
+  std::vector<std::string> number_names() const { return optimizer_->number_names(); }
+
+  // All tensors: whole parameters, fp32, contiguous. Weights and states change in place; returns the numbers.
+  std::vector<double> update(const at::Tensor& weight, const at::Tensor& grad, const std::vector<at::Tensor>& state,
+                             std::vector<double> numbers, int64_t step, const py::dict& group) const {
+    const std::vector<optim::ParamGroup> groups{param_group_of(group, groups_.front())};
+    const py::gil_scoped_release no_gil;
+    // Slices are a multiple of 16 elements long: see optim/optimizer.h.
+    const int64_t numel = weight.numel(), padded = (numel + 15) / 16 * 16;
+    const auto flat = [&](const at::Tensor& tensor) {
+      if (padded == numel) return tensor.view({-1});
+      at::Tensor copy = at::zeros({padded}, at::kFloat);
+      copy.narrow(0, 0, numel).copy_(tensor.view({-1}));
+      return copy;
+    };
+    const auto put_back = [&](const at::Tensor& kept, const at::Tensor& updated) {
+      if (padded != numel) kept.view({-1}).copy_(updated.narrow(0, 0, numel));
+    };
+    optim::ParamSlice slice{.weight = flat(weight), .grad = flat(grad), .state = {}, .step = step, .numbers = numbers};
+    for (const at::Tensor& each : state) slice.state.push_back(flat(each));
+    const std::vector<optim::WholeParam> params{{"parameter", weight.sizes().vec(), numel, 0}};
+    Alone peers;
+    optimizer_->update({&slice, 1}, {.groups = groups, .step = step, .params = params, .peers = &peers});
+    put_back(weight, slice.weight);
+    for (size_t k = 0; k < state.size(); ++k) put_back(state[k], slice.state[k]);
+    return numbers;
+  }
+
+ private:
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::vector<optim::ParamGroup> groups_;
+};
+
+}  // namespace
+
+void bind_optim(py::module_& module) {
+  py::class_<Schedule>(module, "Schedule")
+      .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))
+      .def("at", &Schedule::at, py::arg("n"), py::arg("lr0"), py::arg("index") = 0,
+           "(lr, beta1 or None, beta2 or None) for last_batch_iteration n of the group number `index` with that lr")
+      .def_property_readonly("params", &Schedule::params, "All parameters, defaults filled in");
+  py::class_<NativeOptimizer>(module, "NativeOptimizer")
+      .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))
+      .def_property_readonly("state_names", &NativeOptimizer::state_names)
+      .def_property_readonly("number_names", &NativeOptimizer::number_names)
+      .def("update", &NativeOptimizer::update, py::arg("weight"), py::arg("grad"), py::arg("state"), py::arg("numbers"),
+           py::arg("step"), py::arg("group"));
+}
+
+}  // namespace tessera::python

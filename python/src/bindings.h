@@ -1,0 +1,16 @@
+// What each source of the module tessera._core adds to it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace tessera::python {
+
+void bind_errors(pybind11::module_& module);  // first: the others' functions throw them
+void bind_config(pybind11::module_& module);
+void bind_world(pybind11::module_& module);
+void bind_optim(pybind11::module_& module);
+void bind_zero(pybind11::module_& module);
+void bind_engine(pybind11::module_& module);
+void bind_launch(pybind11::module_& module);
+
+}  // namespace tessera::python

@@ -1,0 +1,14 @@
+// tessera._core: the engine as Python sees it. Every function that may wait or compute lets go of the GIL meanwhile.
+#include "bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+  using namespace tessera::python;
+  module.attr("__version__") = TESSERA_VERSION;
+  bind_errors(module);
+  bind_config(module);
+  bind_world(module);
+  bind_optim(module);
+  bind_zero(module);
+  bind_engine(module);
+  bind_launch(module);
+}

@@ -1,0 +1,389 @@
+"""The engine as a torch.nn.Module around the client's model: forward, backward, step, checkpoints.
+
+Everything of ZeRO happens in C++ (tessera._core.Engine, here `core`); this module passes the model's parameters to it,
+announces forwards at stage 3, and keeps the client's optimizer and learning-rate schedule, which stay Python objects.
+"""
+
+import contextlib
+import logging
+import weakref
+
+import torch
+from torch import nn
+
+from tessera import _core, zero
+from tessera.client_state import as_tensor, decode, encode, from_tensor
+from tessera.forward_hooks import ForwardHooks
+from tessera.leaf_modules import is_leaf, mark_leaves_of_config
+from tessera.nested_tensors import cast_floats
+from tessera.units import announcing_modules
+from tessera.zero_optimizer import ZeroOptimizer
+
+logger = logging.getLogger("tessera")
+
+
+class Engine(nn.Module):
+    """Made by tessera.initialize(). `module` is the client's model, the same object."""
+
+    def __init__(self, model, config, raw_config, optimizer, torch_step, world):
+        super().__init__()
+        self.core = None
+        self.module = model
+        self.config = raw_config
+        self.lr_scheduler = None
+        self.training_dataloader = None
+        self.stage = config.stage
+        self._resolved = config
+        self.torch_step = torch_step
+        self._world = world
+        self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
+        self._micro_steps = 0
+        self._no_sync = False
+        self._grad_norm = None
+
+        mark_leaves_of_config(model, config.values)
+        names, modules = self._tree(model, config, optimizer)
+        self._names = names  # id of a parameter -> its first name
+        self._modules_by_number = modules
+        self._release = self._attach(modules)
+        self.basic_optimizer = optimizer
+        self.optimizer = ZeroOptimizer(weakref.ref(self), optimizer) if optimizer is not None else None
+
+    # ---- making
+
+    def _tree(self, model, config, optimizer):
+        """Hands the parameters over, each under the module that announces it. Returns names and modules by number."""
+        tree = _core.ModelTree()
+        announcing = announcing_modules(model, is_leaf) if config.stage == 3 else {}
+        modules = [model, *announcing]
+        tree.add_module("model")
+        for name in announcing.values():
+            tree.add_module(name)
+        numbers = {id(module): number for number, module in enumerate(modules)}
+        number_of_path, names, shapes = {}, {}, {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            parent = path.rpartition(".")[0]
+            number = numbers.get(id(module), number_of_path[parent] if path else 0)
+            number_of_path[path] = number
+            for name, parameter in module._parameters.items():
+                if parameter is None or not self._is_ours(parameter):
+                    continue
+                full_name = f"{path}.{name}" if path else name
+                names.setdefault(id(parameter), full_name)
+                piece = zero.piece_of(parameter)
+                shapes[id(parameter)] = (parameter, torch.Size(piece.shape) if piece else parameter.shape)
+                tree.add_param(number, full_name, parameter, piece)
+        for buffer in model.buffers():
+            tree.add_buffer(buffer)
+
+        groups = optimizer.param_groups if optimizer is not None else []
+        group_of = {}
+        for number, group in enumerate(groups):
+            for parameter in group["params"]:
+                if id(parameter) in names:
+                    group_of[names[id(parameter)]] = number
+        aliases = {name: names[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)
+                   if id(parameter) in names}
+        group_of = {name: group_of[first] for name, first in aliases.items() if first in group_of}
+        self.core = _core.Engine(
+            tree=tree, config=config, world=self._world,
+            groups=[_hyperparameters(group) for group in groups], group_of=group_of,
+            torch_step=self.torch_step)
+        own = weakref.ref(self)
+        for parameter, shape in shapes.values():
+            zero.given_to_engine(parameter, own, self.core.place_of(parameter), shape)
+        return names, modules
+
+    @staticmethod
+    def _is_ours(parameter):
+        # Quantised weights (integers) and parameters without elements stay as they are, whole on every rank.
+        whole = zero.piece_of(parameter) is not None or parameter.numel() > 0
+        return whole and parameter.is_floating_point()
+
+    def _attach(self, modules):
+        """Returns what takes everything away again that is attached to the client's model."""
+        hooks = None
+        if self.stage == 3:
+            any_frozen = any(not trainable for _, _, trainable, _ in self.core.units())
+            hooks = ForwardHooks(self.core, modules, watches_inputs=any_frozen)
+            for module in self.module.modules():
+                for parameter in module.__dict__.get("_external_params", {}).values():
+                    place = self.core.place_of(parameter)
+                    if place is not None:
+                        self.uses_external(module, place)
+        return weakref.finalize(self, _leave, self.core, self._world, hooks, self.stage, weakref.ref(self.module))
+
+    def uses_external(self, module, place):
+        """The module's forward reads a parameter of the unit at `place`: see zero.register_external_parameter."""
+        for number, announcing in enumerate(self._modules_by_number):
+            if any(each is module for each in announcing.modules()) and (number or len(self._modules_by_number) == 1):
+                self.core.also_uses(number, place[0])
+                return
+        self.core.also_uses(0, place[0])
+
+    def destroy(self):
+        """Lets go of the model and frees the training state. The model stays usable: at stage 3 its parameters stay
+        partitioned (zero.GatheredParameters makes them whole), at other stages they are whole."""
+        if self.core is None:
+            return
+        self.core.finish_saving()
+        self._release()
+        self.core = None
+
+    def name_of(self, parameter):
+        """The name under which the engine knows it."""
+        return self._names[id(parameter)]
+
+    # ---- training
+
+    def forward(self, *args, **kwargs):
+        if self._resolved.casts_inputs:
+            args, kwargs = cast_floats(args, torch.half), cast_floats(kwargs, torch.half)
+        device = self.device.type
+        autocast = torch.autocast(device, dtype=self._autocast, enabled=self._autocast is not None, cache_enabled=False) \
+            if self._autocast is not None or torch.is_autocast_enabled(device) else contextlib.nullcontext()
+        with self._forgets_pass_on_error(), autocast:
+            return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _forgets_pass_on_error(self):
+        try:
+            yield
+        except BaseException:
+            if self.core is not None:
+                had_gradients = self.core.gradients_pending
+                self.core.abandon_pass()
+                if had_gradients:
+                    logger.warning("an exception in forward or backward: gradients accumulated so far are forgotten")
+            raise
+
+    def backward(self, loss, retain_graph=False, scale_wrt_gas=True, **_):
+        """Returns the loss, divided by gradient_accumulation_steps if scale_wrt_gas."""
+        if self.optimizer is None:
+            raise RuntimeError("this engine has no optimizer: give one to initialize, or name one in the configuration")
+        with self._forgets_pass_on_error():
+            divided = self.core.backward(loss, divides_by_accumulation=bool(scale_wrt_gas), retain_graph=retain_graph)
+        return divided.detach() if divided is not loss else loss
+
+    def scale(self, loss):
+        """For loss.backward() by hand: multiplied by the loss scale."""
+        return self.core.scale(loss)
+
+    def step(self, lr_kwargs=None):
+        if self._no_sync:
+            raise AssertionError("step() is not allowed inside of no_sync()")
+        boundary = self.core.is_boundary()
+        if boundary and self.optimizer is not None:
+            self.core.set_param_groups([_hyperparameters(group) for group in self.optimizer.param_groups])
+        self.core.step()
+        if not boundary:
+            return
+        self._grad_norm = self.core.grad_norm
+        if self.basic_optimizer is not None:
+            self.basic_optimizer._opt_called = True  # torch's schedulers warn when their optimizer has not stepped
+        if self.core.was_step_applied and self.lr_scheduler is not None:
+            self.lr_scheduler.step(**(lr_kwargs or {}))
+
+    def zero_grad(self, set_to_none=True):
+        """Gradients belong to the engine, which forgets them with the step that used them."""
+
+    def is_gradient_accumulation_boundary(self):
+        return self.core.is_boundary()
+
+    def set_gradient_accumulation_boundary(self, is_boundary):
+        self.core.set_boundary(is_boundary)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Gradients of the backwards inside are added up without being reduced. Stages 0 and 1."""
+        if self.stage >= 2:
+            raise AssertionError(f"no_sync() is for stages 0 and 1: at stage {self.stage} no rank keeps a whole gradient")
+        if self._no_sync:
+            raise AssertionError("no_sync() cannot be entered twice")
+        self._no_sync = True
+        self.core.set_boundary(False)
+        try:
+            yield
+        finally:
+            self._no_sync = False
+            self.core.set_boundary(None)
+
+    @property
+    def device(self):
+        for parameter in self.module.parameters():
+            return parameter.device
+        return torch.device("cpu")
+
+    # ---- what happened
+
+    def get_global_grad_norm(self):
+        """Of the last step, before clipping; None before the first."""
+        return self._grad_norm
+
+    def was_step_applied(self):
+        return self.core.was_step_applied
+
+    def get_lr(self):
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    @property
+    def global_steps(self):
+        return self.core.global_steps
+
+    @property
+    def global_samples(self):
+        return self.core.global_samples
+
+    @property
+    def skipped_steps(self):
+        return self.core.skipped_steps
+
+    @property
+    def micro_steps(self):
+        return self.core.micro_steps
+
+    def train_batch_size(self):
+        return self._batch[0]
+
+    def train_micro_batch_size_per_gpu(self):
+        return self._batch[1]
+
+    def gradient_accumulation_steps(self):
+        return self._batch[2]
+
+    @property
+    def _batch(self):
+        if "_batch_sizes" not in self.__dict__:
+            resolved = self._resolved
+            self.__dict__["_batch_sizes"] = (resolved.global_batch, resolved.micro_batch, resolved.accumulation)
+        return self.__dict__["_batch_sizes"]
+
+    def set_train_batch_size(self, train_batch_size):
+        """Changes gradient_accumulation_steps alone."""
+        share = self.train_micro_batch_size_per_gpu() * self._world.size
+        if train_batch_size % share:
+            raise ValueError(f"train_batch_size {train_batch_size} is not a multiple of micro batch x ranks, {share}")
+        self._set_batch(train_batch_size, self.train_micro_batch_size_per_gpu(), train_batch_size // share)
+
+    def set_train_micro_batch_size(self, micro_batch_size):
+        """Changes train_batch_size as well."""
+        accumulation = self.gradient_accumulation_steps()
+        self._set_batch(micro_batch_size * accumulation * self._world.size, micro_batch_size, accumulation)
+
+    def _set_batch(self, *batch):
+        self.core.set_batch(*batch)
+        self.__dict__["_batch_sizes"] = batch
+
+    # ---- weights
+
+    def consolidated_state_dict(self, exclude_frozen_parameters=False, keeps_on=0):
+        """The module's state dict with whole parameters in the dtype of training, on the CPU; gathered unit by unit.
+        Collective; {} on other ranks than `keeps_on` (None: on every rank)."""
+        keeps = keeps_on is None or self._world.rank == keeps_on
+        state = self.module.state_dict(keep_vars=True)
+        values = {}
+        for number, (_, _, trainable, _) in enumerate(self.core.units()):
+            if exclude_frozen_parameters and not trainable:
+                continue
+            self.core.hold_units([number])
+            if keeps:
+                for key, tensor in state.items():
+                    place = self.core.place_of(tensor)
+                    if place is not None and place[0] == number and id(tensor) not in values:
+                        values[id(tensor)] = tensor.detach().to("cpu", copy=True)
+            self.core.drop_units([number])
+        if not keeps:
+            return {}
+        result = {}
+        for key, tensor in state.items():
+            is_parameter = isinstance(tensor, nn.Parameter)
+            if id(tensor) in values:
+                result[key] = values[id(tensor)]
+            elif not (is_parameter and exclude_frozen_parameters and not tensor.requires_grad):
+                result[key] = tensor.detach().to("cpu", copy=True) if isinstance(tensor, torch.Tensor) else tensor
+        return result
+
+    def load_state_dict_into_module(self, state, strict=True):
+        """Weights for the module from a state dict that every rank has; the master weights follow. Collective."""
+        with zero.GatheredParameters(self.module.parameters(), modifier_rank=0):
+            self.module.load_state_dict(state, strict=strict)
+        if self.stage < 3:
+            self.core.refresh_master()
+
+    # ---- checkpoints
+
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
+        """Collective. In <save_dir>/<tag>, by default global_step<N>. `client_state`: a dict of anything."""
+        if not save_dir:
+            raise ValueError("save_checkpoint needs a folder, and save_dir is empty")
+        kept = {"client": client_state or {}}
+        if self.lr_scheduler is not None and hasattr(self.lr_scheduler, "state_dict"):
+            kept["lr_scheduler"] = self.lr_scheduler.state_dict()
+        if self.optimizer is not None:
+            kept["optimizer"] = self.optimizer.state_dict()
+        own = {"torch_optimizer": as_tensor(self.torch_step.state())} if self.torch_step is not None else {}
+        self.core.save_checkpoint(
+            folder=str(save_dir), tag="" if tag is None else str(tag), client_state={"python": encode(kept)},
+            rank_tensors=own, latest=save_latest, exclude_frozen=exclude_frozen_parameters)
+        return True
+
+    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True,
+                        load_lr_scheduler_states=True, load_module_only=False, custom_load_fn=None):
+        """Collective. (path, client_state); (None, None) where the folder has no checkpoint."""
+        if custom_load_fn is not None:
+            raise NotImplementedError("custom_load_fn is not in Tessera yet")
+        loaded = self.core.load_checkpoint(
+            folder=str(load_dir), tag="" if tag is None else str(tag), strict=load_module_strict,
+            optimizer_states=load_optimizer_states and not load_module_only and self.optimizer is not None,
+            weights_only=load_module_only)
+        if loaded is None:
+            logger.warning("%s holds no checkpoint (no file 'latest'): nothing was loaded", load_dir)
+            return None, None
+        path, stored, own = loaded
+        kept = decode(stored["python"]) if "python" in stored else {"client": stored}
+        if not load_module_only:
+            if load_lr_scheduler_states and self.lr_scheduler is not None and "lr_scheduler" in kept:
+                self.lr_scheduler.load_state_dict(kept["lr_scheduler"])
+            if load_optimizer_states and self.optimizer is not None:
+                self.optimizer.load_state_dict(kept.get("optimizer", {}))
+                self._load_torch_optimizer(own)
+        return path, kept["client"]
+
+    def _load_torch_optimizer(self, own):
+        if self.torch_step is None:
+            return
+        if "torch_optimizer" in own:
+            self.torch_step.load_state(from_tensor(own["torch_optimizer"]))
+        else:
+            logger.warning("the checkpoint was made by another number of ranks: the state of %s begins anew",
+                           type(self.basic_optimizer).__name__)
+
+    def __getattr__(self, name):
+        """What the engine does not have is looked up on the module."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is None or name == "module":
+                raise
+            try:
+                return getattr(module, name)
+            except AttributeError:
+                raise AttributeError(f"neither {type(self).__name__} nor {type(module).__name__} has '{name}'") from None
+
+
+def _hyperparameters(group):
+    return {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum", "use_muon") if key in group}
+
+
+def _leave(core, world, hooks, stage, module_ref):
+    """Takes what the engine attached to the client's model away again."""
+    if hooks is not None:
+        hooks.remove()
+    module = module_ref()
+    if module is None:
+        return
+    for parameter in module.parameters():
+        place = core.place_of(parameter)
+        if place is not None:
+            zero.taken_from_engine(parameter, core.partitioned(place, world) if stage == 3 else None)

@@ -1,0 +1,89 @@
+"""Stage 3 from Python: module hooks that tell the engine when a forward begins and ends, and parameters that are gathered
+when a module reads another one's.
+
+The hooks do nothing but call the engine's before_forward and after_forward; everything in backward is done by hooks that
+the engine itself puts on the outputs.
+"""
+
+import weakref
+
+import torch
+
+from tessera.nested_tensors import tensors_in
+
+
+class _WatchedParameters(dict):
+    """A module's _parameters. Reading a parameter that is not gathered, in the forward of a module that does not own it,
+    makes it one that this module uses, now and from then on."""
+
+    __slots__ = ("_core",)
+
+    def __getitem__(self, name):
+        parameter = super().__getitem__(name)
+        if parameter is not None and parameter.numel() == 0:
+            core = self._core()
+            if core is not None:
+                gather_for_running_module(core, parameter)
+        return parameter
+
+    def __reduce__(self):
+        return dict, (dict(self),)
+
+    def __deepcopy__(self, memo):
+        import copy
+
+        return {key: copy.deepcopy(value, memo) for key, value in self.items()}
+
+
+def gather_for_running_module(core, parameter):
+    running = core.running_module()
+    place = core.place_of(parameter)
+    if running is not None and place is not None:
+        core.also_uses(running, place[0])
+
+
+class ForwardHooks:
+    """Attached to a model until remove(). `modules`: by number in the engine's tree; `core` is held weakly."""
+
+    def __init__(self, core, modules, watches_inputs):
+        self._core = weakref.ref(core)
+        self._modules = modules
+        self._handles = []
+        for number, module in enumerate(modules):
+            before, after = self._hooks(number, watches_inputs)
+            self._handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(after, always_call=True))
+        for module in modules[0].modules():
+            if module._parameters:
+                watched = _WatchedParameters(module._parameters)
+                watched._core = self._core
+                module._parameters = watched
+
+    def _hooks(self, number, watches_inputs):
+        core_ref = self._core
+        entered = []  # whether before_forward was reached; a forward hook runs after a failed pre-hook, too
+
+        def before(module, args, kwargs):
+            core = core_ref()
+            if core is None:
+                return
+            wants = watches_inputs and torch.is_grad_enabled()
+            core.before_forward(number, list(tensors_in((args, kwargs))) if wants else [])
+            entered.append(True)
+
+        def after(module, args, output):
+            core = core_ref()
+            if core is None or not entered:
+                return
+            entered.pop()
+            core.after_forward(number, list(tensors_in(output)) if torch.is_grad_enabled() else [])
+
+        return before, after
+
+    def remove(self):
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        for module in self._modules[0].modules():
+            if isinstance(module._parameters, _WatchedParameters):
+                module._parameters = dict(module._parameters)

@@ -1,0 +1,114 @@
+"""One parameter's training state, read and written from outside of a step: fp32 weights, optimizer state, gradient.
+
+Full forms: the whole parameter's, the same on every rank, collective where it is sharded. Local forms: this rank's part,
+flat, at stage 3. None for a parameter that is not trained. Gradients are the mean over ranks, as they are between the
+last backward of an accumulation and its step, with the loss scale still in them.
+"""
+
+from tessera import zero
+
+
+def _engine_and_place(parameter):
+    engine, place = zero.engine_of(parameter)
+    if engine is None or engine.core is None or not engine.core.is_trainable(place[0]):
+        return None, None
+    return engine, place
+
+
+def _state_of_client(engine, key):
+    return engine.torch_step is not None and key not in ("weight", "grad")
+
+
+def _get_full(parameter, key):
+    engine, place = _engine_and_place(parameter)
+    if engine is None:
+        return None
+    if _state_of_client(engine, key):
+        return engine.core.assembled(place, engine.torch_step.local_state(engine.name_of(parameter), key))
+    return engine.core.full_value(place, key)
+
+
+def _set_full(parameter, key, value):
+    engine, place = _engine_and_place(parameter)
+    if engine is None:
+        return
+    if _state_of_client(engine, key):
+        engine.torch_step.set_state(engine.name_of(parameter), key, value)
+    else:
+        engine.core.set_full_value(place, key, value)
+
+
+def _get_local(parameter, key):
+    assert hasattr(parameter, "ds_id"), "the local forms are for parameters partitioned at stage 3"
+    engine, place = _engine_and_place(parameter)
+    if engine is None:
+        return None
+    if _state_of_client(engine, key):
+        return engine.torch_step.local_state(engine.name_of(parameter), key)
+    return engine.core.local_value(place, key)
+
+
+def _set_local(parameter, key, value):
+    assert hasattr(parameter, "ds_id"), "the local forms are for parameters partitioned at stage 3"
+    engine, place = _engine_and_place(parameter)
+    if engine is not None:
+        engine.core.set_local_value(place, key, value)
+
+
+def safe_get_full_fp32_param(param):
+    return _get_full(param, "weight")
+
+
+def safe_set_full_fp32_param(param, value):
+    _set_full(param, "weight", value)
+
+
+def safe_get_full_optimizer_state(param, optim_state_key):
+    return _get_full(param, optim_state_key)
+
+
+def safe_set_full_optimizer_state(param, value, optim_state_key):
+    _set_full(param, optim_state_key, value)
+
+
+def safe_get_full_grad(param):
+    return param.grad if param.grad is not None else _get_full(param, "grad")
+
+
+def safe_set_full_grad(param, value):
+    if param.grad is not None:
+        param.grad.copy_(value)
+    else:
+        _set_full(param, "grad", value)
+
+
+def safe_update_full_grad_vectorized(param_list, update_func):
+    """Each gradient becomes update_func(gradient, parameter)."""
+    for param in param_list:
+        grad = safe_get_full_grad(param)
+        if grad is not None:
+            safe_set_full_grad(param, update_func(grad, param))
+
+
+def safe_get_local_fp32_param(param):
+    return _get_local(param, "weight")
+
+
+def safe_set_local_fp32_param(param, value):
+    _set_local(param, "weight", value)
+
+
+def safe_get_local_grad(param):
+    return _get_local(param, "grad")
+
+
+def safe_set_local_grad(param, value):
+    _set_local(param, "grad", value)
+
+
+def safe_get_local_optimizer_state(param, optim_state_key):
+    return _get_local(param, optim_state_key)
+
+
+def safe_set_local_optimizer_state(param, value, optim_state_key):
+    _set_local(param, optim_state_key, value)

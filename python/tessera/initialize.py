@@ -1,0 +1,82 @@
+"""initialize(): from a model and a configuration to an engine, with DeepSpeed's arguments."""
+
+import logging
+
+import torch
+
+from tessera import _core, optimizers
+from tessera.config_source import chosen_source, load_config, place_of
+from tessera.engine import Engine
+from tessera.optimizers import TorchStep
+from tessera.world import world_of
+from tessera.zero_optimizer import with_live_groups
+
+logger = logging.getLogger("tessera")
+_PLACEHOLDER = {"type": "SGD", "params": {"lr": 0.0}}  # for an engine that never steps
+
+
+def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None,
+               distributed_port=29500, mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None,
+               config_params=None, engine_class=Engine):
+    """Collective. Returns (engine, optimizer, dataloader, lr_scheduler); the last three may be None.
+
+    config: a dict, a path or base64 of JSON; or args.deepspeed_config. optimizer: a torch.optim.Optimizer, or a function
+    of the parameters that returns one; it wins over the configuration's. lr_scheduler: a scheduler, or a function of
+    the optimizer that returns one. model_parameters: parameters or parameter groups to train, for the configuration's
+    optimizer.
+    """
+    if model is None:
+        raise AssertionError("initialize needs a model: model=<torch.nn.Module>")
+    source = chosen_source(args, config, config_params)
+    raw = load_config(source)
+    world = world_of(_data_parallel_group(mpu))
+
+    values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler")}
+    optimizer = _optimizer(optimizer, model, model_parameters, raw)
+    block = _PLACEHOLDER if optimizer is None else optimizers.config_block_of(optimizer)
+    torch_step = TorchStep(optimizer) if block is None else None
+    if block is not None:
+        values["optimizer"] = block
+    resolved = _core.Config(values, place=place_of(source), data_parallel_size=world.size)
+
+    engine = engine_class(model, resolved, raw, optimizer, torch_step, world)
+    engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"))
+    if training_data is not None:
+        engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _data_parallel_group(mpu):
+    if mpu is None:
+        return None
+    if hasattr(mpu, "get_data_parallel_group"):
+        return mpu.get_data_parallel_group()
+    return None
+
+
+def _optimizer(given, model, model_parameters, raw):
+    if callable(given) and not isinstance(given, torch.optim.Optimizer):
+        given = given(list(model_parameters) if model_parameters is not None else list(model.parameters()))
+    block = raw.get("optimizer")
+    if given is None and block is None:
+        return None
+    if given is None:
+        trained = list(model_parameters) if model_parameters is not None else None
+        if not trained:
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        zero = raw.get("zero_optimization")
+        offload = (zero.get("offload_optimizer") if isinstance(zero, dict) else None) or {}
+        given = optimizers.from_config(block, trained, offloaded=offload.get("device") in ("cpu", "nvme"))
+    return with_live_groups(given, {id(parameter) for parameter in model.parameters()})
+
+
+def _scheduler(given, engine, block):
+    if given is None:
+        if not block or not block.get("type"):
+            return None
+        from tessera import schedules
+
+        return schedules.from_config(block, engine.basic_optimizer)
+    if callable(given) and not hasattr(given, "step"):
+        return given(engine.basic_optimizer)
+    return given

@@ -1,0 +1,278 @@
+"""Optimizers as torch.optim.Optimizer objects whose arithmetic is the engine's own.
+
+Under an engine they only hold the parameter groups, which stay live: the engine reads lr and its kin from them before
+each step. Without one, step() updates the parameters itself, with the same kernels.
+"""
+
+import torch
+
+from tessera import _core
+
+
+class NativeOptimizer(torch.optim.Optimizer):
+    """`type_name` and `params` as in a ds_config's block "optimizer"; keyword arguments of a group win over them."""
+
+    def __init__(self, type_name, model_params, defaults, fixed=None):
+        self.type_name = type_name
+        self.fixed = dict(fixed or {})  # what is the same for all groups
+        self._native = None
+        super().__init__(model_params, defaults)
+
+    def config_block(self):
+        """The block "optimizer" of a ds_config that names this optimizer."""
+        own = {key: value for key, value in self.defaults.items() if value is not None}
+        return {"type": self.type_name, "params": {**own, **self.fixed}}
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._native is None:
+            block = self.config_block()
+            self._native = _core.NativeOptimizer(block["type"], block["params"])
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter, group):
+        native, state = self._native, self.state[parameter]
+        if not state:
+            state["step"] = 0
+            for name in native.state_names:
+                state[name] = torch.zeros_like(parameter, dtype=torch.float32, memory_format=torch.contiguous_format)
+            for name in native.number_names:
+                state[name] = 0.0
+        state["step"] += 1
+        direct = parameter.dtype == torch.float32 and parameter.is_contiguous()
+        weight = parameter.detach() if direct else parameter.detach().float().contiguous()
+        numbers = native.update(
+            weight=weight,
+            grad=parameter.grad.detach().float().contiguous().clone(),
+            state=[state[name] for name in native.state_names],
+            numbers=[state[name] for name in native.number_names],
+            step=int(state["step"]),
+            group={key: value for key, value in group.items() if key != "params"},
+        )
+        state.update(zip(native.number_names, numbers))
+        if not direct:
+            parameter.copy_(weight)
+
+
+def _needs_adam_w(adam_w_mode):
+    return {"adam_w_mode": bool(adam_w_mode)}
+
+
+def _refuse_amsgrad(amsgrad):
+    if amsgrad:
+        raise RuntimeError("amsgrad is not supported: leave it at False")
+
+
+class FusedAdam(NativeOptimizer):
+    def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, adam_w_mode=True,
+                 weight_decay=0.0, amsgrad=False, set_grad_none=True):
+        _refuse_amsgrad(amsgrad)
+        self.adam_w_mode = adam_w_mode
+        self.set_grad_none = set_grad_none
+        super().__init__("Adam", params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
+                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adam_w_mode)})
+
+
+class DeepSpeedCPUAdam(NativeOptimizer):
+    def __init__(self, model_params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
+                 amsgrad=False, adamw_mode=True, fp32_optimizer_states=True):
+        _refuse_amsgrad(amsgrad)
+        self.adam_w_mode = adamw_mode
+        super().__init__("Adam", model_params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
+                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adamw_mode)})
+
+
+class DeepSpeedCPUAdagrad(NativeOptimizer):
+    def __init__(self, model_params, lr=1e-2, eps=1e-10, weight_decay=0, amsgrad=False, fp32_optimizer_states=True):
+        _refuse_amsgrad(amsgrad)
+        super().__init__("Adagrad", model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
+
+
+class FusedLion(NativeOptimizer):
+    def __init__(self, model_params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0, fp32_optimizer_states=True):
+        super().__init__("Lion", model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+
+class DeepSpeedCPULion(FusedLion):
+    pass
+
+
+class FusedLamb(NativeOptimizer):
+    def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, eps_inside_sqrt=False,
+                 weight_decay=0.0, max_grad_norm=0.0, max_coeff=10.0, min_coeff=0.01, amsgrad=False):
+        _refuse_amsgrad(amsgrad)
+        super().__init__("Lamb", params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
+                         {"bias_correction": bool(bias_correction), "eps_inside_sqrt": bool(eps_inside_sqrt),
+                          "max_coeff": max_coeff, "min_coeff": min_coeff})
+
+
+class SGD(NativeOptimizer):
+    def __init__(self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False):
+        super().__init__("SGD", params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay},
+                         {"dampening": dampening, "nesterov": bool(nesterov)})
+
+
+class Muon(NativeOptimizer):
+    """Parameters whose attribute use_muon is true (without the attribute: matrices) are orthogonalized, all others Adam's."""
+
+    def __init__(self, params, lr=1e-3, muon_lr=None, adam_lr=None, momentum=0.95, weight_decay=0.0, betas=(0.9, 0.999),
+                 eps=1e-8, ns_method=None):
+        groups = []
+        for group in _as_groups(params):
+            for use_muon, own_lr in ((True, muon_lr), (False, adam_lr)):
+                members = [p for p in group["params"] if getattr(p, "use_muon", p.dim() == 2) == use_muon]
+                if members:
+                    groups.append({**group, "params": members, "use_muon": use_muon, "lr": own_lr or group.get("lr", lr)})
+        fixed = {"muon_lr": muon_lr, "adam_lr": adam_lr, "ns_method": ns_method}
+        super().__init__("Muon", groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "betas": betas,
+                                          "eps": eps}, {key: value for key, value in fixed.items() if value is not None})
+
+
+class Compressed(NativeOptimizer):
+    """One-bit Adam, 0/1 Adam and one-bit LAMB, by the name and the parameters of a ds_config."""
+
+    def __init__(self, type_name, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **fixed):
+        super().__init__(type_name, params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, fixed)
+
+
+def _as_groups(params):
+    params = list(params)
+    return params if params and isinstance(params[0], dict) else [{"params": params}]
+
+
+def _torch_class(type_name):
+    found = getattr(torch.optim, type_name, None)
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        raise _core.ConfigError(
+            f"'optimizer.type' is '{type_name}': neither one of DeepSpeed's optimizers nor a class of torch.optim\n"
+            f"  fix:   use one of {', '.join(sorted(_BY_TYPE))}, or e.g. SGD")
+    return found
+
+
+def _adam(type_name):
+    def make(groups, offloaded, adam_w_mode=True, torch_adam=False, fp32_optimizer_states=None, foreach=None, **params):
+        decoupled = type_name == "adamw" or adam_w_mode
+        if torch_adam:
+            params.pop("bias_correction", None)
+            return (torch.optim.AdamW if decoupled else torch.optim.Adam)(groups, foreach=foreach, **params)
+        if offloaded:
+            return DeepSpeedCPUAdam(groups, adamw_mode=decoupled, **params)
+        return FusedAdam(groups, adam_w_mode=decoupled, **params)
+
+    return make
+
+
+def _plain(cls):
+    return lambda groups, offloaded, **params: cls(groups, **params)
+
+
+def _compressed(type_name):
+    return lambda groups, offloaded, **params: Compressed(type_name, groups, **params)
+
+
+_BY_TYPE = {
+    "adam": _adam("adam"), "adamw": _adam("adamw"), "adagrad": _plain(DeepSpeedCPUAdagrad), "lamb": _plain(FusedLamb),
+    "lion": _plain(FusedLion), "muon": _plain(Muon), "onebitadam": _compressed("OneBitAdam"),
+    "onebitlamb": _compressed("OneBitLamb"), "zerooneadam": _compressed("ZeroOneAdam"),
+}
+
+
+def from_config(block, groups, offloaded):
+    """The optimizer that a ds_config's block names, over `groups` (parameters or parameter groups)."""
+    type_name, params = block.get("type") or "Adam", dict(block.get("params") or {})
+    if params.get("max_grad_norm"):
+        raise ValueError("'optimizer.params.max_grad_norm' is not supported: set 'gradient_clipping' instead")
+    params.pop("max_grad_norm", None)
+    make = _BY_TYPE.get(type_name.lower())
+    return make(groups, offloaded, **params) if make else _torch_class(type_name)(groups, **params)
+
+
+def config_block_of(optimizer):
+    """The block "optimizer" of a ds_config that computes what this torch optimizer does; None if there is no such: its
+    own step() is needed."""
+    if isinstance(optimizer, NativeOptimizer):
+        return optimizer.config_block()
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return None
+
+    def everywhere(**wanted):
+        return all(group.get(key, value) == value for group in optimizer.param_groups for key, value in wanted.items())
+
+    plain = everywhere(maximize=False, differentiable=False)
+    own = {key: optimizer.defaults[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum")
+           if optimizer.defaults.get(key) is not None}
+    own["lr"] = float(own["lr"])
+    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and plain and everywhere(amsgrad=False):
+        decoupled = type(optimizer) is torch.optim.AdamW
+        if everywhere(decoupled_weight_decay=decoupled):
+            return {"type": "AdamW" if decoupled else "Adam", "params": {**own, **_needs_adam_w(decoupled)}}
+    if type(optimizer) is torch.optim.SGD and plain:
+        same = {key: optimizer.defaults[key] for key in ("momentum", "dampening", "nesterov")}
+        if everywhere(**same):
+            return {"type": "SGD", "params": {**own, **same}}
+    if type(optimizer) is torch.optim.Adagrad and plain and everywhere(initial_accumulator_value=0, lr_decay=0):
+        return {"type": "Adagrad", "params": own}
+    return None
+
+
+class TorchStep:
+    """A client's torch optimizer whose own step() runs on the parts of the parameters that this rank owns: flat fp32
+    tensors, which take the parameters' place in its groups. See TorchOptimizer in python/src."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self._parts = {}  # (parameter's name, first element) -> Parameter
+        self._waiting = {}  # state from a checkpoint, of parts that no step has seen yet
+
+    def __call__(self, parts):
+        if not self._parts:
+            for group in self.optimizer.param_groups:
+                group["params"] = []
+        for name, group, first, weight, grad in parts:
+            key = (name, first)
+            if key not in self._parts:
+                part = torch.nn.Parameter(weight)
+                self._parts[key] = part
+                self.optimizer.param_groups[group]["params"].append(part)
+                if key in self._waiting:
+                    self.optimizer.state[part] = self._waiting.pop(key)
+            self._parts[key].grad = grad
+        self.optimizer.step()
+        for part in self._parts.values():
+            part.grad = None
+
+    def _parts_of(self, name):
+        return [(first, part) for (owner, first), part in self._parts.items() if owner == name]
+
+    def local_state(self, name, key):
+        """Of the parameter's part on this rank, flat; empty where it owns none."""
+        for _, part in self._parts_of(name):
+            return self.optimizer.state[part][key].detach().float().flatten()
+        return torch.empty(0)
+
+    def set_state(self, name, key, whole):
+        for first, part in self._parts_of(name):
+            own = self.optimizer.state[part][key]
+            own.copy_(whole.flatten()[first:first + part.numel()].view_as(own))
+
+    def state(self):
+        keys = {part: key for key, part in self._parts.items()}
+        by_part = {keys[part]: state for part, state in self.optimizer.state.items() if part in keys}
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups]
+        return {"parts": {**self._waiting, **by_part}, "groups": groups}
+
+    def load_state(self, saved):
+        self._waiting = dict(saved["parts"])
+        for key in list(self._waiting):
+            if key in self._parts:
+                self.optimizer.state[self._parts[key]] = self._waiting.pop(key)
+        for group, values in zip(self.optimizer.param_groups, saved["groups"]):
+            group.update(values)

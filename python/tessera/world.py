@@ -1,0 +1,41 @@
+"""The ranks that train together: torch.distributed's group, as the engine's own communicator over the group's store."""
+
+import os
+import weakref
+
+import torch.distributed as dist
+
+from tessera import _core
+
+_worlds = weakref.WeakKeyDictionary()  # process group -> World
+_connections = 0
+
+
+def join(backend="gloo"):
+    """Makes torch.distributed's default group from the launcher's environment, if nobody has yet."""
+    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    dist.init_process_group(backend)
+
+
+def world_of(group=None):
+    """The World of a process group (None: of all ranks). Collective when a group is first asked for."""
+    global _connections
+    join()
+    if not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return _core.World.alone()
+    key = dist.group.WORLD if group is None else group
+    if key not in _worlds:
+        members = dist.get_process_group_ranks(key)
+        _core.set_log_rank(dist.get_rank(), dist.get_world_size())
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "0")))
+        _connections += 1
+        _worlds[key] = _core.World.connect(
+            rank=dist.get_rank(group),
+            size=len(members),
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")) if local_size else dist.get_rank(group),
+            master_addr=os.environ.get("MASTER_ADDR", "localhost"),
+            store=dist.distributed_c10d._get_default_store(),
+            name=f"tessera/{_connections}/{'.'.join(map(str, members))}",
+        )
+    return _worlds[key]

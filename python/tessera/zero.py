@@ -1,0 +1,306 @@
+"""Parameters of which each rank holds a part: zero.Init, GatheredParameters, and what clients read from such parameters.
+
+A partitioned parameter is a ZeroParameter of size 0. It is in one of two hands, both in C++: a PartitionedParam's (it was
+made under Init, or its engine is gone), or an engine's at stage 3.
+"""
+
+import enum
+import functools
+import itertools
+import threading
+
+import torch
+from torch import nn
+
+from tessera import _core
+from tessera.config_source import load_config
+from tessera.world import world_of
+
+
+class ZeroParamStatus(enum.Enum):
+    AVAILABLE = 1
+    NOT_AVAILABLE = 2
+    INFLIGHT = 3
+
+
+class ZeroParamType(enum.Enum):
+    NORMAL = 1
+    PARTITIONED = 2
+    REMOTE = 3
+
+
+_ids = itertools.count()
+
+
+class ZeroParameter(nn.Parameter):
+    """The class that a parameter gets when it is partitioned. ds_shape, ds_numel: of the whole parameter."""
+
+    @property
+    def ds_status(self):
+        gathered = self.numel() == self.ds_numel
+        return ZeroParamStatus.AVAILABLE if gathered else ZeroParamStatus.NOT_AVAILABLE
+
+    @property
+    def ds_tensor(self):
+        """This rank's part, flat: a copy where an engine holds the parameter."""
+        if self.tessera_piece is not None:
+            return self.tessera_piece.piece
+        engine, place = engine_of(self)
+        return engine.core.local_value(place, "weight") if engine is not None else None
+
+    def all_gather(self, param_list=None, **_):
+        _Gathering(param_list or [self]).gather()
+
+    def partition(self, param_list=None, has_been_updated=False, **_):
+        _Gathering(param_list or [self]).release(written_by=0 if has_been_updated else None)
+
+
+def _become_partitioned(parameter, shape, piece):
+    parameter.__class__ = ZeroParameter
+    if not hasattr(parameter, "ds_id"):
+        parameter.ds_id = next(_ids)
+    parameter.ds_shape = torch.Size(shape)
+    parameter.ds_numel = parameter.ds_shape.numel()
+    parameter.ds_persist = False
+    parameter.ds_active_sub_modules = set()
+    parameter.ds_param_type = ZeroParamType.PARTITIONED
+    parameter.tessera_piece = piece
+
+
+def is_partitioned(parameter):
+    return isinstance(parameter, ZeroParameter)
+
+
+def piece_of(parameter):
+    """The PartitionedParam that holds the parameter; None where an engine does, or it is whole."""
+    return getattr(parameter, "tessera_piece", None)
+
+
+def given_to_engine(parameter, engine, place, shape):
+    """`engine`: a weak reference. At stage 3 the engine holds the parameter's parts from now on."""
+    parameter.tessera_place = (engine, place)
+    if engine().stage == 3:
+        _become_partitioned(parameter, shape, None)
+    elif is_partitioned(parameter):  # made under Init, whole from now on
+        parameter.__class__ = nn.Parameter
+        del parameter.tessera_piece
+
+
+def taken_from_engine(parameter, piece):
+    """The engine goes; `piece`: what holds its part from now on (None: the parameter is whole)."""
+    if hasattr(parameter, "tessera_place"):
+        del parameter.tessera_place
+    if piece is not None:
+        parameter.tessera_piece = piece
+
+
+def engine_of(parameter):
+    """The engine that trains the parameter and its (unit, number) there; (None, None) if none does."""
+    engine, place = getattr(parameter, "tessera_place", (lambda: None, None))
+    return engine(), place
+
+
+class _Gathering:
+    """Partitioned parameters among `params`, by who holds them; everything else is passed over. Collective."""
+
+    def __init__(self, params):
+        self.pieces, self.units = [], {}
+        for parameter in params:
+            if not is_partitioned(parameter):
+                continue
+            engine, place = engine_of(parameter)
+            if engine is not None and engine.core is not None:
+                units = self.units.setdefault(engine, [])
+                if place[0] not in units:
+                    units.append(place[0])
+            elif parameter.tessera_piece is not None and not any(parameter is each for each in self.pieces):
+                self.pieces.append(parameter)
+
+    def gather(self):
+        for parameter in self.pieces:
+            parameter.tessera_piece.gather(parameter)
+        for engine, units in self.units.items():
+            engine.core.finish_update()
+            engine.core.hold_units(units)
+
+    def release(self, written_by):
+        for parameter in self.pieces:
+            parameter.tessera_piece.scatter(parameter, written_by)
+        for engine, units in self.units.items():
+            if written_by is not None:
+                for unit in units:
+                    engine.core.take_over(unit, written_by)
+            engine.core.drop_units(units)
+
+
+class GatheredParameters:
+    """The parameters are whole inside. With modifier_rank, what that rank writes to them stays; otherwise it is lost.
+    Anything that is not partitioned may be among them. Collective."""
+
+    def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
+        if isinstance(params, torch.Tensor):
+            params = [params]
+        elif isinstance(params, dict):
+            params = params.values()
+        self.params = list(params) if enabled else []
+        self.modifier_rank = modifier_rank
+        if fwd_module is not None and enabled:
+            for parameter in self.params:
+                register_external_parameter(fwd_module, parameter)
+
+    def __enter__(self):
+        self._gathering = _Gathering(self.params)
+        self._gathering.gather()
+
+    def __exit__(self, kind, error, trace):
+        self._gathering.release(self.modifier_rank)
+
+
+def register_external_parameter(module, parameter):
+    """The module's forward reads a parameter that another module owns: it is gathered for this module, too."""
+    if not isinstance(module, nn.Module) or not isinstance(parameter, nn.Parameter):
+        raise RuntimeError("register_external_parameter takes a torch.nn.Module and a torch.nn.Parameter")
+    external = module.__dict__.setdefault("_external_params", {})
+    external[getattr(parameter, "ds_id", id(parameter))] = parameter
+    engine, place = engine_of(parameter)
+    if engine is not None:
+        engine.uses_external(module, place)
+
+
+def unregister_external_parameter(module, parameter):
+    external = module.__dict__.get("_external_params", {})
+    key = getattr(parameter, "ds_id", id(parameter))
+    if key not in external:
+        raise RuntimeError("the parameter is not registered with this module")
+    del external[key]
+
+
+def dtype_of_config(config):
+    """What a ds_config (a dict) computes in; "auto" counts as off."""
+    if (config.get("bf16") or config.get("bfloat16") or {}).get("enabled") is True:
+        return torch.bfloat16
+    if (config.get("fp16") or {}).get("enabled") is True:
+        return torch.float16
+    return torch.float32
+
+
+class Init:
+    """Modules made inside are partitioned as soon as they are made, with the values of rank 0; so a model that fits no
+    rank can be made. With `module`: that one's parameters are, now. Collective."""
+
+    _lock = threading.RLock()
+    _active = []
+    _patched = {}  # what was patched, and what was there before
+
+    def __init__(self, module=None, data_parallel_group=None, mem_efficient_linear=True, remote_device=None,
+                 pin_memory=False, config_dict_or_path=None, config=None, enabled=True, dtype=None, mpu=None,
+                 zero_param_parallel_group=None, zero_quantized_weights=False, zero_quantized_nontrainable_weights=False,
+                 sequence_data_parallel_group=None, param_swapper=None, tensor_overrides=True):
+        source = config_dict_or_path if config_dict_or_path is not None else config
+        if dtype is None:
+            dtype = dtype_of_config(load_config(source)) if source else torch.get_default_dtype()
+        if isinstance(dtype, str):
+            dtype = getattr(torch, dtype)
+        self.enabled, self.dtype = enabled, dtype
+        self.world = None
+        if enabled:
+            if data_parallel_group is None and mpu is not None and hasattr(mpu, "get_data_parallel_group"):
+                data_parallel_group = mpu.get_data_parallel_group()
+            self.world = world_of(data_parallel_group)
+            if module is not None:
+                self.partition(module)
+
+    def partition(self, module):
+        """All parameters of the module and those inside it that are whole."""
+        for parameter in module.parameters():
+            if parameter.numel() and not is_partitioned(parameter) and parameter.is_floating_point() \
+                    and not parameter.is_meta:
+                shape = parameter.shape
+                piece = _core.PartitionedParam(parameter, self.dtype, self.world)
+                _become_partitioned(parameter, shape, piece)
+
+    def __enter__(self):
+        if self.enabled:
+            with Init._lock:
+                if not Init._active:
+                    Init._patch()
+                Init._active.append(self)
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if self.enabled:
+            with Init._lock:
+                Init._active.remove(self)
+                if not Init._active:
+                    Init._unpatch()
+
+    # Every class's own __init__ is wrapped, those that are defined later as well; the outermost wrapper that an object
+    # passes through partitions it.
+
+    @staticmethod
+    def _patch():
+        for cls in _subclasses(nn.Module):
+            Init._patch_class(cls)
+        Init._patched["__init_subclass__"] = nn.Module.__dict__.get("__init_subclass__")
+        Init._patched["apply"] = nn.Module.apply
+
+        def init_subclass(cls, **kwargs):
+            super(nn.Module, cls).__init_subclass__(**kwargs)
+            Init._patch_class(cls)
+
+        nn.Module.__init_subclass__ = classmethod(init_subclass)
+        nn.Module.apply = _apply_gathered(nn.Module.apply)
+
+    @staticmethod
+    def _unpatch():
+        for owner, before in list(Init._patched.items()):
+            if isinstance(owner, type):
+                owner.__init__ = before
+        if Init._patched["__init_subclass__"] is None:
+            del nn.Module.__init_subclass__
+        else:
+            nn.Module.__init_subclass__ = Init._patched["__init_subclass__"]
+        nn.Module.apply = Init._patched["apply"]
+        Init._patched.clear()
+
+    @staticmethod
+    def _patch_class(cls):
+        if "__init__" not in cls.__dict__ or cls in Init._patched:
+            return
+        before = cls.__dict__["__init__"]
+        Init._patched[cls] = before
+
+        @functools.wraps(before)
+        def init(module, *args, **kwargs):
+            outermost = not getattr(module, "_tessera_being_made", False)
+            if outermost:
+                object.__setattr__(module, "_tessera_being_made", True)
+            try:
+                before(module, *args, **kwargs)
+            finally:
+                if outermost:
+                    object.__delattr__(module, "_tessera_being_made")
+            if outermost and Init._active:
+                Init._active[-1].partition(module)
+
+        cls.__init__ = init
+
+
+def _subclasses(cls):
+    for each in cls.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _apply_gathered(apply):
+    """nn.Module.apply under Init: a function that initializes weights sees them whole, and what it writes stays."""
+
+    @functools.wraps(apply)
+    def applied(self, function):
+        for child in self.children():
+            child.apply(function)
+        with GatheredParameters(self.parameters(recurse=False), modifier_rank=0):
+            function(self)
+        return self
+
+    return applied

@@ -1,0 +1,89 @@
+"""What initialize() returns as the optimizer: a client's own optimizer as the engine runs it."""
+
+import torch
+
+
+class ZeroOptimizer:
+    """param_groups are the wrapped optimizer's own and stay live. step() and zero_grad() belong to the engine."""
+
+    def __init__(self, engine, optimizer):
+        self._engine = engine  # a weak reference
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.optimizer.param_groups = groups
+
+    @property
+    def state(self):
+        return self.optimizer.state
+
+    @property
+    def defaults(self):
+        return self.optimizer.defaults
+
+    @property
+    def overflow(self):
+        core = self._engine().core
+        return core.global_steps > 0 and not core.was_step_applied
+
+    @property
+    def loss_scale(self):
+        return self._engine().core.loss_scale
+
+    cur_scale = loss_scale
+
+    @property
+    def dynamic_loss_scale(self):
+        return self._engine().dynamic_loss_scale()
+
+    @property
+    def _global_grad_norm(self):
+        return self._engine().get_global_grad_norm()
+
+    def step(self, *args, **kwargs):
+        self._engine().step()
+
+    def zero_grad(self, set_to_none=True):
+        """Nothing: the engine forgets gradients with the step that used them."""
+
+    def backward(self, loss, retain_graph=False):
+        self._engine().backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
+
+    def refresh_fp32_params(self):
+        """The master weights become what the module's parameters hold."""
+        self._engine().core.refresh_master()
+
+    def state_dict(self):
+        """Hyperparameters and the loss scale. Moments and master weights are in the engine's checkpoints."""
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        return {"param_groups": groups, "loss_scale": self.loss_scale, "zero_stage": self._engine().stage}
+
+    def load_state_dict(self, state_dict, *args, **kwargs):
+        for group, values in zip(self.param_groups, state_dict.get("param_groups", [])):
+            group.update({key: value for key, value in values.items() if key != "params"})
+
+    def __repr__(self):
+        return f"ZeroOptimizer({self.optimizer!r})"
+
+
+def with_live_groups(optimizer, parameters):
+    """A client's optimizer, checked: every group is of this model's parameters. Empty groups are taken out."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"the optimizer is a {type(optimizer).__name__}: give a torch.optim.Optimizer, or a function that "
+                        "takes the parameters and returns one")
+    seen = set()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) in seen:
+                raise AssertionError("a parameter is in the optimizer twice")
+            seen.add(id(parameter))
+            if id(parameter) not in parameters:
+                raise ValueError("the optimizer has a parameter that is not one of the model's: make it from "
+                                 "model.parameters() of the model given to initialize")
+    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
+    return optimizer

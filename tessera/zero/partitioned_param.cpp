@@ -1,0 +1,87 @@
+#include "tessera/zero/partitioned_param.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+namespace {
+
+constexpr const char* kLabel = "partitioned parameter";
+
+void set_data(const at::Tensor& parameter, const at::Tensor& data) {
+  const_cast<at::Tensor&>(parameter).set_data(data);
+}
+
+void become_placeholder(const at::Tensor& parameter, const at::Tensor& like) {
+  set_data(parameter, at::empty({0}, like.options()));
+}
+
+}  // namespace
+
+PartitionedParam::PartitionedParam(const at::Tensor& parameter, at::ScalarType dtype,
+                                   std::shared_ptr<comm::Communicator> world)
+    : world_(std::move(world)), shape_(parameter.sizes().vec()) {
+  const at::NoGradGuard no_grad;
+  const int64_t share = (numel() + world_->size() - 1) / world_->size();
+  for (int64_t rank = 0; rank < world_->size(); ++rank) {
+    pieces_.push_back({std::min(rank * share, numel()), std::min((rank + 1) * share, numel())});
+  }
+  at::Tensor values = parameter.detach().to(dtype).contiguous().view({-1});
+  world_->start_broadcast(values, /*root=*/0, kLabel).finish();
+  const Range own = pieces_[static_cast<size_t>(world_->rank())];
+  piece_ = values.narrow(0, own.begin, own.numel()).clone();
+  become_placeholder(parameter, piece_);
+}
+
+PartitionedParam::PartitionedParam(const Unit& unit, size_t param, std::shared_ptr<comm::Communicator> world)
+    : world_(std::move(world)), shape_(unit.layout().params()[param].shape) {
+  const at::NoGradGuard no_grad;
+  for (int64_t rank = 0; rank < world_->size(); ++rank) {
+    Range piece;
+    for (const Segment& segment : unit.layout().segments(unit.layout().slice(rank))) {
+      if (segment.param != param) continue;
+      piece = {segment.first, segment.first + segment.numel};
+      if (rank != world_->rank()) continue;
+      piece_ = unit.compute().load().narrow(0, segment.offset - unit.owned().begin, segment.numel).clone();
+    }
+    pieces_.push_back(piece);
+  }
+  if (!piece_.defined()) piece_ = at::empty({0}, unit.params()[param].tensor.options().dtype(unit.compute().dtype()));
+}
+
+int64_t PartitionedParam::numel() const { return c10::multiply_integers(shape_); }
+
+at::Tensor PartitionedParam::whole() const {
+  const at::NoGradGuard no_grad;
+  at::Tensor values = at::empty({numel()}, piece_.options());
+  std::vector<comm::Collective> arriving;
+  for (int rank = 0; rank < world_->size(); ++rank) {
+    const Range range = pieces_[static_cast<size_t>(rank)];
+    if (range.numel() == 0) continue;
+    at::Tensor part = values.narrow(0, range.begin, range.numel());
+    if (rank == world_->rank()) part.copy_(piece_);
+    arriving.push_back(world_->start_broadcast(part, rank, kLabel));
+  }
+  for (comm::Collective& each : arriving) each.finish();
+  return values.view(shape_);
+}
+
+void PartitionedParam::gather(const at::Tensor& parameter) {
+  if (gathered_++ == 0) set_data(parameter, whole());
+}
+
+void PartitionedParam::scatter(const at::Tensor& parameter, std::optional<int> written_by) {
+  TESSERA_INVARIANT(gathered_ > 0);
+  const at::NoGradGuard no_grad;
+  if (written_by) {
+    at::Tensor values = parameter.detach().contiguous().view({-1});
+    world_->start_broadcast(values, *written_by, kLabel).finish();
+    const Range own = pieces_[static_cast<size_t>(world_->rank())];
+    piece_.copy_(values.narrow(0, own.begin, own.numel()));
+  }
+  if (--gathered_ == 0) become_placeholder(parameter, piece_);
+}
+
+}  // namespace tessera::zero
