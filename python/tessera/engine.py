@@ -15,7 +15,7 @@ from tessera import _core, zero
 from tessera.client_state import as_tensor, decode, encode, from_tensor
 from tessera.forward_hooks import ForwardHooks
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
-from tessera.tensors import cast_floats
+from tessera.nested_tensors import cast_floats
 from tessera.units import announcing_modules
 from tessera.zero_optimizer import ZeroOptimizer
 

@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from tessera.tensors import tensors_in
+from tessera.nested_tensors import tensors_in
 
 
 class _WatchedParameters(dict):
@@ -68,7 +68,7 @@ class ForwardHooks:
             if core is None:
                 return
             wants = watches_inputs and torch.is_grad_enabled()
-            core.before_forward(number, tensors_in((args, kwargs)) if wants else [])
+            core.before_forward(number, list(tensors_in((args, kwargs))) if wants else [])
             entered.append(True)
 
         def after(module, args, output):
@@ -76,7 +76,7 @@ class ForwardHooks:
             if core is None or not entered:
                 return
             entered.pop()
-            core.after_forward(number, tensors_in(output) if torch.is_grad_enabled() else [])
+            core.after_forward(number, list(tensors_in(output)) if torch.is_grad_enabled() else [])
 
         return before, after
 

@@ -1,4 +1,6 @@
-"""Lists, tuples and dicts of tensors: move them, compare them, measure them."""
+"""Lists, tuples and dicts of tensors: find them, move them, compare them, measure them."""
+
+import dataclasses
 
 import torch
 
@@ -15,8 +17,13 @@ def map_tensors(value, change):
     return value
 
 
+def cast_floats(value, dtype):
+    """The same structure, floating tensors in `dtype`."""
+    return map_tensors(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
 def tensors_in(value):
-    """All tensors, depth first."""
+    """All tensors, depth first; those of dataclasses as well, as models return them."""
     if torch.is_tensor(value):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -25,6 +32,9 @@ def tensors_in(value):
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))
 
 
 def bytes_of(value):

@@ -20,12 +20,28 @@ _MAKERS = {
         vocab_size=VOCABULARY, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2, dropout_rate=0,
         decoder_start_token_id=0)),
 }
-KINDS = tuple(_MAKERS)
+KINDS = (*_MAKERS, "llama with LoRA")
+
+
+def base_of(kind):
+    return kind.split()[0]
 
 
 def make(kind):
+    """Without adapters."""
     torch.manual_seed(0)
-    return _MAKERS[kind]()
+    return _MAKERS[base_of(kind)]()
+
+
+def load(kind, folder):
+    """As people do: from_pretrained, which makes partitioned parameters under ZeRO-3, and then adapters."""
+    model = type(make(kind)).from_pretrained(folder)
+    if "LoRA" not in kind:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(1)
+    return get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0, task_type="CAUSAL_LM"))
 
 
 def rows(count, seed=0):

@@ -36,12 +36,16 @@ def ds_config(stage):
     }
 
 
-def arguments(folder, stage):
-    """stage None: without DeepSpeed."""
+def forget():
+    """The process-wide state of a run: programs of users train once."""
     unset_hf_deepspeed_config()
     GradientState._reset_state()
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+
+
+def arguments(folder, stage):
+    """stage None: without DeepSpeed."""
     engine = {"use_cpu": True, "ddp_backend": "gloo"}
     if stage is not None:
         os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
@@ -61,26 +65,34 @@ def curve(trainer):
 
 
 def run(kind, source, folder, stage, with_init=True):
-    cls = type(tiny_models.make(kind))
-    early = None if with_init else cls.from_pretrained(source)
-    args = arguments(folder, stage)
-
     def trainer():
-        model = early if early is not None else cls.from_pretrained(source)
+        early = None if with_init else tiny_models.load(kind, source)
+        args = arguments(folder, stage)
+        model = early if early is not None else tiny_models.load(kind, source)
         return Trainer(model=model, args=args, train_dataset=tiny_models.rows(32), eval_dataset=tiny_models.rows(8, 1))
 
     first = trainer()
-    partitioned = all(parameter.numel() == 0 for parameter in first.model.parameters())
+    partitioned = all(parameter.numel() == 0 for parameter in first.model.parameters() if not parameter.requires_grad
+                      or "LoRA" not in kind)
     first.train()
     result = {"whole": curve(first), "made_partitioned": partitioned}
     first.save_model(str(folder / "final"))
     dist.barrier()
-    result["weights"] = load_file(folder / "final" / "model.safetensors")
-    if early is None:
+    forget()
+    result["weights"] = saved_weights(kind, source, folder / "final")
+    if with_init:
         again = trainer()
         again.train(resume_from_checkpoint=str(folder / f"checkpoint-{SAVED}"))
         result["resumed"] = curve(again)
+        forget()
     return result
+
+
+def saved_weights(kind, source, folder):
+    """As a user loads them."""
+    if "LoRA" in kind:
+        return load_file(folder / "adapter_model.safetensors")
+    return tiny_models.load(kind, folder).state_dict()
 
 
 def difference(weights, reference):
@@ -94,7 +106,7 @@ def main(folder, kinds):
     dist.init_process_group("gloo")
     folder = Path(folder)
     for kind in kinds:
-        source = folder / kind
+        source = folder / f"{tiny_models.base_of(kind)} of {kind}"
         if dist.get_rank() == 0:
             tiny_models.make(kind).save_pretrained(source)
         dist.barrier()

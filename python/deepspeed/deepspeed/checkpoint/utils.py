@@ -22,5 +22,14 @@ def get_layer_ckpt_name_for_rank(base_folder, layer_id, tp_rank):
 
 def clone_tensors_for_torch_save(item, device=torch.device("cpu")):
     """The structure with a copy of each tensor on `device`. torch.save writes a tensor's whole storage, and that of a
-    parameter is the engine's buffer of many parameters; the copies have storages of their own."""
-    return map_tensors(item, lambda tensor: tensor.detach().clone().to(device))
+    parameter is the engine's buffer of many parameters; the copies have storages of their own. Tensors that were the same
+    (tied weights) stay the same."""
+    copies = {}
+
+    def copy(tensor):
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else id(tensor)
+        if key not in copies:
+            copies[key] = tensor.detach().clone().to(device)
+        return copies[key]
+
+    return map_tensors(item, copy)
