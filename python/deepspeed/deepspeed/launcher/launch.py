@@ -1,0 +1,121 @@
+"""Starts this machine's ranks of a program: python -m deepspeed.launcher.launch --world_info=… script arguments.
+
+The deepspeed launcher calls it, on each machine of a run. Each rank finds its place in the environment (RANK, LOCAL_RANK,
+WORLD_SIZE, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, MASTER_ADDR, MASTER_PORT), and gets --local_rank=<k> after the script.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from argparse import REMAINDER, ArgumentParser
+
+from deepspeed.constants import CROSS_RANK, CROSS_SIZE, TORCH_DISTRIBUTED_DEFAULT_PORT
+from deepspeed.utils.logging import logger, set_log_level_from_string
+from deepspeed.utils.numa import get_numactl_cmd
+from tessera.hostfile import decode_slots
+from tessera.rank_processes import RankProcesses
+
+PID_FILE_BASEPATH = "/tmp"
+
+
+def parse_args(args=None):
+    parser = ArgumentParser(description="Starts the ranks of a program on this machine.")
+    parser.add_argument("--node_rank", type=int, default=0, help="which of the machines this is")
+    parser.add_argument("--master_addr", default="127.0.0.1", help="address of the machine with rank 0")
+    parser.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=int, help="a free port there")
+    parser.add_argument("--world_info", default="None", help="all machines and their slots, base64")
+    parser.add_argument("--module", action="store_true", help="the script is a module: python -m")
+    parser.add_argument("--no_python", action="store_true", help="the script is a program of its own")
+    parser.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank")
+    parser.add_argument("--save_pid", type=int, default=0, help="write this process's id to /tmp/<save_pid>.deepspeed")
+    parser.add_argument("--enable_each_rank_log", default="None", help="folder for one log file a rank")
+    parser.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
+    parser.add_argument("--bind_core_list", default=None, help="the cores to share out, like 0-3,8")
+    parser.add_argument("--log_level", default="info", choices=["debug", "info", "warning", "error", "critical"])
+    parser.add_argument("-q", "--quiet", action="store_true", help="the same as --log_level error")
+    parser.add_argument("training_script", help="the program that every rank runs")
+    parser.add_argument("training_script_args", nargs=REMAINDER)
+    return parser.parse_args(args)
+
+
+def main(args=None):
+    sys.exit(run(parse_args(args)))
+
+
+def run(args):
+    """Starts the ranks and waits for them; the exit code of all."""
+    set_log_level_from_string("error" if args.quiet else args.log_level)
+    if args.module and args.no_python:
+        raise ValueError("--module and --no_python are both given: a module needs python")
+    slots_of = _all_slots(args.world_info)
+    hosts = list(slots_of)
+    if not 0 <= args.node_rank < len(hosts):
+        raise ValueError(f"--node_rank is {args.node_rank}, and there are {len(hosts)} machines: use 0 to "
+                         f"{len(hosts) - 1}")
+    slots = slots_of[hosts[args.node_rank]]
+    first_rank = sum(len(slots_of[host]) for host in hosts[:args.node_rank])
+    shared = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, slots)),
+        "MASTER_ADDR": args.master_addr,
+        "MASTER_PORT": str(args.master_port),
+        "WORLD_SIZE": str(sum(map(len, slots_of.values()))),
+        "LOCAL_SIZE": str(len(slots)),
+        CROSS_RANK: str(args.node_rank),
+        CROSS_SIZE: str(len(hosts)),
+    }
+    with _pid_file(args.save_pid), RankProcesses() as ranks:
+        for local_rank in range(len(slots)):
+            environment = {**shared, "RANK": str(first_rank + local_rank), "LOCAL_RANK": str(local_rank)}
+            command = _command(args, local_rank, len(slots), environment)
+            with _log_of(args, first_rank + local_rank) as log:
+                ranks.start(command, environment, log)
+        code = ranks.wait()
+        if code:
+            logger.error(f"a rank of {args.training_script} ended with code {code}; the others are ended")
+        return code
+
+
+def _all_slots(world_info):
+    if world_info == "None":
+        raise ValueError("--world_info is missing; the deepspeed launcher gives it: start the program with that")
+    return decode_slots(world_info)
+
+
+def _command(args, local_rank, local_size, environment):
+    command = []
+    if args.bind_cores_to_rank:
+        cores, command = get_numactl_cmd(args.bind_core_list, local_size, local_rank)
+        environment["OMP_NUM_THREADS"] = str(len(cores))
+    if not args.no_python:
+        command = [*command, sys.executable, "-u", *(["-m"] if args.module else [])]
+    place = [] if args.no_local_rank else [f"--local_rank={local_rank}"]
+    return [*command, args.training_script, *place, *args.training_script_args]
+
+
+def _log_of(args, rank):
+    if args.enable_each_rank_log == "None":
+        return contextlib.nullcontext()
+    os.makedirs(args.enable_each_rank_log, exist_ok=True)
+    name = f"{time.strftime('%Y%m%d%H%M%S')}_rank{rank}.log"
+    return open(os.path.join(args.enable_each_rank_log, name), "w")
+
+
+@contextlib.contextmanager
+def _pid_file(main_pid):
+    if not main_pid:
+        yield
+        return
+    path = os.path.join(PID_FILE_BASEPATH, f"{main_pid}.deepspeed")
+    assert not os.path.exists(path), f"{path} is there already; remove it, if no launcher {main_pid} runs"
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    try:
+        yield
+    finally:
+        os.remove(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Runs a program as one rank under MPI: sets RANK and LOCAL_RANK from the variables that mpirun set, and starts it."""
+
+import argparse
+import os
+import sys
+
+from deepspeed.launcher.constants import MPICH_LAUNCHER
+from deepspeed.utils.numa import get_numactl_cmd
+
+_RANK_NAMES = {MPICH_LAUNCHER: (["PMIX_RANK", "PMI_RANK"], ["PALS_LOCAL_RANKID", "MPI_LOCALRANKID"])}
+
+
+def parse_args(args=None):
+    parser = argparse.ArgumentParser(description="Runs a program as one rank of an MPI job.")
+    parser.add_argument("--launcher", type=str, default=MPICH_LAUNCHER, help="which MPI started this")
+    parser.add_argument("--module", action="store_true", help="the script is a module: python -m")
+    parser.add_argument("--no_python", action="store_true", help="the script is a program of its own")
+    parser.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
+    parser.add_argument("--bind_core_list", type=str, default=None, help="the cores to share out, like 0-3,8")
+    parser.add_argument("user_script", type=str)
+    parser.add_argument("user_args", nargs=argparse.REMAINDER)
+    return parser.parse_args(args=args)
+
+
+def env_mapping(env, rank_name_list=None, local_rank_name_list=None):
+    """The environment with RANK and LOCAL_RANK, from the first of the names that are set. All that are set agree."""
+    for name, sources in (("RANK", rank_name_list), ("LOCAL_RANK", local_rank_name_list)):
+        values = {env[source] for source in sources or [] if source in env}
+        if not values:
+            raise EnvironmentError(f"none of {', '.join(sources or [])} is set: is this started by mpirun?")
+        if len(values) > 1:
+            raise EnvironmentError(f"{', '.join(sources)} do not agree on {name}: {', '.join(sorted(values))}")
+        env[name] = values.pop()
+    return env
+
+
+def main(args=None):
+    args = parse_args(args)
+    env = env_mapping(os.environ.copy(), *_RANK_NAMES.get(args.launcher.lower(), _RANK_NAMES[MPICH_LAUNCHER]))
+    command = []
+    if args.bind_cores_to_rank:
+        cores, command = get_numactl_cmd(args.bind_core_list, int(env["LOCAL_SIZE"]), int(env["LOCAL_RANK"]))
+        env["OMP_NUM_THREADS"] = str(len(cores))
+    if not args.no_python:
+        command = [*command, sys.executable, "-u", *(["-m"] if args.module else [])]
+    command = [*command, args.user_script, *args.user_args]
+    os.execvpe(command[0], command, env)
+
+
+if __name__ == "__main__":
+    main()

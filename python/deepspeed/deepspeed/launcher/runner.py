@@ -1,0 +1,346 @@
+"""The command `deepspeed`: starts a program once for each slot of this machine, or of the machines of a hostfile.
+
+    deepspeed train.py --deepspeed_config ds.json            all devices of this machine
+    deepspeed --include localhost:0,2 train.py               two of them
+    deepspeed --hostfile hosts --launcher slurm train.py     many machines
+
+On a machine without CUDA devices a slot is just a number: --num_gpus 2 starts two ranks.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+
+from deepspeed._not_yet import attribute_guard, sentence
+from deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
+from deepspeed.launcher import launch, multinode_runner as runners
+from deepspeed.launcher.constants import (
+    IMPI_LAUNCHER,
+    MPICH_LAUNCHER,
+    MVAPICH_LAUNCHER,
+    OPENMPI_LAUNCHER,
+    PDSH_LAUNCHER,
+    SLURM_LAUNCHER,
+)
+from deepspeed.utils.logging import logger, set_log_level_from_string
+from tessera import hostfile
+
+__getattr__ = attribute_guard(__name__)
+
+DLTS_HOSTFILE = "/job/hostfile"
+EXPORT_ENVS = ["MLFLOW", "PYTHON", "MV2", "UCX"]
+DEEPSPEED_ENVIRONMENT_NAME = os.getenv("DS_ENV_FILE", ".deepspeed_env")
+DEEPSPEED_ENVIRONMENT_PATHS = [os.path.expanduser("~"), "."]
+EXCLUDE_ENVS = {"AISC_JOB_NAME": ["NCCL_IB_HCA", "UCX_NET_DEVICES"]}  # in a job with the variable, not exported
+SSH_SECONDS = 60
+END_SECONDS = 30
+
+LAUNCHER_CLASSES = {
+    PDSH_LAUNCHER: runners.PDSHRunner,
+    OPENMPI_LAUNCHER: runners.OpenMPIRunner,
+    MPICH_LAUNCHER: runners.MPICHRunner,
+    IMPI_LAUNCHER: runners.IMPIRunner,
+    SLURM_LAUNCHER: runners.SlurmRunner,
+    MVAPICH_LAUNCHER: runners.MVAPICHRunner,
+}
+
+
+# The command line
+
+def parse_args(args=None):
+    """Everything after the script's name is the script's."""
+    parser = _parser()
+    ours, theirs = _split_at_script(parser, sys.argv[1:] if args is None else [str(word) for word in args])
+    found = parser.parse_args(ours)
+    found.user_args = theirs
+    return found
+
+
+def _parser():
+    parser = argparse.ArgumentParser(prog="deepspeed", description="Starts a program's ranks, here or on many machines.",
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    where = parser.add_argument_group("where")
+    where.add_argument("-H", "--hostfile", type=str, default=DLTS_HOSTFILE, help="machines, like 'worker-0 slots=4'")
+    where.add_argument("-i", "--include", type=str, default="", help="what to use: host[:slot,slot…][@host…]")
+    where.add_argument("-e", "--exclude", type=str, default="", help="what not to use, written like --include")
+    where.add_argument("--num_nodes", type=int, default=-1, help="the first machines of the hostfile, so many")
+    where.add_argument("--num_gpus", "--num_accelerators", type=int, default=-1, help="slots 0…N-1 on each machine")
+    where.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=int,
+                       help="a port that is free on the machine of rank 0")
+    where.add_argument("--master_addr", default="", type=str, help="that machine's address; asked for, if left out")
+    where.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
+    where.add_argument("--bind_core_list", type=str, default=None, help="the cores to share out, like 0-3,8")
+
+    many = parser.add_argument_group("many machines")
+    many.add_argument("--launcher", default=PDSH_LAUNCHER, type=str, help=", ".join(LAUNCHER_CLASSES))
+    many.add_argument("--launcher_args", default="", type=str, help="arguments for that program, as one word")
+    many.add_argument("--node_rank", default=-1, type=int, help="which machine this is, with --no_ssh")
+    many.add_argument("--no_ssh", action="store_true", help="this command is run on every machine")
+    many.add_argument("--no_ssh_check", action="store_true", help="do not try ssh first")
+    many.add_argument("--force_multi", action="store_true", help="go through the launcher even for one machine")
+    many.add_argument("--ssh_port", type=int, default=None, help="port of ssh on the machines")
+    many.add_argument("--venv_script", type=str, default=None, help="script that activates the environment there")
+
+    how = parser.add_argument_group("how")
+    how.add_argument("--module", action="store_true", help="the script is a module: python -m")
+    how.add_argument("--no_python", action="store_true", help="the script is a program of its own")
+    how.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank to the script")
+    how.add_argument("--save_pid", action="store_true", help="write the launcher's id to /tmp/<this one's>.deepspeed")
+    how.add_argument("--enable_each_rank_log", default="None", type=str, help="folder for one log file a rank")
+    how.add_argument("--autotuning", default="", choices=["tune", "run"], type=str, help="not in Tessera")
+    how.add_argument("--log_level", default="info", choices=["debug", "info", "warning", "error", "critical"])
+    how.add_argument("-q", "--quiet", action="store_true", help="the same as --log_level error")
+    parser.add_argument("user_script", type=str, help="the program")
+    return parser
+
+
+def _split_at_script(parser, words):
+    """(our words with the script's name, the script's words)."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        name, has_value = words[at].split("=")[0], "=" in words[at]
+        actions = {option: action for option, action in parser._option_string_actions.items()
+                   if option == name or (name.startswith("--") and option.startswith(name))}
+        action = actions.get(name) or next(iter(actions.values()), None)
+        at += 1 if has_value or action is None or action.nargs == 0 else 2
+    return words[:at + 1], words[at + 1:]
+
+
+# Machines and slots
+
+def fetch_hostfile(hostfile_path):
+    """{host: slots}, or None without such a file: then this machine is used."""
+    if not os.path.isfile(hostfile_path):
+        logger.warning(f"there is no hostfile {hostfile_path}: this machine is used")
+        return None
+    with open(hostfile_path) as file:
+        return _parse_hostfile(file.readlines())
+
+
+def _parse_hostfile(hostfile_lines):
+    return OrderedDict(hostfile.parse_hostfile(hostfile_lines))
+
+
+def _stable_remove_duplicates(data):
+    return list(dict.fromkeys(data))
+
+
+def parse_node_config(node_config):
+    return hostfile.parse_node(node_config)
+
+
+def parse_node_config_list(node_config_list):
+    return hostfile.parse_nodes(node_config_list)
+
+
+def parse_resource_filter(host_info, include_str="", exclude_str=""):
+    return OrderedDict(hostfile.filter_slots(host_info, include_str, exclude_str))
+
+
+def parse_inclusion_exclusion(resource_pool, inclusion, exclusion):
+    slots_of = OrderedDict((host, list(range(count))) for host, count in resource_pool.items())
+    return parse_resource_filter(slots_of, include_str=inclusion, exclude_str=exclusion)
+
+
+def apply_num_nodes_and_gpus(active_resources, num_nodes, num_gpus):
+    """The first machines, and slots 0…N-1 on each; -1 or 0 leaves them as they are."""
+    hosts = list(active_resources)[:num_nodes if num_nodes > 0 else None]
+    return OrderedDict((host, list(range(num_gpus)) if num_gpus > 0 else active_resources[host]) for host in hosts)
+
+
+def encode_world_info(world_info):
+    return hostfile.encode_slots(world_info)
+
+
+def _choose_slots(args, pool):
+    """{host: slots} to use; `pool` is None on a single machine without hostfile."""
+    if (args.num_nodes > 0 or args.num_gpus > 0) and (args.include or args.exclude):
+        raise ValueError("--num_nodes and --num_gpus cannot be used with --include and --exclude: the filter says all")
+    if pool is None:
+        if args.num_nodes > 1:
+            raise ValueError(f"--num_nodes is {args.num_nodes}, and there is no hostfile {args.hostfile}: name the "
+                             "machines in one (-H)")
+        pool = {"localhost": _slots_of_this_machine(args)}
+    chosen = parse_inclusion_exclusion(pool, args.include, args.exclude)
+    chosen = apply_num_nodes_and_gpus(chosen, args.num_nodes, args.num_gpus)
+    if not chosen:
+        raise ValueError("the filters leave no slot to run on")
+    return chosen
+
+
+def _slots_of_this_machine(args):
+    from deepspeed.accelerator import get_accelerator
+    device = get_accelerator()
+    count = device.device_count()
+    if device.device_name() == "cpu" and args.include:  # slots are only numbers: those that are asked for are there
+        wanted = hostfile.parse_nodes(args.include).get("localhost", [])
+        count = max([count, *(slot + 1 for slot in wanted)])
+    return count
+
+
+def _include_visible_devices(args):
+    """Without a hostfile, CUDA_VISIBLE_DEVICES stands for --include, and leaves the environment."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not visible:
+        return
+    if args.include or args.exclude or args.num_nodes > 0 or args.num_gpus > 0:
+        logger.warning(f"CUDA_VISIBLE_DEVICES={visible} is ignored: the command line says which slots to use")
+    else:
+        args.include = f"localhost:{visible}"
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+# Running
+
+def main(args=None):
+    args = parse_args(args)
+    set_log_level_from_string("error" if args.quiet else args.log_level)
+    if args.autotuning:
+        raise NotImplementedError(sentence("deepspeed.autotuning"))
+    pool = fetch_hostfile(args.hostfile)
+    if pool is None:
+        _include_visible_devices(args)
+    slots_of = _choose_slots(args, pool)
+    many = args.force_multi or (len(slots_of) > 1 and not args.no_ssh)
+    if pool is None and not args.master_addr:
+        args.master_addr = "127.0.0.1"
+    if many and not args.no_ssh_check and pool is not None:
+        _check_ssh(next(iter(slots_of)), args.ssh_port)
+    if not args.master_addr:
+        args.master_addr = _address_of(next(iter(slots_of)), args)
+    code = _run_on_many(args, pool, slots_of) if many else _run_here(args, slots_of)
+    if code:
+        sys.exit(code)
+
+
+def _run_here(args, slots_of):
+    """launch.py, in this process."""
+    node_rank = 0
+    if args.no_ssh:
+        node_rank = args.node_rank
+        assert 0 <= node_rank < len(slots_of), \
+            f"--no_ssh needs --node_rank, from 0 to {len(slots_of) - 1}: which of the machines this is"
+    words = [f"--world_info={encode_world_info(slots_of)}", f"--node_rank={node_rank}",
+             f"--master_addr={args.master_addr}", f"--master_port={args.master_port}",
+             f"--enable_each_rank_log={args.enable_each_rank_log}", f"--log_level={args.log_level}"]
+    words += [f"--{name}" for name in ("module", "no_python", "no_local_rank", "bind_cores_to_rank", "quiet")
+              if getattr(args, name)]
+    words += [f"--save_pid={os.getpid()}"] if args.save_pid else []
+    words += [f"--bind_core_list={args.bind_core_list}"] if args.bind_core_list else []
+    found = launch.parse_args([*words, args.user_script])
+    found.training_script_args = args.user_args
+    logger.info(f"starting {sum(map(len, slots_of.values()))} ranks of {args.user_script}")
+    return launch.run(found)
+
+
+def _run_on_many(args, pool, slots_of):
+    name = args.launcher.lower()
+    if name not in LAUNCHER_CLASSES:
+        raise NotImplementedError(f"--launcher {args.launcher} is not known; use one of {', '.join(LAUNCHER_CLASSES)}")
+    world_info = encode_world_info(slots_of)
+    made = LAUNCHER_CLASSES[name](args, world_info, *([] if name == PDSH_LAUNCHER else [pool or slots_of]))
+    if not made.backend_exists():
+        raise RuntimeError(f"--launcher {name} needs a program that is not installed here; install it, or use another: "
+                           f"{', '.join(LAUNCHER_CLASSES)}")
+    env = os.environ.copy()
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.abspath("."), env.get("PYTHONPATH")]))
+    for key, value in _exports(env).items():
+        made.add_export(key, value)
+    end_command = None
+    command = made.get_cmd(env, slots_of)
+    if name == PDSH_LAUNCHER:
+        command, end_command, env = command
+    logger.info(f"cmd = {shlex.join(command)}")
+    return _run_and_hand_on(command, env, end_command)
+
+
+def _exports(env):
+    """The variables that go to all machines: by prefix, and those of the file .deepspeed_env."""
+    from deepspeed.accelerator import get_accelerator
+    prefixes = (*EXPORT_ENVS, *get_accelerator().export_envs())
+    withheld = [name for marker, names in EXCLUDE_ENVS.items() if marker in env for name in names]
+    found = {key: value for key, value in env.items() if key.startswith(prefixes) and key not in withheld}
+    for folder in DEEPSPEED_ENVIRONMENT_PATHS:
+        path = os.path.join(folder, DEEPSPEED_ENVIRONMENT_NAME)
+        if os.path.isfile(path):
+            with open(path) as file:
+                found.update(_parse_environment(file, path))
+            break
+    return found
+
+
+def _parse_environment(lines, path):
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise ValueError(f"{path}:{number} is not KEY=VALUE: {line.strip()!r}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _run_and_hand_on(command, env, end_command):
+    """Runs the command, hands signals on to it, and returns its exit code; `end_command` ends its ranks elsewhere."""
+    child = subprocess.Popen(command, env=env, start_new_session=True)
+    received = []
+
+    def hand_on(number, _frame):
+        received.append(number)
+        os.killpg(child.pid, signal.SIGKILL if len(received) > 1 else number)
+
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while child.poll() is None and not received:
+            time.sleep(0.1)
+        if received and end_command:
+            subprocess.run(end_command, env=env, timeout=END_SECONDS, check=False)
+        try:
+            code = child.wait(timeout=END_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            code = child.wait(timeout=END_SECONDS)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        return 128 + received[0]
+    return 128 - code if code < 0 else code
+
+
+# Reaching other machines
+
+def _ssh(host, port, *command):
+    words = ["ssh", "-o", "PasswordAuthentication=no", *(["-p", str(port)] if port else []), host, *command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=SSH_SECONDS, check=True).stdout
+
+
+def _check_ssh(host, port):
+    try:
+        _ssh(host, port, "hostname")
+    except (subprocess.SubprocessError, OSError) as error:
+        raise RuntimeError(f"ssh to {host} without a password does not work ({error}); set up keys for it, or run this "
+                           "command on every machine with --no_ssh --node_rank") from error
+
+
+def _address_of(host, args):
+    """The address of the machine with rank 0, by `hostname -I` there."""
+    if args.no_ssh:
+        raise ValueError("--no_ssh needs --master_addr: nobody can be asked for the address of rank 0")
+    try:
+        here = host in ("localhost", "127.0.0.1")
+        text = (subprocess.run(["hostname", "-I"], capture_output=True, text=True, timeout=SSH_SECONDS,
+                               check=True).stdout if here else _ssh(host, args.ssh_port, "hostname", "-I"))
+        return text.split()[0]
+    except (subprocess.SubprocessError, OSError, IndexError) as error:
+        raise RuntimeError(f"the address of {host} is not known ({error}); give it with --master_addr") from error
+
+
+if __name__ == "__main__":
+    main()

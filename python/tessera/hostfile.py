@@ -1,0 +1,84 @@
+"""Machines and their slots: the hostfile, filters of it, and the text that carries the choice to every machine.
+
+A slot is a place for one rank: a device's index, or just a number on machines without devices.
+
+    hostfile    one machine a line, "worker-0 slots=4"; # begins a comment
+    filter      "worker-0@worker-1:0,2"      all slots of worker-0, and two of worker-1
+"""
+
+import base64
+import json
+import re
+
+_LINE = re.compile(r"(\S+)\s+slots=(\d+)")
+_ADVICE = "write one machine a line, like 'worker-0 slots=4'"
+
+
+def parse_hostfile(lines):
+    """{host: number of slots}, in the file's order."""
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = _LINE.match(line)
+        if not match:
+            raise ValueError(f"line {number} of the hostfile is not a machine: {line!r}; {_ADVICE}")
+        if match[1] in found:
+            raise ValueError(f"line {number} of the hostfile names {match[1]} again; leave one line of each machine")
+        found[match[1]] = int(match[2])
+    if not found:
+        raise ValueError(f"the hostfile names no machine; {_ADVICE}")
+    return found
+
+
+def parse_node(text):
+    """"worker-1:0,2" -> ("worker-1", [0, 2]); no slots stand for all."""
+    host, *slots = text.split(":")
+    try:
+        if len(slots) > 1 or not host:
+            raise ValueError
+        return host, [int(slot) for slot in slots[0].split(",")] if slots else []
+    except ValueError:
+        raise ValueError(f"{text!r} is not a machine of a filter; write it like worker-0 or worker-0:0,2") from None
+
+
+def parse_nodes(text):
+    """{host: slots} of a whole filter; a machine that comes twice has the slots of both."""
+    found = {}
+    for node in text.split("@"):
+        host, slots = parse_node(node)
+        known = found.get(host)
+        everything = known == [] or not slots
+        found[host] = [] if everything else sorted({*(known or []), *slots})
+    return found
+
+
+def filter_slots(slots_of, include="", exclude=""):
+    """What is left of {host: slots}; hosts stay in order, and a host without slots goes."""
+    if include and exclude:
+        raise ValueError("a filter includes or excludes: --include and --exclude are given both")
+    wanted = parse_nodes(include or exclude) if include or exclude else {}
+    for host, slots in wanted.items():
+        if host not in slots_of:
+            raise ValueError(f"{host} is not in the hostfile; it names {', '.join(slots_of) or 'nothing'}")
+        for slot in slots:
+            if slot not in slots_of[host]:
+                raise ValueError(f"{host} has no slot {slot}; it has {', '.join(map(str, slots_of[host]))}")
+    if include:
+        left = {host: wanted[host] or list(slots_of[host]) for host in slots_of if host in wanted}
+    else:
+        left = {host: [slot for slot in slots if host not in wanted or (wanted[host] and slot not in wanted[host])]
+                for host, slots in slots_of.items()}
+    return {host: slots for host, slots in left.items() if slots}
+
+
+def encode_slots(slots_of):
+    """The text for --world_info."""
+    return base64.urlsafe_b64encode(json.dumps(slots_of).encode("utf-8")).decode("utf-8")
+
+
+def decode_slots(text):
+    """{host: slots}; a count of slots becomes the list of them."""
+    found = json.loads(base64.urlsafe_b64decode(text))
+    return {host: list(range(slots)) if isinstance(slots, int) else slots for host, slots in found.items()}
