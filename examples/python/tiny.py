@@ -85,4 +85,4 @@ def use_cpu_ranks():
 
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
     PartialState(backend="gloo")
-    return {"accelerator_config": {"use_configured_state": True}}
+    return {"accelerator_config": {"use_configured_state": True}, "dataloader_pin_memory": False}
