@@ -33,6 +33,7 @@ class Engine(nn.Module):
         self.lr_scheduler = None
         self.training_dataloader = None
         self.stage = config.stage
+        self.hooks = None  # stage 3: see forward_hooks
         self._resolved = config
         self.torch_step = torch_step
         self._world = world
@@ -106,16 +107,15 @@ class Engine(nn.Module):
 
     def _attach(self, modules):
         """Returns what takes everything away again that is attached to the client's model."""
-        hooks = None
         if self.stage == 3:
             any_frozen = any(not trainable for _, _, trainable, _ in self.core.units())
-            hooks = ForwardHooks(self.core, modules, watches_inputs=any_frozen)
+            self.hooks = ForwardHooks(self.core, modules, watches_inputs=any_frozen)
             for module in self.module.modules():
                 for parameter in module.__dict__.get("_external_params", {}).values():
                     place = self.core.place_of(parameter)
                     if place is not None:
                         self.uses_external(module, place)
-        return weakref.finalize(self, _leave, self.core, self._world, hooks, self.stage, weakref.ref(self.module))
+        return weakref.finalize(self, _leave, self.core, self._world, self.hooks, weakref.ref(self.module))
 
     def uses_external(self, module, place):
         """The module's forward reads a parameter of the unit at `place`: see zero.register_external_parameter."""
@@ -386,7 +386,7 @@ def _hyperparameters(group):
     return {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum", "use_muon") if key in group}
 
 
-def _leave(core, world, hooks, stage, module_ref):
+def _leave(core, world, hooks, module_ref):
     """Takes what the engine attached to the client's model away again."""
     if hooks is not None:
         hooks.remove()
@@ -396,4 +396,4 @@ def _leave(core, world, hooks, stage, module_ref):
     for parameter in module.parameters():
         place = core.place_of(parameter)
         if place is not None:
-            zero.taken_from_engine(parameter, core.partitioned(place, world) if stage == 3 else None)
+            zero.taken_from_engine(parameter, core.partitioned(place, world) if hooks is not None else None)

@@ -2,6 +2,7 @@
 
 import torch
 
+from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
 from tessera.zero_optimizer import ZeroOptimizer
 
 
@@ -11,6 +12,10 @@ class DeepSpeedZeroOptimizer(ZeroOptimizer):
 
 class DeepSpeedZeroOptimizer_Stage3(ZeroOptimizer):
     """Stage 3."""
+
+    def __init__(self, engine, optimizer):
+        super().__init__(engine, optimizer)
+        self.parameter_offload = DeepSpeedZeRoOffload(engine)
 
 
 class FP16_Optimizer(ZeroOptimizer):
