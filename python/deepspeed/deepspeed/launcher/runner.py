@@ -16,7 +16,8 @@ import sys
 import time
 from collections import OrderedDict
 
-from deepspeed._not_yet import attribute_guard, sentence
+from deepspeed._lazy import borrowed_attributes
+from deepspeed._not_yet import sentence
 from deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
 from deepspeed.launcher import launch, multinode_runner as runners
 from deepspeed.launcher.constants import (
@@ -30,7 +31,7 @@ from deepspeed.launcher.constants import (
 from deepspeed.utils.logging import logger, set_log_level_from_string
 from tessera import hostfile
 
-__getattr__ = attribute_guard(__name__)
+__getattr__ = borrowed_attributes(__name__, "deepspeed.launcher.multinode_runner", "deepspeed.launcher.constants")
 
 DLTS_HOSTFILE = "/job/hostfile"
 EXPORT_ENVS = ["MLFLOW", "PYTHON", "MV2", "UCX"]
