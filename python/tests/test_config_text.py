@@ -20,7 +20,8 @@ def test_a_file_may_have_comments_and_trailing_commas(tmp_path):
 
 
 def test_hjson_without_quotes_commas_and_braces():
-    text = "train_batch_size: 8\noptimizer: {\n  type: AdamW with spaces\n  params: {lr: 1e-3, betas: [0.9\n 0.99]}\n}\non: true"
+    text = ("train_batch_size: 8\noptimizer: {\n  type: AdamW with spaces\n  params: {lr: 1e-3, betas: [0.9\n 0.99]}\n}"
+            "\non: true")
     assert parse_config(text) == {"train_batch_size": 8, "on": True,
                                   "optimizer": {"type": "AdamW with spaces",
                                                 "params": {"lr": 1e-3, "betas": [0.9, 0.99]}}}

@@ -54,8 +54,8 @@ def test_importing_it_does_not_load_torch():
 
 def test_chains_of_attributes_work_after_one_import():
     out = in_a_fresh_python("import deepspeed\n"
-                            "print(deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES[0], deepspeed.zero.config.__name__,\n"
-                            "      deepspeed.checkpointing.is_configured(), deepspeed.utils.logger.name,\n"
+                            "print(deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES[0],\n"
+                            "      deepspeed.zero.config.__name__, deepspeed.checkpointing.is_configured(), deepspeed.utils.logger.name,\n"
                             "      deepspeed.comm.is_initialized(), deepspeed.pipe.LayerSpec.__name__)")
     assert out.split() == ["LRRangeTest", "deepspeed.runtime.zero.config", "False", "DeepSpeed", "False", "LayerSpec"]
 

@@ -25,7 +25,8 @@ def rates(schedule, steps):
 
 @pytest.mark.parametrize("make, expected", [
     (lambda o: WarmupLR(o, warmup_num_steps=4, warmup_type="linear"), [0, 0, .025, .05, .075, .1, .1]),
-    (lambda o: WarmupDecayLR(o, 6, warmup_num_steps=2, warmup_type="linear"), [0, 0, .0005, .001, .00075, .0005, .00025, 0]),
+    (lambda o: WarmupDecayLR(o, 6, warmup_num_steps=2, warmup_type="linear"),
+     [0, 0, .0005, .001, .00075, .0005, .00025, 0]),
     (lambda o: WarmupCosineLR(o, 6, warmup_num_steps=2, warmup_type="linear"),
      [0, 0, .05, .085357, .050005, .014653, 1e-5, 1e-5]),
     (lambda o: LRRangeTest(o, lr_range_test_step_size=2), [.001, .0015, .002, .0025, .003]),

@@ -17,7 +17,8 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology, Proce
 from tessera.layer_partition import balanced_bounds, uniform_bounds
 
 
-@pytest.mark.parametrize("items, parts, bounds", [(10, 4, [0, 3, 6, 8, 10]), (7, 3, [0, 3, 5, 7]), (2, 4, [0, 1, 2, 2, 2])])
+@pytest.mark.parametrize("items, parts, bounds", [
+    (10, 4, [0, 3, 6, 8, 10]), (7, 3, [0, 3, 5, 7]), (2, 4, [0, 1, 2, 2, 2])])
 def test_uniform_parts(items, parts, bounds):
     assert uniform_bounds(items, parts) == bounds
 

@@ -1,8 +1,8 @@
 """What DeepSpeed 0.19.8 has and Tessera has not: asking for such a name says so, and any other name fails as ever.
 
-MODULES holds the outermost names only, by the package that they lie in: what is inside a missing package is missing with
-it. ATTRIBUTES holds names by the module where DeepSpeed defines them, or offers them for import. A name that Tessera has
-by now may stay in the tables until someone takes it out: they are asked only when nothing is found.
+MODULES holds the outermost names only, by the package that they lie in: what is inside a missing package is missing
+with it. ATTRIBUTES holds names by the module where DeepSpeed defines them, or offers them for import. A name that
+Tessera has by now may stay in the tables until someone takes it out: they are asked only when nothing is found.
 """
 
 import sys
@@ -200,7 +200,7 @@ def attribute_guard(module):
 
 
 class _MissingModules:
-    """Last on sys.meta_path: sees only what nobody found. `from deepspeed import X` comes here with X, module or not."""
+    """Last on sys.meta_path: sees what nobody found. `from deepspeed import X` comes here with X, module or not."""
 
     def find_spec(self, full_name, path=None, target=None):
         if full_name.startswith("deepspeed.") and is_missing(full_name):

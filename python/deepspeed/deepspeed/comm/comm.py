@@ -180,8 +180,8 @@ def get_logged_comm_ops():
 
 
 def timed_op(func):
-    """Times the collective while the comms logger is on for it. An asynchronous one is timed to its wait()'s end only if
-    it is over by then: what is kept is the time until the call returns."""
+    """Times the collective while the comms logger is on for it: until the call returns, also if that is before the end
+    of an asynchronous one."""
 
     @functools.wraps(func)
     def timed(*args, prof=False, log_name=None, debug=None, **kwargs):
