@@ -1,25 +1,51 @@
 # LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA); without it
-# CMAKE_PREFIX_PATH is searched, then the project's own .venv.
+# CMAKE_PREFIX_PATH is searched, then the project's own .venv. A wheel of Tessera (SKBUILD) is for one Python environment:
+# without TESSERA_TORCH it takes the torch of that environment and no other.
 set(TESSERA_TORCH "" CACHE PATH "The folder of an installed torch package, e.g. …/site-packages/torch")
 
-if(NOT TESSERA_TORCH)
+# Asks the interpreter that the wheel is for. pip builds in an environment of its own, which it puts before everything on
+# PYTHONPATH and which hides the real one: without that variable the interpreter sees the real one again.
+function(tessera_torch_of_interpreter result)
+  find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
+  foreach(environment "" --unset=PYTHONPATH)
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env ${environment} --unset=PYTHONNOUSERSITE ${Python_EXECUTABLE} -c
+      "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '', end='')"
+      OUTPUT_VARIABLE folder ERROR_QUIET)
+    if(folder)
+      break()
+    endif()
+  endforeach()
+  if(NOT folder)
+    message(FATAL_ERROR "torch is not installed for ${Python_EXECUTABLE}. Tessera builds on the torch that is there: install "
+      "torch 2.11 to 2.13 first (CPU or CUDA), or set TESSERA_TORCH in the environment to the folder of an installed one.")
+  endif()
+  set(${result} ${folder} PARENT_SCOPE)
+endfunction()
+
+if(TESSERA_TORCH)
+  set(TESSERA_TORCH_FOUND ${TESSERA_TORCH})
+elseif(SKBUILD)
+  tessera_torch_of_interpreter(TESSERA_TORCH_FOUND)
+else()
   file(GLOB candidates ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch)
   if(candidates)
     list(GET candidates 0 TESSERA_TORCH_FOUND)
   endif()
-else()
-  set(TESSERA_TORCH_FOUND ${TESSERA_TORCH})
-endif()
-if(TESSERA_TORCH_FOUND)
-  list(APPEND CMAKE_PREFIX_PATH ${TESSERA_TORCH_FOUND}/share/cmake)
 endif()
 
-find_package(Torch QUIET)
+if(SKBUILD)  # a prefix of somebody else's may hold another torch
+  find_package(Torch QUIET PATHS ${TESSERA_TORCH_FOUND}/share/cmake NO_DEFAULT_PATH)
+else()
+  list(APPEND CMAKE_PREFIX_PATH ${TESSERA_TORCH_FOUND}/share/cmake)
+  find_package(Torch QUIET)
+endif()
 if(NOT Torch_FOUND)
-  message(FATAL_ERROR "LibTorch was not found. Run scripts/setup, or point TESSERA_TORCH at an installed torch package.")
+  message(FATAL_ERROR "LibTorch was not found in '${TESSERA_TORCH_FOUND}'. "
+    "Run scripts/setup, or point TESSERA_TORCH at an installed torch package.")
 endif()
 if(Torch_VERSION VERSION_LESS 2.11 OR Torch_VERSION VERSION_GREATER_EQUAL 2.14)
-  message(FATAL_ERROR "LibTorch ${Torch_VERSION} is not supported: Tessera builds against 2.11 to 2.13.")
+  message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX} is not supported: install torch 2.11 to 2.13, "
+    "or point TESSERA_TORCH at an installed one.")
 endif()
 
 # One name for rooms to link. `torch` itself drags in warnings-as-is headers, so it is a system include.

@@ -100,6 +100,14 @@ def test_asks_apt_only_for_what_is_missing_and_updates_once(machine):
     assert calls[1].endswith("install -y --no-install-recommends libgloo-dev libgtest-dev")
 
 
+def test_pythons_headers_come_from_apt_only_where_they_are_missing(machine):
+    machine.lacks("python3-dev")
+    assert not [call for call in machine.setup()[2] if call.startswith("apt-get")]
+    python3 = machine.tools / "python3"
+    python3.write_text(python3.read_text().replace("#!/bin/bash\n", '#!/bin/bash\n[[ "$*" != *Python.h* ]] || exit 1\n'))
+    assert machine.setup()[2][1].endswith("install -y --no-install-recommends python3-dev")
+
+
 def test_without_root_it_takes_sudo_which_may_not_ask(machine):
     machine.lacks("ninja-build")
     machine.stand_in("id", "echo 1000")
