@@ -33,7 +33,28 @@ else()
   endif()
 endif()
 
-if(SKBUILD)  # a prefix of somebody else's may hold another torch
+# torch's own CMake files ask for the CUDA toolkit where torch was built for CUDA. No source here needs it: on a machine
+# without the toolkit the libraries are named directly.
+set(torch_needs_toolkit FALSE)
+if(EXISTS ${TESSERA_TORCH_FOUND}/version.py)
+  file(STRINGS ${TESSERA_TORCH_FOUND}/version.py torch_cuda REGEX "^cuda.*= *'")
+  if(torch_cuda)
+    find_package(CUDAToolkit QUIET)
+    if(NOT CUDAToolkit_FOUND)
+      set(torch_needs_toolkit TRUE)
+    endif()
+  endif()
+endif()
+
+if(torch_needs_toolkit)
+  set(TORCH_INSTALL_PREFIX ${TESSERA_TORCH_FOUND})
+  file(STRINGS ${TESSERA_TORCH_FOUND}/version.py Torch_VERSION REGEX "^__version__")
+  string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" Torch_VERSION "${Torch_VERSION}")
+  set(TORCH_INCLUDE_DIRS ${TESSERA_TORCH_FOUND}/include ${TESSERA_TORCH_FOUND}/include/torch/csrc/api/include)
+  set(TORCH_LIBRARY ${TESSERA_TORCH_FOUND}/lib/libtorch.so)
+  set(TORCH_LIBRARIES ${TORCH_LIBRARY} ${TESSERA_TORCH_FOUND}/lib/libtorch_cpu.so ${TESSERA_TORCH_FOUND}/lib/libc10.so)
+  set(Torch_FOUND TRUE)
+elseif(SKBUILD)  # a prefix of somebody else's may hold another torch
   find_package(Torch QUIET PATHS ${TESSERA_TORCH_FOUND}/share/cmake NO_DEFAULT_PATH)
 else()
   list(APPEND CMAKE_PREFIX_PATH ${TESSERA_TORCH_FOUND}/share/cmake)
