@@ -11,7 +11,7 @@ import weakref
 import torch
 from torch import nn
 
-from tessera import _core, zero
+from tessera import _core, fragments, zero
 from tessera.client_state import as_tensor, decode, encode, from_tensor
 from tessera.forward_hooks import ForwardHooks
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
@@ -33,6 +33,7 @@ class Engine(nn.Module):
         self.lr_scheduler = None
         self.training_dataloader = None
         self.stage = config.stage
+        self.hooks = None  # stage 3: see forward_hooks
         self._resolved = config
         self.torch_step = torch_step
         self._world = world
@@ -47,7 +48,7 @@ class Engine(nn.Module):
         self._modules_by_number = modules
         self._release = self._attach(modules)
         self.basic_optimizer = optimizer
-        self.optimizer = ZeroOptimizer(weakref.ref(self), optimizer) if optimizer is not None else None
+        self.optimizer = self._wrapped(optimizer) if optimizer is not None else None
 
     # ---- making
 
@@ -94,6 +95,10 @@ class Engine(nn.Module):
             zero.given_to_engine(parameter, own, self.core.place_of(parameter), shape)
         return names, modules
 
+    def _wrapped(self, optimizer):
+        """What clients get as the optimizer."""
+        return ZeroOptimizer(weakref.ref(self), optimizer)
+
     @staticmethod
     def _is_ours(parameter):
         # Quantised weights (integers) and parameters without elements stay as they are, whole on every rank.
@@ -102,16 +107,15 @@ class Engine(nn.Module):
 
     def _attach(self, modules):
         """Returns what takes everything away again that is attached to the client's model."""
-        hooks = None
         if self.stage == 3:
             any_frozen = any(not trainable for _, _, trainable, _ in self.core.units())
-            hooks = ForwardHooks(self.core, modules, watches_inputs=any_frozen)
+            self.hooks = ForwardHooks(self.core, modules, watches_inputs=any_frozen)
             for module in self.module.modules():
                 for parameter in module.__dict__.get("_external_params", {}).values():
                     place = self.core.place_of(parameter)
                     if place is not None:
                         self.uses_external(module, place)
-        return weakref.finalize(self, _leave, self.core, self._world, hooks, self.stage, weakref.ref(self.module))
+        return weakref.finalize(self, _leave, self.core, self._world, self.hooks, weakref.ref(self.module))
 
     def uses_external(self, module, place):
         """The module's forward reads a parameter of the unit at `place`: see zero.register_external_parameter."""
@@ -220,6 +224,11 @@ class Engine(nn.Module):
         """Of the last step, before clipping; None before the first."""
         return self._grad_norm
 
+    def local_grad_norm(self, parameters):
+        """Of this rank's parts of these parameters' gradients, as they are before the step."""
+        parts = [fragments.local_grad(parameter) for parameter in parameters]
+        return torch.linalg.vector_norm(torch.cat([part.float() for part in parts if part is not None]))
+
     def was_step_applied(self):
         return self.core.was_step_applied
 
@@ -319,8 +328,8 @@ class Engine(nn.Module):
         kept = {"client": client_state or {}}
         if self.lr_scheduler is not None and hasattr(self.lr_scheduler, "state_dict"):
             kept["lr_scheduler"] = self.lr_scheduler.state_dict()
-        if self.optimizer is not None:
-            kept["optimizer"] = self.optimizer.state_dict()
+        if self.basic_optimizer is not None:
+            kept["groups"] = [_hyperparameters(group) for group in self.basic_optimizer.param_groups]
         own = {"torch_optimizer": as_tensor(self.torch_step.state())} if self.torch_step is not None else {}
         self.core.save_checkpoint(
             folder=str(save_dir), tag="" if tag is None else str(tag), client_state={"python": encode(kept)},
@@ -344,8 +353,9 @@ class Engine(nn.Module):
         if not load_module_only:
             if load_lr_scheduler_states and self.lr_scheduler is not None and "lr_scheduler" in kept:
                 self.lr_scheduler.load_state_dict(kept["lr_scheduler"])
-            if load_optimizer_states and self.optimizer is not None:
-                self.optimizer.load_state_dict(kept.get("optimizer", {}))
+            if load_optimizer_states and self.basic_optimizer is not None:
+                for group, values in zip(self.basic_optimizer.param_groups, kept.get("groups", [])):
+                    group.update(values)
                 self._load_torch_optimizer(own)
         return path, kept["client"]
 
@@ -376,7 +386,7 @@ def _hyperparameters(group):
     return {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum", "use_muon") if key in group}
 
 
-def _leave(core, world, hooks, stage, module_ref):
+def _leave(core, world, hooks, module_ref):
     """Takes what the engine attached to the client's model away again."""
     if hooks is not None:
         hooks.remove()
@@ -386,4 +396,4 @@ def _leave(core, world, hooks, stage, module_ref):
     for parameter in module.parameters():
         place = core.place_of(parameter)
         if place is not None:
-            zero.taken_from_engine(parameter, core.partitioned(place, world) if stage == 3 else None)
+            zero.taken_from_engine(parameter, core.partitioned(place, world) if hooks is not None else None)

@@ -1,15 +1,18 @@
 """Stage 3 from Python: module hooks that tell the engine when a forward begins and ends, and parameters that are gathered
-when a module reads another one's.
+when a module reads another one's, or is given one by it.
 
 The hooks do nothing but call the engine's before_forward and after_forward; everything in backward is done by hooks that
 the engine itself puts on the outputs.
 """
 
+import functools
 import weakref
 
 import torch
+from torch import nn
 
 from tessera.nested_tensors import tensors_in
+from tessera.zero import external_parameters
 
 
 class _WatchedParameters(dict):
@@ -43,24 +46,31 @@ def gather_for_running_module(core, parameter):
 
 
 class ForwardHooks:
-    """Attached to a model until remove(). `modules`: by number in the engine's tree; `core` is held weakly."""
+    """On a model while attached. `modules`: by number in the engine's tree; `core` is held weakly."""
 
     def __init__(self, core, modules, watches_inputs):
         self._core = weakref.ref(core)
         self._modules = modules
-        self._handles = []
-        for number, module in enumerate(modules):
-            before, after = self._hooks(number, watches_inputs)
-            self._handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
-            self._handles.append(module.register_forward_hook(after, always_call=True))
-        for module in modules[0].modules():
+        self._watches_inputs = watches_inputs
+        self.handles = []
+        self.attach()
+
+    def attach(self):
+        """Anew, whatever was taken away since."""
+        self.remove()
+        for number, module in enumerate(self._modules):
+            before, after = self._hooks(number)
+            self.handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+            self.handles.append(module.register_forward_hook(after, always_call=True))
+        for module in self._modules[0].modules():
+            module.ds_external_parameters = functools.partial(external_parameters, module)
             if module._parameters:
                 watched = _WatchedParameters(module._parameters)
                 watched._core = self._core
                 module._parameters = watched
 
-    def _hooks(self, number, watches_inputs):
-        core_ref = self._core
+    def _hooks(self, number):
+        core_ref, watches_inputs = self._core, self._watches_inputs
         entered = []  # whether before_forward was reached; a forward hook runs after a failed pre-hook, too
 
         def before(module, args, kwargs):
@@ -76,14 +86,19 @@ class ForwardHooks:
             if core is None or not entered:
                 return
             entered.pop()
-            core.after_forward(number, list(tensors_in(output)) if torch.is_grad_enabled() else [])
+            outputs = list(tensors_in(output))
+            core.after_forward(number, outputs if torch.is_grad_enabled() else [])
+            for tensor in outputs:
+                if isinstance(tensor, nn.Parameter):  # the module around this one uses it
+                    gather_for_running_module(core, tensor)
 
         return before, after
 
     def remove(self):
-        for handle in self._handles:
+        for handle in self.handles:
             handle.remove()
-        self._handles = []
+        self.handles = []
         for module in self._modules[0].modules():
+            module.__dict__.pop("ds_external_parameters", None)
             if isinstance(module._parameters, _WatchedParameters):
                 module._parameters = dict(module._parameters)

@@ -48,6 +48,12 @@ def _get_local(parameter, key):
     return engine.core.local_value(place, key)
 
 
+def local_grad(parameter):
+    """At any stage."""
+    engine, place = _engine_and_place(parameter)
+    return engine.core.local_value(place, "grad") if engine is not None else None
+
+
 def _set_local(parameter, key, value):
     assert hasattr(parameter, "ds_id"), "the local forms are for parameters partitioned at stage 3"
     engine, place = _engine_and_place(parameter)

@@ -67,6 +67,11 @@ def _become_partitioned(parameter, shape, piece):
     parameter.tessera_piece = piece
 
 
+def external_parameters(module):
+    """(key, parameter) of those registered with the module."""
+    return list(module.__dict__.get("_external_params", {}).items())
+
+
 def is_partitioned(parameter):
     return isinstance(parameter, ZeroParameter)
 

@@ -45,6 +45,10 @@ class ZeroOptimizer:
     def _global_grad_norm(self):
         return self._engine().get_global_grad_norm()
 
+    def _get_norm_groups(self):
+        """The norm of this rank's part of each group's gradient."""
+        return [self._engine().local_grad_norm(group["params"]) for group in self.param_groups]
+
     def step(self, *args, **kwargs):
         self._engine().step()
 

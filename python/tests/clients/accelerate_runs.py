@@ -27,7 +27,7 @@ NAMED = {"optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay":
 
 def config_with(stage, **offload):
     return {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2, "gradient_clipping": 1.0,
-            "zero_optimization": {"stage": stage, **offload}, **NAMED}
+            "zero_optimization": {"stage": stage, "stage3_gather_16bit_weights_on_model_save": True, **offload}, **NAMED}
 
 
 CPU = {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
@@ -55,7 +55,7 @@ def prepared(kind, plugin):
     else:
         os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
         PartialState(backend="gloo")
-        accelerator = Accelerator(deepspeed_plugin=plugin())
+        accelerator = Accelerator(deepspeed_plugin=plugin(), gradient_accumulation_steps=2)
     model = tiny_models.make(kind)
     named = plugin is not None and "optimizer" in accelerator.state.deepspeed_plugin.deepspeed_config
     if named:

@@ -2,12 +2,20 @@
 
 import os
 import stat
+import weakref
+from types import SimpleNamespace
 
 import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data.distributed import DistributedSampler
 
 import tessera
 from deepspeed import comm as dist
+from deepspeed.runtime.dataloader import DeepSpeedDataLoader
+from deepspeed.runtime.optimizer_classes import class_for
 from deepspeed.utils import groups
+from deepspeed.utils.timer import ThroughputTimer
+from tessera.optimizers import NativeOptimizer
 
 _RECOVERY_SCRIPT = "zero_to_fp32.py"
 _RECOVERY_TEXT = '''#!/usr/bin/env python
@@ -21,6 +29,28 @@ if __name__ == "__main__":
 
 
 class DeepSpeedEngine(tessera.Engine):
+    def _wrapped(self, optimizer):
+        cls = class_for(self.stage, *self.get_data_types(), fused=isinstance(optimizer, NativeOptimizer))
+        return optimizer if cls is None else cls(weakref.ref(self), optimizer)
+
+    @property
+    def tput_timer(self):
+        if "_tput_timer" not in self.__dict__:
+            options = {"enabled": True, "synchronized": True, **self.config.get("timers", {}).get("throughput", {})}
+            self.__dict__["_tput_timer"] = ThroughputTimer(
+                SimpleNamespace(**options), batch_size=self.train_batch_size(), steps_per_output=self.steps_per_print())
+        return self.__dict__["_tput_timer"]
+
+    def forward(self, *inputs, **kwargs):
+        if self.training:
+            self.tput_timer.start()
+        return super().forward(*inputs, **kwargs)
+
+    def step(self, lr_kwargs=None):
+        boundary = self.is_gradient_accumulation_boundary()
+        super().step(lr_kwargs)
+        self.tput_timer.stop(global_step=boundary, report_speed=boundary)
+
     # ---- where it runs
 
     @property
@@ -207,14 +237,14 @@ class DeepSpeedEngine(tessera.Engine):
     def deepspeed_io(self, dataset, batch_size=None, route="train", pin_memory=True, data_sampler=None, collate_fn=None,
                      num_local_io_workers=None):
         """A loader of this rank's part of the dataset; shuffled for the route "train"."""
-        from deepspeed.runtime.dataloader import DeepSpeedDataLoader
-
+        if data_sampler is None and route != "train" and not isinstance(dataset, IterableDataset):
+            data_sampler = DistributedSampler(dataset, self._world.size, self._world.rank, shuffle=False)
         return DeepSpeedDataLoader(
             dataset=dataset, batch_size=batch_size or self.train_micro_batch_size_per_gpu(), pin_memory=pin_memory,
-            local_rank=self.local_rank, tput_timer=None, collate_fn=collate_fn, data_sampler=data_sampler,
-            num_local_io_workers=num_local_io_workers, data_parallel_world_size=self._world.size,
-            data_parallel_rank=self._world.rank, dataloader_drop_last=self.dataloader_drop_last(),
-            deepspeed_dataloader_config={"shuffle": route == "train"})
+            local_rank=self.local_rank, tput_timer=self.tput_timer if route == "train" else None, collate_fn=collate_fn,
+            data_sampler=data_sampler, num_local_io_workers=num_local_io_workers,
+            data_parallel_world_size=self._world.size, data_parallel_rank=self._world.rank,
+            dataloader_drop_last=self.dataloader_drop_last())
 
     # ---- weights and checkpoints
 

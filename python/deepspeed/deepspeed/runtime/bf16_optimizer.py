@@ -1,0 +1,3 @@
+"""BF16_Optimizer."""
+
+from deepspeed.runtime.optimizer_classes import BF16_Optimizer  # noqa: F401

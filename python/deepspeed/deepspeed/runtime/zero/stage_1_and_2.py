@@ -1,0 +1,3 @@
+"""DeepSpeedZeroOptimizer."""
+
+from deepspeed.runtime.optimizer_classes import DeepSpeedZeroOptimizer  # noqa: F401

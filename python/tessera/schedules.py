@@ -1,0 +1,262 @@
+"""Learning-rate schedules over a torch optimizer, with DeepSpeed's classes. The formulas are the C++ engine's
+(tessera/optim/schedule.h); these objects keep the step and write the values into the optimizer's parameter groups.
+
+    schedule = WarmupLR(optimizer, warmup_max_lr=1e-3, warmup_num_steps=100)
+    schedule.step()          after each optimizer step
+
+`last_batch_iteration` is -1 before the first step(), then 0, 1, …; it is the whole state. Values that may be lists have
+one entry a group. A group's lr that is a tensor stays that tensor.
+"""
+
+import logging
+
+import torch
+
+logger = logging.getLogger("DeepSpeed")
+
+WARMUP_TYPES = ("log", "linear")
+ONE_CYCLE_BETA2 = 0.99
+
+
+def torch_optimizer_of(optimizer):
+    """The torch optimizer, also from inside of a wrapper."""
+    for candidate in (optimizer, getattr(optimizer, "optimizer", None)):
+        if isinstance(candidate, torch.optim.Optimizer):
+            return candidate
+    raise TypeError(f"a schedule needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
+
+
+def per_group(optimizer, value, name):
+    """A list with one value a group."""
+    groups = len(optimizer.param_groups)
+    if not isinstance(value, (list, tuple)):
+        return [value] * groups
+    if len(value) != groups:
+        raise ValueError(f"{name} has {len(value)} values, and the optimizer has {groups} parameter groups; "
+                         f"give {groups}, or one for all")
+    return list(value)
+
+
+def _number(lr):
+    return lr.item() if torch.is_tensor(lr) else lr
+
+
+class LearningRateSchedule:
+    """Base: `params` go to the engine's schedule `formula`; None stands for its default."""
+
+    formula = None
+
+    def __init__(self, optimizer, params, last_batch_iteration):
+        from tessera import _core
+
+        self.optimizer = torch_optimizer_of(optimizer)
+        self._formula = _core.Schedule(self.formula, {key: value for key, value in params.items() if value is not None})
+        self._start_lrs = [_number(group["lr"]) for group in self.optimizer.param_groups]
+        self.last_batch_iteration = last_batch_iteration
+        self._last_lr = None
+        if last_batch_iteration == -1:
+            self._last_lr = self._write(self._values())
+
+    def _values(self):
+        """(lr, beta1 or None, beta2 or None) of each group now."""
+        return [self._formula.at(self.last_batch_iteration, lr, index) for index, lr in enumerate(self._start_lrs)]
+
+    def _write(self, values):
+        for group, (lr, beta1, beta2) in zip(self.optimizer.param_groups, values):
+            if torch.is_tensor(group["lr"]):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+            if beta1 is not None and "betas" in group:
+                group["betas"] = (beta1, beta2 if beta2 is not None else group["betas"][1])
+        return [lr for lr, _, _ in values]
+
+    def get_lr(self):
+        if self.last_batch_iteration < 0:
+            logger.warning(f"{self.formula} is asked for a learning rate before its first step()")
+        return [lr for lr, _, _ in self._values()]
+
+    def get_last_lr(self):
+        """What the last step() wrote."""
+        assert self._last_lr is not None, "need to call step() first"
+        return self._last_lr
+
+    def step(self, last_batch_iteration=None):
+        """To the next step, or to the one that is given."""
+        self.last_batch_iteration = (self.last_batch_iteration + 1 if last_batch_iteration is None
+                                     else last_batch_iteration)
+        self._last_lr = self._write(self._values())
+
+    def state_dict(self):
+        return {"last_batch_iteration": self.last_batch_iteration}
+
+    def load_state_dict(self, sd):
+        self.last_batch_iteration = sd["last_batch_iteration"]
+
+
+class _Warmup(LearningRateSchedule):
+    """What the three schedules with a warm-up check."""
+
+    def _check_warmup(self, warmup_num_steps, warmup_type):
+        if not isinstance(warmup_num_steps, int) or warmup_num_steps <= 0:
+            raise ValueError(f"warmup_num_steps is {warmup_num_steps!r}; it is a positive integer")
+        self.warmup_num_steps = max(2, warmup_num_steps)
+        if warmup_type not in WARMUP_TYPES:
+            logger.warning(f"warmup_type {warmup_type!r} is not known (log, linear): log is used")
+            warmup_type = "log"
+        self.warmup_type = warmup_type
+
+    def _check_total(self, total_num_steps):
+        self.total_num_steps = total_num_steps
+        if total_num_steps < self.warmup_num_steps:
+            logger.warning(f"total_num_steps {total_num_steps} is less than warmup_num_steps {self.warmup_num_steps}: "
+                           "the warm-up does not end")
+
+
+class WarmupLR(_Warmup):
+    """From warmup_min_lr to warmup_max_lr (the groups' own lr, if None), and then constant."""
+
+    formula = "WarmupLR"
+
+    def __init__(self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log",
+                 last_batch_iteration=-1):
+        self._init_warmup(optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration)
+
+    def _init_warmup(self, optimizer, min_lr, max_lr, warmup_num_steps, warmup_type, last_batch_iteration, **more):
+        self.optimizer = torch_optimizer_of(optimizer)
+        self._check_warmup(warmup_num_steps, warmup_type)
+        if max_lr is None:
+            max_lr = [_number(group["lr"]) for group in self.optimizer.param_groups]
+        self.min_lrs = per_group(self.optimizer, min_lr, "warmup_min_lr")
+        self.max_lrs = per_group(self.optimizer, max_lr, "warmup_max_lr")
+        self.delta_lrs = [high - low for high, low in zip(self.max_lrs, self.min_lrs)]
+        LearningRateSchedule.__init__(self, optimizer, {
+            "warmup_min_lr": self.min_lrs, "warmup_max_lr": self.max_lrs, "warmup_num_steps": warmup_num_steps,
+            "warmup_type": self.warmup_type, **more}, last_batch_iteration)
+
+
+class WarmupDecayLR(WarmupLR):
+    """WarmupLR, and then straight down to 0 at total_num_steps."""
+
+    formula = "WarmupDecayLR"
+
+    def __init__(self, optimizer, total_num_steps, warmup_min_lr=0.0, warmup_max_lr=0.001, warmup_num_steps=1000,
+                 warmup_type="log", last_batch_iteration=-1):
+        self._init_warmup(optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration,
+                          total_num_steps=total_num_steps)
+        self._check_total(total_num_steps)
+
+
+class WarmupCosineLR(_Warmup):
+    """Ratios of the groups' own lr: up from warmup_min_ratio to 1, and along a cosine down to cos_min_ratio."""
+
+    formula = "WarmupCosineLR"
+
+    def __init__(self, optimizer, total_num_steps, warmup_min_ratio=0.0, warmup_num_steps=1000, cos_min_ratio=0.0001,
+                 warmup_type="log", last_batch_iteration=-1):
+        self._check_warmup(warmup_num_steps, warmup_type)
+        self._check_total(total_num_steps)
+        self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio
+        super().__init__(optimizer, {"total_num_steps": total_num_steps, "warmup_min_ratio": warmup_min_ratio,
+                                     "warmup_num_steps": warmup_num_steps, "cos_min_ratio": cos_min_ratio,
+                                     "warmup_type": self.warmup_type}, last_batch_iteration)
+        self.org_lrs = self._start_lrs
+
+    def get_lr_ratio(self):
+        return self._formula.at(self.last_batch_iteration, 1.0, 0)[0]
+
+
+class LRRangeTest(LearningRateSchedule):
+    """Up from lr_range_test_min_lr, to see which rates a model bears (Smith 2018)."""
+
+    formula = "LRRangeTest"
+
+    def __init__(self, optimizer, lr_range_test_min_lr=1e-3, lr_range_test_step_size=2000, lr_range_test_step_rate=1.0,
+                 lr_range_test_staircase=False, last_batch_iteration=-1):
+        if lr_range_test_step_size <= 0:
+            raise ValueError(f"lr_range_test_step_size is {lr_range_test_step_size}; it is greater than 0")
+        self.optimizer = torch_optimizer_of(optimizer)
+        self.min_lr = per_group(self.optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
+        self.step_size, self.step_rate = lr_range_test_step_size, lr_range_test_step_rate
+        self.staircase = lr_range_test_staircase
+        super().__init__(optimizer, {"lr_range_test_min_lr": self.min_lr,
+                                     "lr_range_test_step_size": lr_range_test_step_size,
+                                     "lr_range_test_step_rate": lr_range_test_step_rate,
+                                     "lr_range_test_staircase": lr_range_test_staircase}, last_batch_iteration)
+
+    def get_lr(self):
+        return [lr for lr, _, _ in self._values()]
+
+    def step(self, batch_iteration=None):
+        super().step(batch_iteration)
+
+
+class OneCycle(LearningRateSchedule):
+    """Up and down once between cycle_min_lr and cycle_max_lr, the momentum (beta1) the other way round, and then decay
+    (Smith 2018). An optimizer without betas keeps its momentum."""
+
+    formula = "OneCycle"
+
+    def __init__(self, optimizer, cycle_min_lr, cycle_max_lr, decay_lr_rate=0.0, cycle_first_step_size=2000,
+                 cycle_second_step_size=None, cycle_first_stair_count=0, cycle_second_stair_count=None,
+                 decay_step_size=0, cycle_momentum=True, cycle_min_mom=0.8, cycle_max_mom=0.9, decay_mom_rate=0.0,
+                 last_batch_iteration=-1):
+        self.optimizer = torch_optimizer_of(optimizer)
+        self._read_steps(cycle_first_step_size, cycle_second_step_size)
+        self.min_lrs = per_group(self.optimizer, cycle_min_lr, "cycle_min_lr")
+        self.max_lrs = per_group(self.optimizer, cycle_max_lr, "cycle_max_lr")
+        self.decay_lr_rate, self.decay_mom_rate, self.decay_step_size = decay_lr_rate, decay_mom_rate, decay_step_size
+        self.cycle_momentum = cycle_momentum and self._has_betas()
+        min_moms = per_group(self.optimizer, cycle_min_mom, "cycle_min_mom")
+        max_moms = per_group(self.optimizer, cycle_max_mom, "cycle_max_mom")
+        self.min_moms = [(momentum, ONE_CYCLE_BETA2) for momentum in min_moms]
+        self.max_moms = [(momentum, ONE_CYCLE_BETA2) for momentum in max_moms]
+        super().__init__(optimizer, {
+            "cycle_min_lr": self.min_lrs, "cycle_max_lr": self.max_lrs, "decay_lr_rate": decay_lr_rate,
+            "cycle_first_step_size": cycle_first_step_size, "cycle_second_step_size": cycle_second_step_size,
+            "cycle_first_stair_count": cycle_first_stair_count, "cycle_second_stair_count": cycle_second_stair_count,
+            "decay_step_size": decay_step_size, "cycle_momentum": self.cycle_momentum, "cycle_min_mom": min_moms,
+            "cycle_max_mom": max_moms, "decay_mom_rate": decay_mom_rate}, last_batch_iteration)
+        self._last_lr = None  # as DeepSpeed has it: get_last_lr() is for after the first step()
+
+    def _read_steps(self, first, second):
+        second = first if second is None else second
+        if first <= 0 or second < 0:
+            raise ValueError(f"the cycle is {first} steps up and {second} down: cycle_first_step_size is greater than 0, "
+                             "and cycle_second_step_size is 0 or more")
+        self.first_step_size, self.second_step_size = float(first), float(second)
+        self.total_size = self.first_step_size + self.second_step_size
+        self.step_ratio = self.first_step_size / self.total_size
+
+    def _has_betas(self):
+        if "betas" in self.optimizer.defaults:
+            return True
+        logger.warning(f"cycle_momentum is off: {type(self.optimizer).__name__} has no betas")
+        return False
+
+    def get_lr(self):
+        return [lr for lr, _, _ in self._values()]
+
+    def get_mom(self):
+        """(beta1, beta2) of each group, or None if the momentum is not cycled."""
+        if not self.cycle_momentum:
+            return None
+        if self.last_batch_iteration < 0:
+            return self.max_moms
+        return [(beta1, beta2) for _, beta1, beta2 in self._values()]
+
+    def step(self, batch_iteration=None):
+        super().step(batch_iteration)
+
+
+SCHEDULES = {schedule.__name__: schedule for schedule in (LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR,
+                                                          WarmupCosineLR)}
+
+
+def from_config(block, optimizer):
+    """The schedule that a ds_config's block `scheduler` names: one of ours, or a class of torch.optim.lr_scheduler."""
+    name, params = block["type"], block.get("params") or {}
+    made = SCHEDULES.get(name) or getattr(torch.optim.lr_scheduler, name, None)
+    assert made is not None, (f"scheduler.type {name!r} is neither one of {', '.join(SCHEDULES)} nor a class of "
+                              "torch.optim.lr_scheduler")
+    return made(optimizer, **params)
