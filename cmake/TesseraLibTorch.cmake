@@ -1,10 +1,10 @@
-# LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA); without it
+# LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA). Without it
 # CMAKE_PREFIX_PATH is searched, then the project's own .venv. A wheel of Tessera (SKBUILD) is for one Python environment:
 # without TESSERA_TORCH it takes the torch of that environment and no other.
 set(TESSERA_TORCH "" CACHE PATH "The folder of an installed torch package, e.g. …/site-packages/torch")
 
-# Asks the interpreter that the wheel is for. pip builds in an environment of its own, which it puts before everything on
-# PYTHONPATH and which hides the real one: without that variable the interpreter sees the real one again.
+# Asks the interpreter that the wheel is for. pip builds in an environment of its own, which lies on PYTHONPATH and hides
+# the real one: without that variable the interpreter sees the real one again.
 function(tessera_torch_of_interpreter result)
   find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
   foreach(environment "" --unset=PYTHONPATH)
@@ -16,8 +16,8 @@ function(tessera_torch_of_interpreter result)
     endif()
   endforeach()
   if(NOT folder)
-    message(FATAL_ERROR "torch is not installed for ${Python_EXECUTABLE}. Tessera builds on the torch that is there: install "
-      "torch 2.11 to 2.13 first (CPU or CUDA), or set TESSERA_TORCH in the environment to the folder of an installed one.")
+    message(FATAL_ERROR "torch is not installed for ${Python_EXECUTABLE}. Tessera builds on the torch that is there: "
+      "install torch 2.11 to 2.13 first (CPU or CUDA), or set TESSERA_TORCH to the folder of an installed one.")
   endif()
   set(${result} ${folder} PARENT_SCOPE)
 endfunction()
@@ -65,8 +65,8 @@ if(NOT Torch_FOUND)
     "Run scripts/setup, or point TESSERA_TORCH at an installed torch package.")
 endif()
 if(Torch_VERSION VERSION_LESS 2.11 OR Torch_VERSION VERSION_GREATER_EQUAL 2.14)
-  message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX} is not supported: install torch 2.11 to 2.13, "
-    "or point TESSERA_TORCH at an installed one.")
+  message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX} is not supported: install torch 2.11 to "
+    "2.13, or point TESSERA_TORCH at an installed one.")
 endif()
 
 # One name for rooms to link. `torch` itself drags in warnings-as-is headers, so it is a system include.
