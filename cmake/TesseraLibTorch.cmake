@@ -1,10 +1,10 @@
-# LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA). Without it
-# CMAKE_PREFIX_PATH is searched, then the project's own .venv. A wheel of Tessera (SKBUILD) is for one Python environment:
-# without TESSERA_TORCH it takes the torch of that environment and no other.
+# LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA). Without
+# it CMAKE_PREFIX_PATH is searched, then the project's own .venv. A wheel of Tessera (SKBUILD) is for one environment of
+# Python: without TESSERA_TORCH it takes the torch of that environment and no other.
 set(TESSERA_TORCH "" CACHE PATH "The folder of an installed torch package, e.g. …/site-packages/torch")
 
-# Asks the interpreter that the wheel is for. pip builds in an environment of its own, which lies on PYTHONPATH and hides
-# the real one: without that variable the interpreter sees the real one again.
+# Asks the interpreter that the wheel is for. pip builds in an environment of its own, which lies on PYTHONPATH and
+# hides the real one: without that variable the interpreter sees the real one again.
 function(tessera_torch_of_interpreter result)
   find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
   foreach(environment "" --unset=PYTHONPATH)
