@@ -42,7 +42,7 @@ def readable_bytes(count):
 
 
 def trimmed_mean(values, share):
-    """The mean without the `share` smallest and the `share` largest values; 0 of nothing. The values stay as they are."""
+    """The mean without the smallest and the largest values, a `share` of each; 0 of nothing."""
     if not 0 <= share <= 1:
         raise ValueError(f"the share to leave out is {share}; it lies between 0 and 1")
     count = len(values)

@@ -169,7 +169,7 @@ class _Hjson:
         return "\n".join(line.strip() for line in lines)
 
     def unquoted(self):
-        """A number, true, false or null up to the next sign that can end it; anything else is text up to the line's end."""
+        """A number, true, false or null up to the next sign that can end it; anything else is text to the line's end."""
         start = self.at
         for self.at in range(start, len(self.text) + 1):
             ends_line = self.peek() in ("", "\n", "\r")

@@ -7,8 +7,8 @@ same place of those hold the same experts, and average their gradients.
 
 
 def expert_parallel_ranks(world_size, tensor, expert, pipeline=1, data_before_expert=False):
-    """(groups that hold all experts, groups that hold the same experts), lists of ranks. The ranks of one group lie next
-    to each other in the data-parallel group; with data_before_expert, those of the second kind do."""
+    """(groups that hold all experts, groups that hold the same experts), lists of ranks. The ranks of a group of the
+    first kind lie next to each other in the data-parallel group; with data_before_expert, those of the second do."""
     block = world_size // pipeline
     data = block // tensor
     for whole, part, what in ((world_size, pipeline, "pipeline stages"), (block, tensor, "tensor-parallel ranks"),

@@ -1,6 +1,6 @@
 """Norms of gradients that may be spread over ranks, clipping by them, and the search for values that are not finite.
 
-A norm that is not finite is -1 where DeepSpeed hands it on as a number (`weight_norm`). Tensors that are expert-parallel
+A norm that is not finite is -1 where DeepSpeed hands it on as a number. Tensors that are expert-parallel
 (`tensor.allreduce` is False) or model-parallel are different on each rank of their group, all others are equal there.
 """
 

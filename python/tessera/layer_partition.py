@@ -1,7 +1,7 @@
 """Which consecutive items each part gets: the same number of them, or about the same weight. Arithmetic only.
 
-Results are bounds: part p holds the items [bounds[p], bounds[p + 1]). They agree with DeepSpeed's, since they decide which
-stage of a pipeline holds a layer, and so what its checkpoints hold.
+Results are bounds: part p holds the items [bounds[p], bounds[p + 1]). They agree with DeepSpeed's, since they decide
+which stage of a pipeline holds a layer, and so what its checkpoints hold.
 """
 
 from itertools import accumulate
@@ -18,8 +18,8 @@ def uniform_bounds(item_count, part_count):
 def balanced_bounds(weights, part_count):
     """Parts whose heaviest and lightest differ least.
 
-    Dynamic programming over prefixes: of the ways to cut the first i items into p parts, one with the smallest difference
-    is kept, and among equals the one whose last part begins latest. Cost: part_count * len(weights)^2.
+    Dynamic programming over prefixes: of the ways to cut the first i items into p parts, one with the smallest
+    difference is kept, and among equals the one whose last part begins latest. Cost: part_count * len(weights)^2.
     """
     count = len(weights)
     if count <= part_count:

@@ -4,9 +4,9 @@
         ranks.start(command, environment, log=None)
         code = ranks.wait()
 
-The first that fails ends all others, and gives the exit code. SIGINT, SIGTERM and SIGHUP are handed on; who does not end
-within the grace is killed. Each rank leads a process group, so that what it started goes with it; and when this process is
-killed, its guard ends the groups (orphan_guard.py). To be used from the main thread, once.
+The first that fails ends all others, and gives the exit code. SIGINT, SIGTERM and SIGHUP are handed on; who does not
+end within the grace is killed. Each rank leads a process group, so that what it started goes with it; and when this
+process is killed, its guard ends the groups (orphan_guard.py). To be used from the main thread, once.
 """
 
 import os

@@ -45,8 +45,8 @@ def find_place(environment, default_port):
             continue
         if "MASTER_ADDR" not in environment:
             raise RuntimeError(
-                f"this is rank {environment[rank]} of {environment[size]} under {starter}, and nothing says where rank 0 "
-                "is: set MASTER_ADDR to its host on every rank (and MASTER_PORT, if "
+                f"this is rank {environment[rank]} of {environment[size]} under {starter}, and nothing says where rank "
+                "0 is: set MASTER_ADDR to its host on every rank (and MASTER_PORT, if "
                 f"{default_port} is taken there), or start the program with the deepspeed launcher")
         return Place(int(environment[rank]), int(environment[size]), int(environment.get(local_rank, 0)),
                      environment["MASTER_ADDR"], int(environment.get("MASTER_PORT", default_port)))

@@ -1,5 +1,5 @@
-"""Named streams of random numbers beside the device's own: dropout that differs between tensor-parallel ranks, or is the
-same on all of them, whatever else drew numbers in between.
+"""Named streams of random numbers beside the device's own: dropout that differs between tensor-parallel ranks, or is
+the same on all of them, whatever else drew numbers in between.
 
     streams.add("model-parallel-rng", seed)
     with streams.fork():                       draws from the stream; the device's own stream stays where it was

@@ -222,8 +222,8 @@ class OneCycle(LearningRateSchedule):
     def _read_steps(self, first, second):
         second = first if second is None else second
         if first <= 0 or second < 0:
-            raise ValueError(f"the cycle is {first} steps up and {second} down: cycle_first_step_size is greater than 0, "
-                             "and cycle_second_step_size is 0 or more")
+            raise ValueError(f"the cycle is {first} steps up and {second} down: cycle_first_step_size is greater than "
+                             "0, and cycle_second_step_size is 0 or more")
         self.first_step_size, self.second_step_size = float(first), float(second)
         self.total_size = self.first_step_size + self.second_step_size
         self.step_ratio = self.first_step_size / self.total_size

@@ -1,7 +1,6 @@
 """Timers with names, and a counter of samples per second.
 
-A timer that is `synchronized` waits for the device before it reads the clock, so that it measures work and not launches.
-Times are in milliseconds. Not safe to use from several threads.
+A stopwatch may wait for the device before it reads the clock, so that it measures work and not launches. Times are in milliseconds. Not safe to use from several threads.
 """
 
 import time

@@ -32,6 +32,7 @@ __getattr__ = lazy_attributes(__name__, {
     "DeepSpeedOptimizer": "deepspeed.runtime.base_optimizer",
     "DeepSpeedOptimizerCallable": "deepspeed.runtime.initialize",
     "DeepSpeedSchedulerCallable": "deepspeed.runtime.initialize",
+    "MUON_OPTIMIZER": "deepspeed.runtime.config",
     "OnDevice": "deepspeed.utils.init_on_device",
     "PipelineEngine": "deepspeed.runtime.pipe.engine",
     "PipelineModule": "deepspeed.runtime.pipe.module",

@@ -1,15 +1,170 @@
 """What DeepSpeed 0.19.8 has and Tessera has not: asking for such a name says so, and any other name fails as ever.
 
-MODULES holds the outermost names only: what lies inside a missing package is missing with it. ATTRIBUTES holds names by
-the module where DeepSpeed defines or re-exports them.
+MODULES holds the outermost names only, by the package that they lie in: what is inside a missing package is missing
+with it. ATTRIBUTES holds names by the module where DeepSpeed defines them, or offers them for import. A name that
+Tessera has by now may stay in the tables until someone takes it out: they are asked only when nothing is found.
 """
 
 import sys
 
-MODULES = frozenset("""
-""".split())
+MODULES = {
+    "deepspeed": """
+        autotuning compression datastates inference io linear model_implementations module_inject nvme sequence
+    """,
+    "deepspeed.accelerator": """
+        hpu_accelerator klxpu_accelerator mlu_accelerator mps_accelerator npu_accelerator sdaa_accelerator
+        supa_accelerator xpu_accelerator
+    """,
+    "deepspeed.checkpoint": """
+        affine affine_transfer autoep_affine autoep_universal autoep_zero3_metadata deepspeed_checkpoint ds_to_universal
+        reshape_3d_utils reshape_meg_2d reshape_utils universal_checkpoint zero_checkpoint
+    """,
+    "deepspeed.comm": """
+        ccl mori pg_utils
+    """,
+    "deepspeed.compile": """
+        backend constants custom_ops fx graph_param inductor init_sp init_tp init_z1_and_2 init_z3 input_storage
+        list_schedule partitioner passes patch_compiled_func patch_fake_tensor profilers util z3_eager_fallback
+    """,
+    "deepspeed.moe": """
+        ep_count ep_experts ep_kernels ep_repack ep_router ep_tp_dispatch experts fused_expert_layout mappings
+        sharded_moe utils
+    """,
+    "deepspeed.monitor": """
+        comet csv_monitor monitor tensorboard utils wandb
+    """,
+    "deepspeed.ops": """
+        aio compile deepspeed4science fp_quantizer gds pin_memory quantizer random_ltd transformer triton_ops
+    """,
+    "deepspeed.ops.adagrad": """
+        cpu_adagrad
+    """,
+    "deepspeed.ops.adam": """
+        multi_tensor_apply zenflow_cpu_adam zenflow_torch_adam
+    """,
+    "deepspeed.ops.lamb": """
+        fused_lamb
+    """,
+    "deepspeed.ops.lion": """
+        cpu_lion fused_lion multi_tensor_apply
+    """,
+    "deepspeed.ops.op_builder": """
+        all_ops async_io builder cpu dc evoformer_attn fp_quantizer fused_adam fused_lamb fused_lion gds hpu
+        inference_core_ops inference_cutlass_builder klxpu mlu mps npu pin_memory pin_memory_load quantizer ragged_ops
+        ragged_utils random_ltd sdaa spatial_inference stochastic_transformer supa transformer transformer_inference
+        utils xpu
+    """,
+    "deepspeed.profiling": """
+        constants flops_profiler
+    """,
+    "deepspeed.runtime": """
+        bf16_optimizer checkpoint_engine chunked_cross_entropy comm domino hybrid_engine hybrid_engine_graph
+        keep_in_fp32 python_gc rollout sequence_parallel sparse_tensor state_dict_factory superoffload torch_autocast
+        weight_quantizer
+    """,
+    "deepspeed.runtime.activation_checkpointing": """
+        offload_activations
+    """,
+    "deepspeed.runtime.data_pipeline": """
+        constants curriculum_scheduler data_routing data_sampling
+    """,
+    "deepspeed.runtime.fp16": """
+        fused_optimizer unfused_optimizer
+    """,
+    "deepspeed.runtime.model_checkpointing": """
+        constants data_parallel_writer_factory utils writer_factory
+    """,
+    "deepspeed.runtime.pipe": """
+        dualpipev p2p
+    """,
+    "deepspeed.runtime.swap_tensor": """
+        async_swapper optimizer_utils partitioned_optimizer_swapper partitioned_param_swapper
+        pipelined_optimizer_swapper utils
+    """,
+    "deepspeed.runtime.tensor_parallel": """
+        init_utils tp_manager
+    """,
+    "deepspeed.runtime.zenflow": """
+        engine engine_stage3 zenflow_stage_1_and_2 zenflow_utils
+    """,
+    "deepspeed.runtime.zero": """
+        contiguous_memory_allocator linear muon offload_states parameter_offload partitioned_param_coordinator
+        partitioned_param_profiler stage3 stage_1_and_2 tiling utils
+    """,
+    "deepspeed.utils": """
+        debug mixed_precision_linkage pin_memory pin_memory_tracker static_cache types zero_to_torch
+    """,
+}
 
 ATTRIBUTES = {
+    "deepspeed": """
+        DeepSpeedHybridEngine DeepSpeedInferenceConfig DeepSpeedTransformerConfig DeepSpeedTransformerLayer
+        DualPipeVEngine DualPipeVModule InferenceEngine default_inference_config init_inference load_ds_config
+        merge_tp_model_init_into_config record_tp_model_init_args replace_transformer_layer
+        resolve_per_head_muon_after_sharding set_autotp_mode set_optimizer_flags tp_model_init
+    """,
+    "deepspeed.checkpoint": """
+        DeepSpeedCheckpoint SubparamShape ZeROCheckpoint enable_universal_checkpoint get_model_3d_descriptor merge_state
+        model_3d_desc reshape_meg_2d_parallel
+    """,
+    "deepspeed.comm": """
+        CCLBackend init_deepspeed_backend
+    """,
+    "deepspeed.comm.torch": """
+        StagedWork all_gather_comm_off all_reduce_comm_off backward_comm_off broadcast_comm_off build_shm_op
+        get_coalescing_manager reduce_comm_off reduce_scatter_comm_off stage_on_cpu
+    """,
+    "deepspeed.env_report": """
+        ALL_OPS installed_cann_path installed_cann_version nvcc_version probe_is_compatible
+    """,
+    "deepspeed.launcher.runner": """
+        Autotuner run_autotuning
+    """,
+    "deepspeed.moe.layer": """
+        Experts MOELayer TopKGate
+    """,
+    "deepspeed.ops": """
+        DeepSpeedTransformerConfig DeepSpeedTransformerLayer
+    """,
+    "deepspeed.ops.adam": """
+        ZenFlowCPUAdam ZenFlowSelectiveAdamW ZenFlowSelectiveAdamW_stage3
+    """,
+    "deepspeed.ops.op_builder": """
+        AsyncIOBuilder CCLCommBuilder CPUAdagradBuilder CPULionBuilder DeepCompileBuilder EvoformerAttnBuilder
+        FPQuantizerBuilder FlashAttentionBuilder FusedLambBuilder FusedLionBuilder GDSBuilder InferenceBuilder
+        InferenceCoreBuilder InferenceCutlassBuilder NotImplementedBuilder PinMemoryBuilder QuantizerBuilder
+        RaggedOpsBuilder RaggedUtilsBuilder RandomLTDBuilder ShareMemCommBuilder SpatialInferenceBuilder
+        StochasticTransformerBuilder TransformerBuilder
+    """,
+    "deepspeed.pipe": """
+        DualPipeVModule
+    """,
+    "deepspeed.runtime.activation_checkpointing.checkpointing": """
+        CheckpointFunction detach_variable extract_tensors gather_partitioned_activations
+        get_cpu_activations_for_backward get_offloaded_activations_for_backward get_partition_size get_partition_start
+        get_partitioned_activations_for_backward is_activation_to_checkpoint merge_tensors partition_activations
+        restore_offloaded_activations
+    """,
+    "deepspeed.runtime.compiler": """
+        compile_autoep_non_moe_regions
+    """,
+    "deepspeed.runtime.config": """
+        DeepSpeedAutotuningConfig DeepSpeedDataStatesConfig WeightQuantConfig get_expert_parallel_config
+    """,
+    "deepspeed.runtime.fp16.loss_scaler": """
+        LOSS_SCALE_PROFILE_DEFAULTS LossScaleConfig LossScaleProfile LossScaleProfileDefaults
+    """,
+    "deepspeed.runtime.pipe.schedule": """
+        DualPipeVSchedule
+    """,
+    "deepspeed.runtime.utils": """
+        OutputBackwardHookManager TLinear all_gather_dp_groups all_gather_into_tensor_dp_groups get_norm_with_moe_layers
+        get_norm_with_moe_layers_fast is_transformers_cache offload_adam_states register_output_backward_hooks
+        reload_adam_states
+    """,
+    "deepspeed.utils": """
+        lazy_init_hp_params_optimizer_state link_hp_params
+    """,
 }
 
 
@@ -23,8 +178,8 @@ def sentence(full_name):
 
 
 def is_missing(full_name):
-    module, _, name = full_name.rpartition(".")
-    return full_name in MODULES or name in ATTRIBUTES.get(module, "").split()
+    where, _, name = full_name.rpartition(".")
+    return any(name in table.get(where, "").split() for table in (MODULES, ATTRIBUTES))
 
 
 def missing_attribute(module, name):
@@ -45,7 +200,7 @@ def attribute_guard(module):
 
 
 class _MissingModules:
-    """Last on sys.meta_path: sees only what nobody found. `from deepspeed import X` comes here with X, module or not."""
+    """Last on sys.meta_path: sees what nobody found. `from deepspeed import X` comes here with X, module or not."""
 
     def find_spec(self, full_name, path=None, target=None):
         if full_name.startswith("deepspeed.") and is_missing(full_name):

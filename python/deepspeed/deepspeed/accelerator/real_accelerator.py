@@ -1,4 +1,4 @@
-"""Which accelerator this process uses: CUDA where torch sees a device, else the CPU. DS_ACCELERATOR=cpu or cuda decides."""
+"""Which accelerator this process uses: CUDA where torch sees a device, else the CPU; DS_ACCELERATOR names another."""
 
 import os
 

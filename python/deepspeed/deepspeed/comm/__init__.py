@@ -3,7 +3,7 @@
 from deepspeed._lazy import borrowed_attributes, lazy_attributes
 
 _submodule = lazy_attributes(__name__)
-_borrowed = borrowed_attributes(__name__, "deepspeed.comm.comm", "deepspeed.comm.constants")
+_borrowed = borrowed_attributes(__name__, "deepspeed.comm.comm", "deepspeed.comm.constants", "deepspeed.comm.utils")
 
 
 def __getattr__(name):

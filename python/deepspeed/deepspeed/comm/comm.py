@@ -11,7 +11,7 @@ import time
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from deepspeed._not_yet import attribute_guard
+from deepspeed._lazy import borrowed_attributes
 from deepspeed.accelerator import get_accelerator
 from deepspeed.comm.torch import TorchBackend
 from deepspeed.comm.utils import get_msg_size_from_args
@@ -20,7 +20,7 @@ from deepspeed.utils.comms_logging import CommsLogger, get_caller_func
 from deepspeed.utils.logging import logger
 from tessera.rendezvous_env import find_place, has_rendezvous, set_place
 
-__getattr__ = attribute_guard(__name__)
+__getattr__ = borrowed_attributes(__name__, "deepspeed.comm.constants", "deepspeed.comm.utils")
 
 cdb = None  # the backend in use, DeepSpeed's name for it
 comms_logger = CommsLogger()
@@ -180,8 +180,8 @@ def get_logged_comm_ops():
 
 
 def timed_op(func):
-    """Times the collective while the comms logger is on for it. An asynchronous one is timed to its wait()'s end only if
-    it is over by then: what is kept is the time until the call returns."""
+    """Times the collective while the comms logger is on for it: until the call returns, also if that is before the end
+    of an asynchronous one."""
 
     @functools.wraps(func)
     def timed(*args, prof=False, log_name=None, debug=None, **kwargs):

@@ -33,7 +33,7 @@ def get_default_args(func):
 
 
 def get_msg_size_from_args(func, *args, **kwargs):
-    """Bytes of the tensors that this rank contributes: the argument whose name says so, or the first tensor there is."""
+    """Bytes of the tensors that this rank contributes: those of the argument whose name says so."""
     try:
         given = inspect.signature(func).bind(*args, **kwargs).arguments
     except TypeError:

@@ -1,7 +1,8 @@
 """Starts this machine's ranks of a program: python -m deepspeed.launcher.launch --world_info=… script arguments.
 
-The deepspeed launcher calls it, on each machine of a run. Each rank finds its place in the environment (RANK, LOCAL_RANK,
-WORLD_SIZE, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, MASTER_ADDR, MASTER_PORT), and gets --local_rank=<k> after the script.
+The deepspeed launcher calls it, on each machine of a run. Each rank finds its place in the environment (RANK,
+LOCAL_RANK, WORLD_SIZE, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, MASTER_ADDR, MASTER_PORT), and gets --local_rank=<k> after
+the script.
 """
 
 import contextlib

@@ -228,8 +228,8 @@ class SlurmRunner(MultiNodeRunner):
         counts = {host: _count(slots) for host, slots in active_resources.items()}
         for host, slots in active_resources.items():
             if not isinstance(slots, int) and list(slots) != list(range(len(slots))):
-                raise ValueError(f"Slurm cannot choose the slots {slots} of {host}: leave out whole machines, or keep the "
-                                 "first slots of each")
+                raise ValueError(f"Slurm cannot choose the slots {slots} of {host}: leave out whole machines, or keep "
+                                 "the first slots of each")
         if len(set(counts.values())) > 1:
             raise ValueError(f"Slurm needs the same number of slots on every machine, not {counts}")
         args = self.args

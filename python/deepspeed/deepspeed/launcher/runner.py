@@ -16,7 +16,8 @@ import sys
 import time
 from collections import OrderedDict
 
-from deepspeed._not_yet import attribute_guard, sentence
+from deepspeed._lazy import borrowed_attributes
+from deepspeed._not_yet import sentence
 from deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
 from deepspeed.launcher import launch, multinode_runner as runners
 from deepspeed.launcher.constants import (
@@ -30,7 +31,7 @@ from deepspeed.launcher.constants import (
 from deepspeed.utils.logging import logger, set_log_level_from_string
 from tessera import hostfile
 
-__getattr__ = attribute_guard(__name__)
+__getattr__ = borrowed_attributes(__name__, "deepspeed.launcher.multinode_runner", "deepspeed.launcher.constants")
 
 DLTS_HOSTFILE = "/job/hostfile"
 EXPORT_ENVS = ["MLFLOW", "PYTHON", "MV2", "UCX"]
@@ -62,8 +63,9 @@ def parse_args(args=None):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="deepspeed", description="Starts a program's ranks, here or on many machines.",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="deepspeed", description="Starts a program's ranks, on this machine or on many.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     where = parser.add_argument_group("where")
     where.add_argument("-H", "--hostfile", type=str, default=DLTS_HOSTFILE, help="machines, like 'worker-0 slots=4'")
     where.add_argument("-i", "--include", type=str, default="", help="what to use: host[:slot,slot…][@host…]")
@@ -100,15 +102,18 @@ def _parser():
 
 
 def _split_at_script(parser, words):
-    """(our words with the script's name, the script's words)."""
-    at = 0
+    """(our words with the script's name, the script's words). A value is tied to its flag: it may begin with -."""
+    ours, at = [], 0
     while at < len(words) and words[at].startswith("-"):
         name, has_value = words[at].split("=")[0], "=" in words[at]
         actions = {option: action for option, action in parser._option_string_actions.items()
                    if option == name or (name.startswith("--") and option.startswith(name))}
         action = actions.get(name) or next(iter(actions.values()), None)
-        at += 1 if has_value or action is None or action.nargs == 0 else 2
-    return words[:at + 1], words[at + 1:]
+        alone = has_value or action is None or action.nargs == 0 or at + 1 == len(words)
+        tied = name.startswith("--") and not alone
+        ours += [f"{name}={words[at + 1]}"] if tied else words[at:at + (1 if alone else 2)]
+        at += 1 if alone else 2
+    return ours + words[at:at + 1], words[at + 1:]
 
 
 # Machines and slots

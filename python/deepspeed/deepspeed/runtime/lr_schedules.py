@@ -71,6 +71,10 @@ def override_warmupLR_params(args, params):
     schedule_arguments.override(schedule_arguments.WARMUP, args, params)
 
 
+def override_warmupCosineLR_params(args, params):
+    schedule_arguments.override(schedule_arguments.TAKEN_BY[WARMUP_COSINE_LR], args, params)
+
+
 def override_params(args, params):
     """All of them."""
     for rows in schedule_arguments.TAKEN_BY.values():

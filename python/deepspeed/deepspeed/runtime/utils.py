@@ -283,9 +283,9 @@ def see_memory_usage(message, force=False):
         return
     device = get_accelerator()
     used = device.total_memory() - device.available_memory() if device.device_name() == "cpu" else _host_bytes_used()
-    print(f"{message}\nMA {device.memory_allocated() / 2**30:.2f} GB  Max_MA {device.max_memory_allocated() / 2**30:.2f}"
-          f" GB  CA {device.memory_reserved() / 2**30:.2f} GB  Max_CA {device.max_memory_reserved() / 2**30:.2f} GB\n"
-          f"CPU Virtual Memory: used = {used / 2**30:.2f} GB")
+    in_gb = {"MA": device.memory_allocated(), "Max_MA": device.max_memory_allocated(), "CA": device.memory_reserved(),
+             "Max_CA": device.max_memory_reserved(), "CPU Virtual Memory: used": used}
+    print(message, *(f"{name} {size / 2**30:.2f} GB" for name, size in in_gb.items()), sep="\n  ")
     device.reset_peak_memory_stats()
 
 

@@ -18,7 +18,8 @@ def bwc_tensor_model_parallel_world_size(mpu=None):
 
 
 def bwc_tensor_model_parallel_group(mpu=None):
-    return _first(mpu, ("get_tensor_model_parallel_group", "get_slice_parallel_group", "get_model_parallel_group"), None)
+    return _first(mpu, ("get_tensor_model_parallel_group", "get_slice_parallel_group", "get_model_parallel_group"),
+                  None)
 
 
 def bwc_pipeline_parallel_world_size(mpu=None):

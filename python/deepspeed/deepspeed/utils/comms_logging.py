@@ -102,8 +102,8 @@ class CommsLogger:
         } for size, (count, latencies, algbws, busbws) in sizes.items()}
 
     def log_all(self, print_log=True, show_straggler=False, return_dict=False):
-        """The table on standard output, and with return_dict the same as a dict. show_straggler compares the ranks: it is
-        a collective, to be called on all of them."""
+        """The table on standard output, and with return_dict the same as a dict. show_straggler compares the ranks: it
+        is a collective, to be called on all of them."""
         summary = {name: self.get_operation_summary(name) for name in self.comms_dict}
         stragglers = self._straggler_analysis() if show_straggler else None
         if print_log:
@@ -114,13 +114,12 @@ class CommsLogger:
 
     def _straggler_analysis(self):
         """What each operation cost beyond the fastest rank: its wait for the slowest."""
-        from deepspeed import comm
         from deepspeed.accelerator import get_accelerator
         found = {}
         for name, sizes in self.comms_dict.items():
             for size, (count, latencies, _, _) in sizes.items():
                 fastest = torch.tensor(latencies, device=get_accelerator().current_device_name())
-                comm.all_reduce(fastest, op=comm.ReduceOp.MIN)
+                torch.distributed.all_reduce(fastest, op=torch.distributed.ReduceOp.MIN)  # not logged itself
                 total = float(fastest.sum())
                 found.setdefault(name, {})[size] = {
                     "count": count, "total_comm_latency_ms": total,

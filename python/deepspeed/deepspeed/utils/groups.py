@@ -39,8 +39,8 @@ _ALL_TO_ALL_GROUP = {}
 
 
 def initialize(ep_size=1, mpu=None):
-    raise DeprecatedException("groups.initialize has been replaced: give ep_size to deepspeed.moe.layer.MoE, and mpu to "
-                              "deepspeed.initialize")
+    raise DeprecatedException("groups.initialize has been replaced: give ep_size to deepspeed.moe.layer.MoE, and mpu "
+                              "to deepspeed.initialize")
 
 
 def _ensure_divisibility(numerator, denominator):

@@ -1,4 +1,4 @@
-"""Activation checkpointing: `checkpoint(function, *args)` keeps the inputs of a call, and computes it again in backward.
+"""Activation checkpointing: checkpoint(function, *args) keeps the inputs of a call, and computes it again in backward.
 
 configure() says where the inputs wait. Its settings are module variables under DeepSpeed's names; programs save and
 restore them.

@@ -215,8 +215,8 @@ class PipelineModule(nn.Module):
     # Weights that several stages hold
 
     def _index_tied_modules(self):
-        """By key: the ranks of this rank's pipeline that hold the module, their group, and the weights. All ranks make all
-        groups."""
+        """By key: the ranks of this rank's pipeline that hold the module, their group, and the weights. All ranks make
+        all groups."""
         found = {}
         if self._topo.get_dim("pipe") == 1:
             return found

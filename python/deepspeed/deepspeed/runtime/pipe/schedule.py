@@ -116,8 +116,8 @@ class TrainSchedule(PipeSchedule):
             yield instructions
 
     def _exchange(self, micro_batch, before, is_forward):
-        """Before a forward, the stage before gets the last gradient and gives an activation; before a backward, the stage
-        after gives a gradient and gets the last activation."""
+        """Before a forward, the stage before gets the last gradient and gives an activation; before a backward, the
+        stage after gives a gradient and gets the last activation."""
         neighbour = self.prev_stage if is_forward else self.next_stage
         if not self._valid_stage(neighbour):
             return []

@@ -1,5 +1,0 @@
-"""How a state dict becomes a file."""
-
-from deepspeed._lazy import lazy_attributes
-
-__getattr__ = lazy_attributes(__name__)
