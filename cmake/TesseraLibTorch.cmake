@@ -1,10 +1,10 @@
-# LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA); without it
-# CMAKE_PREFIX_PATH is searched, then the project's own .venv. A wheel of Tessera (SKBUILD) is for one Python environment:
-# without TESSERA_TORCH it takes the torch of that environment and no other.
+# LibTorch from a pip wheel: TESSERA_TORCH names the folder `torch` of any installed 2.11 to 2.13 (CPU or CUDA). Without
+# it CMAKE_PREFIX_PATH is searched, then the project's own .venv. A wheel of Tessera (SKBUILD) is for one environment of
+# Python: without TESSERA_TORCH it takes the torch of that environment and no other.
 set(TESSERA_TORCH "" CACHE PATH "The folder of an installed torch package, e.g. …/site-packages/torch")
 
-# Asks the interpreter that the wheel is for. pip builds in an environment of its own, which it puts before everything on
-# PYTHONPATH and which hides the real one: without that variable the interpreter sees the real one again.
+# Asks the interpreter that the wheel is for. pip builds in an environment of its own, which lies on PYTHONPATH and
+# hides the real one: without that variable the interpreter sees the real one again.
 function(tessera_torch_of_interpreter result)
   find_package(Python 3.9 REQUIRED COMPONENTS Interpreter)
   foreach(environment "" --unset=PYTHONPATH)
@@ -16,8 +16,8 @@ function(tessera_torch_of_interpreter result)
     endif()
   endforeach()
   if(NOT folder)
-    message(FATAL_ERROR "torch is not installed for ${Python_EXECUTABLE}. Tessera builds on the torch that is there: install "
-      "torch 2.11 to 2.13 first (CPU or CUDA), or set TESSERA_TORCH in the environment to the folder of an installed one.")
+    message(FATAL_ERROR "torch is not installed for ${Python_EXECUTABLE}. Tessera builds on the torch that is there: "
+      "install torch 2.11 to 2.13 first (CPU or CUDA), or set TESSERA_TORCH to the folder of an installed one.")
   endif()
   set(${result} ${folder} PARENT_SCOPE)
 endfunction()
@@ -33,7 +33,28 @@ else()
   endif()
 endif()
 
-if(SKBUILD)  # a prefix of somebody else's may hold another torch
+# torch's own CMake files ask for the CUDA toolkit where torch was built for CUDA. No source here needs it: on a machine
+# without the toolkit the libraries are named directly.
+set(torch_needs_toolkit FALSE)
+if(EXISTS ${TESSERA_TORCH_FOUND}/version.py)
+  file(STRINGS ${TESSERA_TORCH_FOUND}/version.py torch_cuda REGEX "^cuda.*= *'")
+  if(torch_cuda)
+    find_package(CUDAToolkit QUIET)
+    if(NOT CUDAToolkit_FOUND)
+      set(torch_needs_toolkit TRUE)
+    endif()
+  endif()
+endif()
+
+if(torch_needs_toolkit)
+  set(TORCH_INSTALL_PREFIX ${TESSERA_TORCH_FOUND})
+  file(STRINGS ${TESSERA_TORCH_FOUND}/version.py Torch_VERSION REGEX "^__version__")
+  string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" Torch_VERSION "${Torch_VERSION}")
+  set(TORCH_INCLUDE_DIRS ${TESSERA_TORCH_FOUND}/include ${TESSERA_TORCH_FOUND}/include/torch/csrc/api/include)
+  set(TORCH_LIBRARY ${TESSERA_TORCH_FOUND}/lib/libtorch.so)
+  set(TORCH_LIBRARIES ${TORCH_LIBRARY} ${TESSERA_TORCH_FOUND}/lib/libtorch_cpu.so ${TESSERA_TORCH_FOUND}/lib/libc10.so)
+  set(Torch_FOUND TRUE)
+elseif(SKBUILD)  # a prefix of somebody else's may hold another torch
   find_package(Torch QUIET PATHS ${TESSERA_TORCH_FOUND}/share/cmake NO_DEFAULT_PATH)
 else()
   list(APPEND CMAKE_PREFIX_PATH ${TESSERA_TORCH_FOUND}/share/cmake)
@@ -44,8 +65,8 @@ if(NOT Torch_FOUND)
     "Run scripts/setup, or point TESSERA_TORCH at an installed torch package.")
 endif()
 if(Torch_VERSION VERSION_LESS 2.11 OR Torch_VERSION VERSION_GREATER_EQUAL 2.14)
-  message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX} is not supported: install torch 2.11 to 2.13, "
-    "or point TESSERA_TORCH at an installed one.")
+  message(FATAL_ERROR "LibTorch ${Torch_VERSION} in ${TORCH_INSTALL_PREFIX} is not supported: install torch 2.11 to "
+    "2.13, or point TESSERA_TORCH at an installed one.")
 endif()
 
 # One name for rooms to link. `torch` itself drags in warnings-as-is headers, so it is a system include.

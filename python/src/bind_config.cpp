@@ -54,19 +54,18 @@ void bind_config(py::module_& module) {
       .def_property_readonly("accumulation", [](const DsConfig& self) { return self.batch.accumulation; })
       .def_property_readonly("global_batch", [](const DsConfig& self) { return self.batch.global; })
       .def_property_readonly("stage", [](const DsConfig& self) { return self.zero.stage; })
-      .def_property_readonly(
-          "compute_dtype",
-          [](const DsConfig& self) {
-            switch (self.dtypes.compute) {
-              case config::Dtype::kBf16:
-                return "bfloat16";
-              case config::Dtype::kFp16:
-                return "float16";
-              case config::Dtype::kFp32:
-                break;
-            }
-            return "float32";
-          })
+      .def_property_readonly("compute_dtype",
+                             [](const DsConfig& self) {
+                               switch (self.dtypes.compute) {
+                                 case config::Dtype::kBf16:
+                                   return "bfloat16";
+                                 case config::Dtype::kFp16:
+                                   return "float16";
+                                 case config::Dtype::kFp32:
+                                   break;
+                               }
+                               return "float32";
+                             })
       .def_property_readonly("casts_inputs", [](const DsConfig& self) { return self.dtypes.cast_inputs; })
       .def_property_readonly("autocast_dtype", [](const DsConfig& self) -> py::object {
         if (!self.dtypes.autocast) return py::none();

@@ -1,5 +1,5 @@
-// Engine: any torch.nn.Module's training state in the C++ engine. Python announces when the forward of each module of the
-// tree begins and ends (needed at stage 3 alone); gathering, reduction and update run here, without the GIL.
+// Engine: any torch.nn.Module's training state in the C++ engine. Python announces when the forward of each module of
+// the tree begins and ends (needed at stage 3 alone); gathering, reduction and update run here, without the GIL.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -170,8 +170,9 @@ void bind_engine(py::module_& module) {
            py::arg("group_of"), py::arg("torch_step"))
       .def("before_forward", &Engine::before_forward, py::arg("module"), py::arg("inputs"), no_gil)
       .def("after_forward", &Engine::after_forward, py::arg("module"), py::arg("outputs"), no_gil)
-      .def("also_uses", [](Engine& self, size_t number, size_t unit) { self.sharded_model().also_uses(number, unit); },
-           py::arg("module"), py::arg("unit"), no_gil)
+      .def(
+          "also_uses", [](Engine& self, size_t number, size_t unit) { self.sharded_model().also_uses(number, unit); },
+          py::arg("module"), py::arg("unit"), no_gil)
       .def("running_module", [](Engine& self) { return self.sharded_model().running_module(); })
       .def(
           "backward",
@@ -186,11 +187,12 @@ void bind_engine(py::module_& module) {
       .def("zero_grad", &Engine::zero_grad, no_gil)
       .def("set_boundary", &Engine::set_gradient_accumulation_boundary, py::arg("boundary"))
       .def("is_boundary", &Engine::is_gradient_accumulation_boundary)
-      .def("set_batch",
-           [](Engine& self, int64_t global, int64_t micro, int64_t accumulation) {
-             self.set_batch({.global = global, .micro = micro, .accumulation = accumulation});
-           },
-           py::arg("global_batch"), py::arg("micro_batch"), py::arg("accumulation"))
+      .def(
+          "set_batch",
+          [](Engine& self, int64_t global, int64_t micro, int64_t accumulation) {
+            self.set_batch({.global = global, .micro = micro, .accumulation = accumulation});
+          },
+          py::arg("global_batch"), py::arg("micro_batch"), py::arg("accumulation"))
       .def("set_param_groups", &set_param_groups, py::arg("groups"))
       .def("save_checkpoint", &save_checkpoint, py::arg("folder"), py::arg("tag"), py::arg("client_state"),
            py::arg("rank_tensors"), py::arg("latest"), py::arg("exclude_frozen"))
@@ -201,46 +203,56 @@ void bind_engine(py::module_& module) {
            py::arg("exclude_frozen_parameters"), no_gil)
       .def("refresh_master", &refresh_master, no_gil, "Master weights become what the parameters hold")
       .def("units", &units, "(name, names of its parameters, trainable, elements) of each")
-      .def("hold_units", [](Engine& self, const std::vector<size_t>& units) { self.sharded_model().hold_units(units); },
-           no_gil)
-      .def("drop_units", [](Engine& self, const std::vector<size_t>& units) { self.sharded_model().drop_units(units); },
-           no_gil)
-      .def("take_over", [](Engine& self, size_t unit, int root) { self.sharded_model().units().at(unit)->take_over(root); },
-           py::arg("unit"), py::arg("root"), no_gil)
-      .def("partitioned",
-           [](Engine& self, const Place& at, const std::shared_ptr<comm::Communicator>& world) {
-             return std::make_shared<zero::PartitionedParam>(*self.sharded_model().units().at(at.first), at.second,
-                                                             world);
-           },
-           no_gil)
+      .def(
+          "hold_units", [](Engine& self, const std::vector<size_t>& units) { self.sharded_model().hold_units(units); },
+          no_gil)
+      .def(
+          "drop_units", [](Engine& self, const std::vector<size_t>& units) { self.sharded_model().drop_units(units); },
+          no_gil)
+      .def(
+          "take_over",
+          [](Engine& self, size_t unit, int root) { self.sharded_model().units().at(unit)->take_over(root); },
+          py::arg("unit"), py::arg("root"), no_gil)
+      .def(
+          "partitioned",
+          [](Engine& self, const Place& at, const std::shared_ptr<comm::Communicator>& world) {
+            return std::make_shared<zero::PartitionedParam>(*self.sharded_model().units().at(at.first), at.second,
+                                                            world);
+          },
+          no_gil)
       .def("place_of", &place_of, py::arg("parameter"))
       .def("is_trainable", [](Engine& self, size_t unit) { return self.sharded_model().units().at(unit)->trainable(); })
       .def_property_readonly("state_names", [](Engine& self) { return self.optimizer().state_names(); })
-      .def("full_value",
-           [](Engine& self, const Place& at, const std::string& which) {
-             return zero::full_value(self.sharded_model(), place(at), state_of(self, which));
-           },
-           no_gil)
-      .def("local_value",
-           [](Engine& self, const Place& at, const std::string& which) {
-             return zero::local_value(self.sharded_model(), place(at), state_of(self, which));
-           },
-           no_gil)
-      .def("assembled",
-           [](Engine& self, const Place& at, const at::Tensor& local) {
-             return zero::assembled(self.sharded_model(), place(at), local);
-           },
-           no_gil)
-      .def("set_full_value",
-           [](Engine& self, const Place& at, const std::string& which, const at::Tensor& value) {
-             zero::set_full_value(self.sharded_model(), place(at), state_of(self, which), value);
-           },
-           no_gil)
-      .def("set_local_value",
-           [](Engine& self, const Place& at, const std::string& which, const at::Tensor& value) {
-             zero::set_local_value(self.sharded_model(), place(at), state_of(self, which), value);
-           },
-           no_gil)
+      .def(
+          "full_value",
+          [](Engine& self, const Place& at, const std::string& which) {
+            return zero::full_value(self.sharded_model(), place(at), state_of(self, which));
+          },
+          no_gil)
+      .def(
+          "local_value",
+          [](Engine& self, const Place& at, const std::string& which) {
+            return zero::local_value(self.sharded_model(), place(at), state_of(self, which));
+          },
+          no_gil)
+      .def(
+          "assembled",
+          [](Engine& self, const Place& at, const at::Tensor& local) {
+            return zero::assembled(self.sharded_model(), place(at), local);
+          },
+          no_gil)
+      .def(
+          "set_full_value",
+          [](Engine& self, const Place& at, const std::string& which, const at::Tensor& value) {
+            zero::set_full_value(self.sharded_model(), place(at), state_of(self, which), value);
+          },
+          no_gil)
+      .def(
+          "set_local_value",
+          [](Engine& self, const Place& at, const std::string& which, const at::Tensor& value) {
+            zero::set_local_value(self.sharded_model(), place(at), state_of(self, which), value);
+          },
+          no_gil)
       .def_property_readonly("grad_norm", &Engine::get_global_grad_norm)
       .def_property_readonly("was_step_applied", &Engine::was_step_applied)
       .def_property_readonly("loss_scale", &Engine::loss_scale)

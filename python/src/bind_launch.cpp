@@ -21,7 +21,7 @@ void bind_launch(py::module_& module) {
       },
       py::arg("nproc"), py::arg("command"), py::arg("master_addr") = "127.0.0.1", py::arg("master_port") = 0,
       py::arg("environment") = std::map<std::string, std::string>{},
-      "Runs a program as ranks on this host until all have ended; returns the exit code", 
+      "Runs a program as ranks on this host until all have ended; returns the exit code",
       py::call_guard<py::gil_scoped_release>());
 }
 

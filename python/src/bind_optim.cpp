@@ -1,5 +1,5 @@
-// Schedule and NativeOptimizer: the C++ schedules and optimizers for Python's own scheduler and optimizer objects, which
-// also work without an engine.
+// Schedule and NativeOptimizer: the C++ schedules and optimizers for Python's own scheduler and optimizer objects,
+// which also work without an engine.
 #include <ATen/ops/zeros.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>

@@ -12,6 +12,7 @@ Modules that work on files are run by name: python -m tessera.import_deepspeed -
 """
 
 import importlib
+import importlib.metadata
 
 _HOMES = {  # the engine's library is loaded when one of these is first used
     "Engine": "tessera.engine",
@@ -20,6 +21,24 @@ _HOMES = {  # the engine's library is loaded when one of these is first used
     "__version__": "tessera._core",
 }
 __all__ = ["Engine", "Error", "initialize"]
+
+
+def _check_torch():
+    """LibTorch keeps its binary interface within one release only: with another, _core would fail somewhere later."""
+    try:
+        built_for = importlib.import_module("tessera._built_for").TORCH_RELEASE
+        found = importlib.metadata.version("torch")
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        return  # the files alone, or no torch, which is then missed by name
+    if found.split(".")[:2] != built_for.split("."):
+        raise ImportError(
+            f"this tessera was built for torch {built_for}, and torch {found} is installed\n"
+            f"where: {__path__[0]}\n"
+            f"fix: build it again for this torch, in Tessera's repository: pip install --force-reinstall --no-deps ./python"
+        )
+
+
+_check_torch()
 
 
 def __getattr__(name):

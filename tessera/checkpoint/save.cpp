@@ -130,8 +130,8 @@ size_t copy_into(storage::AlignedBuffer& image, const ShardPlan& plan) {
 struct Saver::Job {
   fs::path folder;
   std::string tag;
-  bool leads = false;      // makes and publishes the folder
-  bool reports = false;    // says so
+  bool leads = false;    // makes and publishes the folder
+  bool reports = false;  // says so
   bool sets_latest = true;
   std::string shard;       // this rank's file
   Manifest manifest;       // where leads

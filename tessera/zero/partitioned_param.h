@@ -1,6 +1,6 @@
-// A parameter of which each rank keeps a piece, and which belongs to no engine: it was made under zero.Init and waits for
-// one (so that a model that fits no single rank can be made at all), or its engine is gone. The parameter itself is a
-// placeholder of size 0 meanwhile.
+// A parameter of which each rank keeps a piece, and which belongs to no engine: it was made under zero.Init and waits
+// for one (so that a model that fits no single rank can be made at all), or its engine is gone. The parameter itself is
+// a placeholder of size 0 meanwhile.
 //
 // Does not own the parameter: the caller names it in each call, always the same one. Collective: gather, scatter and
 // partition are called by every rank in the same order. One thread at a time.

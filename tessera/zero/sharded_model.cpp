@@ -242,9 +242,7 @@ void ShardedModel::hold_all() {
   if (policy_.shard_parameters) hold(all_units());
 }
 
-void ShardedModel::drop_all() {
-  drop_units(all_units());
-}
+void ShardedModel::drop_all() { drop_units(all_units()); }
 
 void ShardedModel::hold_units(const std::vector<size_t>& units) {
   if (policy_.shard_parameters) hold(units);

@@ -47,8 +47,8 @@ enum class UnitState {
 
 struct NamedParam {
   std::string name;
-  at::Tensor tensor;  // the module's own parameter: its data is replaced, its identity kept
-  size_t group = 0;   // the optimizer's parameter group
+  at::Tensor tensor;   // the module's own parameter: its data is replaced, its identity kept
+  size_t group = 0;    // the optimizer's parameter group
   bool trains = true;  // false: in no group, so that its unit is frozen whatever requires_grad says
   std::optional<std::vector<int64_t>> shape = {};  // where `tensor` is a placeholder, whose values come from elsewhere
 
@@ -123,8 +123,8 @@ class Unit {
   // The whole buffer (stages 0, 1) or this rank's slice (2, 3). For a frozen unit: undefined.
   const StateTensor& grad() const { return grad_; }
 
-  // The gathered parameters were written to on rank `root`: every rank takes the values over, into what it owns as well.
-  // Collective.
+  // The gathered parameters were written to on rank `root`: every rank takes the values over, into what it owns as
+  // well. Collective.
   void take_over(int root);
 
   // After master() has changed: rounds it into this rank's compute weights, …
