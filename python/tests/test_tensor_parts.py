@@ -174,3 +174,13 @@ def test_experts_get_param_groups_of_their_own():
     small = split_params_into_different_moe_groups_for_optimizer([{"params": experts, "name": "x"}], max_group_size=3)
     assert [sum(p.numel() for p in group["params"]) for group in small] == [0, 2, 3, 1]
     assert [group["name"] for group in configure_moe_param_groups([shared])] == ["dense-params"]
+
+
+def test_builders_of_operators_answer_by_name():
+    import deepspeed
+    from deepspeed.ops.op_builder import CPUAdamBuilder, UtilsBuilder
+
+    assert deepspeed.ops.__compatible_ops__[CPUAdamBuilder.NAME] and CPUAdamBuilder().is_compatible()
+    whole = torch.arange(6.0).view(2, 3)
+    as_bytes = UtilsBuilder().load().cast_to_byte_tensor(whole)
+    assert (as_bytes.dtype, as_bytes.numel(), as_bytes.data_ptr()) == (torch.uint8, 24, whole.data_ptr())
