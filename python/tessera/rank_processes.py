@@ -35,6 +35,8 @@ class RankProcesses:
         self._guard = subprocess.Popen([sys.executable, "-S", "-E", str(guard)], stdin=subprocess.PIPE, text=True,
                                        start_new_session=True)
         for number in _HANDED_ON:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # nohup: the run outlives its terminal
             self._handlers[number] = signal.signal(number, self._hand_on)
         return self
 

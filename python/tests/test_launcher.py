@@ -215,6 +215,20 @@ def test_nobody_is_left_behind(tmp_path, ended_by, code):
     assert gone_within(pids, seconds=15)
 
 
+def test_under_nohup_a_hangup_does_not_end_the_ranks(tmp_path):
+    script = tmp_path / "quick.py"
+    script.write_text("import os, sys, time\nopen(f'{sys.argv[-1]}/here{os.environ[\"RANK\"]}', 'w').write('1')\n"
+                      "time.sleep(1)\n")
+    words = [sys.executable, "-m", "deepspeed.launcher.runner", "-q", "--num_gpus", "2", str(script), str(tmp_path)]
+    process = subprocess.Popen(["nohup", *words], env=ranks.environment(), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for rank in (0, 1):
+        wait_for(tmp_path / f"here{rank}")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 def test_a_log_for_each_rank(tmp_path):
     process = launched(tmp_path, "import os\nprint('this is', os.environ['RANK'])",
                        switches=["--enable_each_rank_log", str(tmp_path / "logs"), "--no_local_rank"])

@@ -160,3 +160,27 @@ def test_accelerator_of_a_host_without_devices(monkeypatch):
     environment = {}
     device.set_visible_devices_envs(environment, [0, 2])
     assert environment == {"CUDA_VISIBLE_DEVICES": "0,2"}
+
+
+def test_experts_get_param_groups_of_their_own():
+    from deepspeed.moe.utils import configure_moe_param_groups, split_params_into_different_moe_groups_for_optimizer
+
+    shared, *experts = (torch.nn.Parameter(torch.ones(size)) for size in (2, 2, 3, 1))
+    for parameter, name in zip(experts, ("ep_size_2", "ep_size_2", "ep_size_4")):
+        parameter.allreduce, parameter.group_name = False, name
+    groups = split_params_into_different_moe_groups_for_optimizer({"params": [shared, *experts], "name": "x", "lr": 1})
+    assert [(group["name"], len(group["params"]), group.get("moe", False), group["lr"]) for group in groups] == [
+        ("x", 1, False, 1), ("ep_size_2", 2, True, 1), ("ep_size_4", 1, True, 1)]
+    small = split_params_into_different_moe_groups_for_optimizer([{"params": experts, "name": "x"}], max_group_size=3)
+    assert [sum(p.numel() for p in group["params"]) for group in small] == [0, 2, 3, 1]
+    assert [group["name"] for group in configure_moe_param_groups([shared])] == ["dense-params"]
+
+
+def test_builders_of_operators_answer_by_name():
+    import deepspeed
+    from deepspeed.ops.op_builder import CPUAdamBuilder, UtilsBuilder
+
+    assert deepspeed.ops.__compatible_ops__[CPUAdamBuilder.NAME] and CPUAdamBuilder().is_compatible()
+    whole = torch.arange(6.0).view(2, 3)
+    as_bytes = UtilsBuilder().load().cast_to_byte_tensor(whole)
+    assert (as_bytes.dtype, as_bytes.numel(), as_bytes.data_ptr()) == (torch.uint8, 24, whole.data_ptr())

@@ -28,13 +28,13 @@ MODULES = {
     """,
     "deepspeed.moe": """
         ep_count ep_experts ep_kernels ep_repack ep_router ep_tp_dispatch experts fused_expert_layout mappings
-        sharded_moe utils
+        sharded_moe
     """,
     "deepspeed.monitor": """
         comet csv_monitor monitor tensorboard utils wandb
     """,
     "deepspeed.ops": """
-        aio compile deepspeed4science fp_quantizer gds pin_memory quantizer random_ltd transformer triton_ops
+        compile deepspeed4science fp_quantizer gds pin_memory quantizer random_ltd transformer triton_ops
     """,
     "deepspeed.ops.adagrad": """
         cpu_adagrad
@@ -58,18 +58,14 @@ MODULES = {
         constants flops_profiler
     """,
     "deepspeed.runtime": """
-        bf16_optimizer checkpoint_engine chunked_cross_entropy comm domino hybrid_engine hybrid_engine_graph
-        keep_in_fp32 python_gc rollout sequence_parallel sparse_tensor state_dict_factory superoffload torch_autocast
-        weight_quantizer
+        checkpoint_engine chunked_cross_entropy comm domino hybrid_engine hybrid_engine_graph keep_in_fp32 python_gc
+        rollout sequence_parallel sparse_tensor state_dict_factory superoffload torch_autocast weight_quantizer
     """,
     "deepspeed.runtime.activation_checkpointing": """
         offload_activations
     """,
     "deepspeed.runtime.data_pipeline": """
         constants curriculum_scheduler data_routing data_sampling
-    """,
-    "deepspeed.runtime.fp16": """
-        fused_optimizer unfused_optimizer
     """,
     "deepspeed.runtime.model_checkpointing": """
         constants data_parallel_writer_factory utils writer_factory
@@ -88,8 +84,8 @@ MODULES = {
         engine engine_stage3 zenflow_stage_1_and_2 zenflow_utils
     """,
     "deepspeed.runtime.zero": """
-        contiguous_memory_allocator linear muon offload_states parameter_offload partitioned_param_coordinator
-        partitioned_param_profiler stage3 stage_1_and_2 tiling utils
+        contiguous_memory_allocator muon offload_states partitioned_param_coordinator partitioned_param_profiler tiling
+        utils
     """,
     "deepspeed.utils": """
         debug mixed_precision_linkage pin_memory pin_memory_tracker static_cache types zero_to_torch
@@ -164,6 +160,11 @@ ATTRIBUTES = {
     """,
     "deepspeed.utils": """
         lazy_init_hp_params_optimizer_state link_hp_params
+    """,
+    "deepspeed.utils.zero_to_fp32": """
+        convert_zero_checkpoint_to_fp32_state_dict convert_zero_checkpoint_to_state_dict
+        get_fp32_state_dict_from_zero_checkpoint load_state_dict_from_zero_checkpoint parse_model_states
+        parse_optim_states to_torch_tensor
     """,
 }
 

@@ -179,6 +179,8 @@ def _choose_slots(args, pool):
 
 
 def _slots_of_this_machine(args):
+    if args.num_gpus > 0:
+        return args.num_gpus  # slots 0…N-1, as they are given; and torch need not be loaded to count devices
     from deepspeed.accelerator import get_accelerator
     device = get_accelerator()
     count = device.device_count()

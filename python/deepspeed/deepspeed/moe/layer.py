@@ -1,5 +1,12 @@
-"""Placeholder."""
+"""The class of layers with experts, for programs that import it and for isinstance."""
+
+from torch import nn
+
+from deepspeed._not_yet import attribute_guard, sentence
+
+__getattr__ = attribute_guard(__name__)
 
 
-class MoE:
-    pass
+class MoE(nn.Module):
+    def __init__(self, *args, **kwargs):
+        raise NotImplementedError(sentence("deepspeed.moe.layer.MoE"))
