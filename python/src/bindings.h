@@ -11,6 +11,5 @@ void bind_world(pybind11::module_& module);
 void bind_optim(pybind11::module_& module);
 void bind_zero(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
-void bind_launch(pybind11::module_& module);
 
 }  // namespace tessera::python

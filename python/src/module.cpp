@@ -10,5 +10,4 @@ PYBIND11_MODULE(_core, module) {
   bind_optim(module);
   bind_zero(module);
   bind_engine(module);
-  bind_launch(module);
 }

@@ -67,9 +67,9 @@ class Engine(nn.Module):
             number = numbers.get(id(module), number_of_path[parent] if path else 0)
             number_of_path[path] = number
             for name, parameter in module._parameters.items():
-                if parameter is None or not self._is_ours(parameter):
-                    continue
                 full_name = f"{path}.{name}" if path else name
+                if parameter is None or not self._is_ours(full_name, parameter):
+                    continue
                 names.setdefault(id(parameter), full_name)
                 piece = zero.piece_of(parameter)
                 shapes[id(parameter)] = (parameter, torch.Size(piece.shape) if piece else parameter.shape)
@@ -100,10 +100,17 @@ class Engine(nn.Module):
         return ZeroOptimizer(weakref.ref(self), optimizer)
 
     @staticmethod
-    def _is_ours(parameter):
-        # Quantised weights (integers) and parameters without elements stay as they are, whole on every rank.
-        whole = zero.piece_of(parameter) is not None or parameter.numel() > 0
-        return whole and parameter.is_floating_point()
+    def _is_ours(name, parameter):
+        """Quantised weights (integers) and parameters without elements stay as they are, whole on every rank."""
+        if parameter.device.type != "cpu":
+            raise _core.UsageError(f"the parameter '{name}' is on {parameter.device}: this version trains on CPUs alone\n"
+                                   "  fix:   move the model to the CPU, and hide GPUs with CUDA_VISIBLE_DEVICES=''")
+        if parameter.is_floating_point():
+            return zero.piece_of(parameter) is not None or parameter.numel() > 0
+        if parameter.requires_grad:
+            raise _core.UsageError(f"the parameter '{name}' is of {parameter.dtype}, which cannot be trained\n"
+                                   "  fix:   freeze it, or keep its real and imaginary parts as two parameters")
+        return False
 
     def _attach(self, modules):
         """Returns what takes everything away again that is attached to the client's model."""
@@ -218,6 +225,19 @@ class Engine(nn.Module):
             return parameter.device
         return torch.device("cpu")
 
+    def compile(self, *args, compile_kwargs=None, **kwargs):
+        """torch.compile for the module. At stage 3 it runs as it is: its parameters come and go."""
+        kwargs = {**kwargs, **(compile_kwargs or {})}
+        for key in ("schedule", "compiled_autograd_enabled"):
+            kwargs.pop(key, None)
+        if self.stage == 3:
+            logger.warning("compile() does nothing at stage 3")
+            return
+        self.module.compile(*args, **kwargs)
+        self.is_compiled = True
+
+    is_compiled = False
+
     # ---- what happened
 
     def get_global_grad_norm(self):
@@ -325,7 +345,7 @@ class Engine(nn.Module):
         """Collective. In <save_dir>/<tag>, by default global_step<N>. `client_state`: a dict of anything."""
         if not save_dir:
             raise ValueError("save_checkpoint needs a folder, and save_dir is empty")
-        kept = {"client": client_state or {}}
+        kept = {"client": client_state or {}, "buffers": self._buffers()}
         if self.lr_scheduler is not None and hasattr(self.lr_scheduler, "state_dict"):
             kept["lr_scheduler"] = self.lr_scheduler.state_dict()
         if self.basic_optimizer is not None:
@@ -350,6 +370,9 @@ class Engine(nn.Module):
             return None, None
         path, stored, own = loaded
         kept = decode(stored["python"]) if "python" in stored else {"client": stored}
+        for name, value in self._buffers().items():
+            if name in kept.get("buffers", {}):
+                value.copy_(kept["buffers"][name])
         if not load_module_only:
             if load_lr_scheduler_states and self.lr_scheduler is not None and "lr_scheduler" in kept:
                 self.lr_scheduler.load_state_dict(kept["lr_scheduler"])
@@ -358,6 +381,11 @@ class Engine(nn.Module):
                     group.update(values)
                 self._load_torch_optimizer(own)
         return path, kept["client"]
+
+    def _buffers(self):
+        """Those that the module's state dict has."""
+        return {name: value for name, value in self.module.state_dict(keep_vars=True).items()
+                if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)}
 
     def _load_torch_optimizer(self, own):
         if self.torch_step is None:

@@ -12,6 +12,9 @@ from tessera.world import world_of
 from tessera.zero_optimizer import with_live_groups
 
 logger = logging.getLogger("tessera")
+# What only looks on: a program that asks for it trains all the same.
+_OBSERVERS = ("wall_clock_breakdown", "memory_breakdown", "dump_state", "flops_profiler", "comms_logger", "tensorboard",
+              "csv_monitor", "wandb", "comet", "monitor_config")
 _PLACEHOLDER = {"type": "SGD", "params": {"lr": 0.0}}  # for an engine that never steps
 
 
@@ -31,7 +34,9 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     raw = load_config(source)
     world = world_of(_data_parallel_group(mpu))
 
-    values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler")}
+    values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler", *_OBSERVERS)}
+    if world.rank == 0:
+        _warn_of_observers(raw)
     optimizer = _optimizer(optimizer, model, model_parameters, raw)
     block = _PLACEHOLDER if optimizer is None else optimizers.config_block_of(optimizer)
     torch_step = TorchStep(optimizer) if block is None else None
@@ -44,6 +49,13 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _warn_of_observers(raw):
+    for key in _OBSERVERS:
+        block = raw.get(key)
+        if block is True or (isinstance(block, dict) and block.get("enabled")):
+            logger.warning("'%s' is not in Tessera yet: training goes on without it", key)
 
 
 def _data_parallel_group(mpu):

@@ -158,7 +158,7 @@ class GatheredParameters:
         self._gathering.gather()
 
     def __exit__(self, kind, error, trace):
-        self._gathering.release(self.modifier_rank)
+        self._gathering.release(self.modifier_rank if error is None else None)
 
 
 def register_external_parameter(module, parameter):

@@ -472,6 +472,67 @@ def _resident():
 
 
 @run
+def without_an_optimizer():
+    """An engine to look at the model with: stage 3, no optimizer anywhere."""
+    model = made()
+    expected = [float(model(*own(number))) for number in range(2)]
+    engine, optimizer, *_ = start(config=config(3, optimizer=False))
+    engine.eval()
+    with torch.no_grad():
+        result = [float(engine(*own(number))) for number in range(2)]
+    return {"expected": expected, "result": result, "optimizer": optimizer,
+            "sizes": sorted({parameter.numel() for parameter in engine.module.parameters()})}
+
+
+@run
+def full_weights():
+    """A checkpoint's weights without an engine, tied ones and buffers included."""
+    model = made()
+    model.register_buffer("seen", torch.arange(3.0) + dist.get_rank())
+    engine, *_ = start(model, config=config(3))
+    trained(engine, steps=2)
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    engine.save_checkpoint(folder[0])
+    expected = engine.consolidated_state_dict(keeps_on=None)
+    from deepspeed.utils import zero_to_fp32
+
+    found = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(folder[0])
+    files = {}
+    if dist.get_rank() == 0:
+        for safe in (False, True):
+            for most in ("5GB", "4KB"):
+                output = Path(folder[0]) / f"{safe}-{most}"
+                zero_to_fp32.convert_zero_checkpoint_to_fp32_state_dict(folder[0], output, most, safe)
+                files[output.name] = sorted(path.name for path in output.iterdir())
+        torch.testing.assert_close(torch.load(Path(folder[0]) / "False-5GB" / "pytorch_model.bin"), expected, rtol=0, atol=0)
+    return {"same_names": sorted(found) == sorted(expected), "files": files,
+            "equal": all(torch.equal(found[name], expected[name]) for name in expected if name != "seen"),
+            "script": (Path(folder[0]) / "zero_to_fp32.py").exists()}
+
+
+@run
+def sparse_gradients():
+    def sparse():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(VOCABULARY, 4, sparse=True), nn.Linear(4, 2))
+
+    ids = torch.tensor([[1, 2, 2, 5]])
+    model = sparse()
+    for _ in range(dist.get_world_size()):
+        (model(ids).square().sum() / dist.get_world_size()).backward()
+    model[0].weight.grad = model[0].weight.grad.to_dense()
+    expected = float(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+    norms = []
+    for stage in range(4):
+        engine, *_ = start(sparse(), config=config(stage))
+        engine.backward(engine(ids).square().sum())
+        engine.step()
+        norms.append(engine.get_global_grad_norm())
+    return {"expected": expected, "norms": norms}
+
+
+@run
 def twenty_rounds():
     """An engine made and deleted, on one model and on new ones: how many bytes the process grows after the first four."""
     grown = {}

@@ -77,6 +77,27 @@ def test_an_exception_in_forward_backward_or_a_hook_leaves_the_engine_usable(run
     assert_same(run["expected"], run["results"])
 
 
+def test_an_engine_without_an_optimizer_runs_forward(runs):
+    run = runs["without_an_optimizer"]
+    assert run["result"] == pytest.approx(run["expected"], rel=1e-6)
+    assert run["optimizer"] is None
+    assert run["sizes"] == [0]
+
+
+def test_full_weights_of_a_checkpoint(runs):
+    run = runs["full_weights"]
+    assert run["same_names"] and run["equal"] and run["script"]
+    assert run["files"]["False-5GB"] == ["pytorch_model.bin"]
+    assert run["files"]["True-5GB"] == ["model.safetensors"]
+    assert "pytorch_model.bin.index.json" in run["files"]["False-4KB"] and len(run["files"]["False-4KB"]) > 3
+    assert "model.safetensors.index.json" in run["files"]["True-4KB"]
+
+
+def test_sparse_gradients_of_an_embedding(runs):
+    run = runs["sparse_gradients"]
+    assert run["norms"] == pytest.approx([run["expected"]] * 4, rel=1e-6)
+
+
 def test_engines_that_are_made_and_deleted_do_not_grow_the_process(runs):
     state = 16 << 20  # bytes of training state of one engine; sixteen rounds would leave sixteen times that
     for case, grown in runs["twenty_rounds"].items():

@@ -59,8 +59,9 @@ void GradientReducer::open_pending(size_t unit) {
   }
 }
 
-bool GradientReducer::add(size_t unit, size_t param, const at::Tensor& grad) {
+bool GradientReducer::add(size_t unit, size_t param, const at::Tensor& given) {
   const at::NoGradGuard no_grad;
+  const at::Tensor grad = given.is_sparse() ? given.to_dense() : given;  // of an embedding
   UnitGradients& gradients = gradients_[unit];
   if (!gradients.pending.defined()) open_pending(unit);
   const Placement& place = units_[unit]->layout().params()[param];

@@ -13,7 +13,7 @@ import tessera
 from deepspeed import comm as dist
 from deepspeed.runtime.dataloader import DeepSpeedDataLoader
 from deepspeed.runtime.optimizer_classes import class_for
-from deepspeed.utils import groups
+from deepspeed.utils import groups, log_dist
 from deepspeed.utils.timer import ThroughputTimer
 from tessera.optimizers import NativeOptimizer
 
@@ -21,10 +21,12 @@ _RECOVERY_SCRIPT = "zero_to_fp32.py"
 _RECOVERY_TEXT = '''#!/usr/bin/env python
 """The fp32 weights of the checkpoints in this folder: python zero_to_fp32.py <this folder> <output folder>"""
 
+import sys
+
 from deepspeed.utils.zero_to_fp32 import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
 '''
 
 
@@ -50,6 +52,10 @@ class DeepSpeedEngine(tessera.Engine):
         boundary = self.is_gradient_accumulation_boundary()
         super().step(lr_kwargs)
         self.tput_timer.stop(global_step=boundary, report_speed=boundary)
+        every = self.steps_per_print()
+        if boundary and every and self.optimizer is not None and self.global_steps % every == 0:
+            log_dist(f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}, mom={self.get_mom()}",
+                     ranks=[0])
 
     # ---- where it runs
 
