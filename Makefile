@@ -24,7 +24,7 @@ demo:  ## Train a real BERT on real text for about two minutes (TEXT="files": on
 
 test:  ## Everything that is tested
 	@scripts/setup --test
-	@cmake --preset release -DTESSERA_BUILD_TESTS=ON > build.log 2>&1 || { cat build.log; exit 1; }
+	@cmake --preset release -DTESSERA_BUILD_TESTS=ON -DTESSERA_BUILD_PYTHON=ON > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests

@@ -4,7 +4,7 @@ whole can be computed."""
 import torch
 from torch import nn
 
-from tessera.layer_partition import partition_uniform
+from tessera.layer_partition import uniform_bounds
 
 
 class TiledLinear(nn.Module):
@@ -23,8 +23,8 @@ class TiledLinear(nn.Module):
         self.in_features, self.out_features, self.use_bias = in_features, out_features, bias
         self.in_splits, self.out_splits = in_splits, out_splits
         self.input_is_already_split, self.combine_out_splits = input_is_already_split, combine_out_splits
-        self.in_parts = partition_uniform(in_features, in_splits)
-        self.out_parts = partition_uniform(out_features, out_splits)
+        self.in_parts = uniform_bounds(in_features, in_splits)
+        self.out_parts = uniform_bounds(out_features, out_splits)
         self.linears = nn.ModuleList(
             nn.ModuleList(linear_cls(self.in_parts[column + 1] - self.in_parts[column],
                                      self.out_parts[row + 1] - self.out_parts[row],
