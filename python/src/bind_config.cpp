@@ -6,7 +6,6 @@
 #include "bindings.h"
 #include "json.h"
 #include "tessera/base/suggest.h"
-#include "tessera/config/commented_json.h"
 #include "tessera/config/ds_config.h"
 #include "tessera/config/key_table.h"
 
@@ -73,12 +72,6 @@ void bind_config(py::module_& module) {
                        : *self.dtypes.autocast == config::Dtype::kFp16 ? "float16"
                                                                        : "float32");
       });
-  module.def(
-      "parse_json",
-      [](const std::string& text, const std::string& name) {
-        return object_of(config::parse_commented_json(text, name).value);
-      },
-      py::arg("text"), py::arg("name"), "JSON with comments, as a ds_config may be; duplicate keys are an error");
   module.def("config_keys", &key_rows, "The table of all keys: path, kind, default, status, meaning");
   module.def(
       "nearest_name",

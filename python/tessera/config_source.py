@@ -1,24 +1,6 @@
-"""The configuration as clients hand it over."""
+"""Which configuration a client means; config_text reads it."""
 
-import base64
-import binascii
 import os
-
-from tessera import _core
-
-
-def load_config(source):
-    """A ds_config as a dict: from a dict (itself), the path of a file (comments are fine), or base64 of such a text."""
-    if isinstance(source, dict):
-        return source
-    source = os.fspath(source)
-    if os.path.exists(source):
-        with open(source, encoding="utf-8") as file:
-            return _core.parse_json(file.read(), source)
-    try:
-        return _core.parse_json(base64.urlsafe_b64decode(source).decode(), "the config argument")
-    except (binascii.Error, UnicodeDecodeError, _core.ConfigError):
-        raise ValueError(f"the configuration '{source}' is neither the path of a file nor base64 of JSON") from None
 
 
 def place_of(source):

@@ -5,7 +5,8 @@ import logging
 import torch
 
 from tessera import _core, optimizers
-from tessera.config_source import chosen_source, load_config, place_of
+from tessera.config_source import chosen_source, place_of
+from tessera.config_text import read_config
 from tessera.engine import Engine
 from tessera.optimizers import TorchStep
 from tessera.world import world_of
@@ -31,7 +32,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     if model is None:
         raise AssertionError("initialize needs a model: model=<torch.nn.Module>")
     source = chosen_source(args, config, config_params)
-    raw = load_config(source)
+    raw = read_config(source)
     world = world_of(_data_parallel_group(mpu))
 
     values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler", *_OBSERVERS)}

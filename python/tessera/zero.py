@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tessera import _core
-from tessera.config_source import load_config
+from tessera.config_text import read_config
 from tessera.world import world_of
 
 
@@ -203,7 +203,7 @@ class Init:
                  sequence_data_parallel_group=None, param_swapper=None, tensor_overrides=True):
         source = config_dict_or_path if config_dict_or_path is not None else config
         if dtype is None:
-            dtype = dtype_of_config(load_config(source)) if source else torch.get_default_dtype()
+            dtype = dtype_of_config(read_config(source)) if source else torch.get_default_dtype()
         if isinstance(dtype, str):
             dtype = getattr(torch, dtype)
         self.enabled, self.dtype = enabled, dtype

@@ -161,6 +161,11 @@ ATTRIBUTES = {
     "deepspeed.utils": """
         lazy_init_hp_params_optimizer_state link_hp_params
     """,
+    "deepspeed.utils.zero_to_fp32": """
+        convert_zero_checkpoint_to_fp32_state_dict convert_zero_checkpoint_to_state_dict
+        get_fp32_state_dict_from_zero_checkpoint load_state_dict_from_zero_checkpoint parse_model_states
+        parse_optim_states to_torch_tensor
+    """,
 }
 
 

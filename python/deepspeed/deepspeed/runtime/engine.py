@@ -254,6 +254,10 @@ class DeepSpeedEngine(tessera.Engine):
 
     # ---- weights and checkpoints
 
+    def empty_partition_cache(self):
+        """Nothing: stage 3 lets go of what it keeps whole by itself."""
+
+
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
         state = self.consolidated_state_dict(exclude_frozen_parameters)
         return state if self._world.rank == 0 else None

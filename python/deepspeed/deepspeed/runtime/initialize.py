@@ -17,11 +17,10 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
                model_parameters=None, training_data=None,
                lr_scheduler: Optional[Union[LRScheduler, DeepSpeedSchedulerCallable]] = None, distributed_port=29500,
                mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None, config_params=None):
-    """See tessera.initialize. Makes torch.distributed's default group first, unless dist_init_required is False."""
+    """See tessera.initialize. Makes torch.distributed's default group first; with dist_init_required False it must be there."""
     if model is None:
         raise AssertionError("deepspeed.initialize requires a model")
-    if dist_init_required is not False and not dist.is_initialized():
-        dist.init_distributed(distributed_port=distributed_port)
+    dist.init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
     return tessera.initialize(
         args=args, model=model, optimizer=optimizer, model_parameters=model_parameters, training_data=training_data,
         lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, config_params=config_params,

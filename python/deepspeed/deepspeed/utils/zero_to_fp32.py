@@ -1,9 +1,6 @@
 """The fp32 weights of a checkpoint, without an engine: of those that this package saves and of DeepSpeed's own."""
 
 import argparse
-import glob
-import os
-import re
 import sys
 
 import torch
@@ -11,22 +8,15 @@ import torch
 from deepspeed._not_yet import attribute_guard
 from tessera import full_weights
 from tessera.checkpoint_files import run_program
+from tessera.deepspeed_files import files_like as get_checkpoint_files
+from tessera.deepspeed_files import in_order_of_numbers as natural_keys  # noqa: F401
+from tessera.deepspeed_files import model_state_file as get_model_state_file  # noqa: F401
 
 __getattr__ = attribute_guard(__name__)
 
 
-def _in_order(paths):
-    return sorted(paths, key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
-
-
-def get_checkpoint_files(checkpoint_dir, glob_pattern):
-    found = _in_order(glob.glob(os.path.join(checkpoint_dir, glob_pattern)))
-    if not found:
-        raise FileNotFoundError(f"can't find {glob_pattern} files in directory '{checkpoint_dir}'")
-    return found
-
-
 def get_optim_files(checkpoint_dir):
+    """One file a rank, in the ranks' order."""
     return get_checkpoint_files(checkpoint_dir, "*_optim_states.pt")
 
 
