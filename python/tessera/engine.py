@@ -345,7 +345,7 @@ class Engine(nn.Module):
         """Collective. In <save_dir>/<tag>, by default global_step<N>. `client_state`: a dict of anything."""
         if not save_dir:
             raise ValueError("save_checkpoint needs a folder, and save_dir is empty")
-        kept = {"client": client_state or {}, "buffers": self._buffers()}
+        kept = {"client": client_state or {}, "buffers": self._buffer_values()}
         if self.lr_scheduler is not None and hasattr(self.lr_scheduler, "state_dict"):
             kept["lr_scheduler"] = self.lr_scheduler.state_dict()
         if self.basic_optimizer is not None:
@@ -370,7 +370,7 @@ class Engine(nn.Module):
             return None, None
         path, stored, own = loaded
         kept = decode(stored["python"]) if "python" in stored else {"client": stored}
-        for name, value in self._buffers().items():
+        for name, value in self._buffer_values().items():
             if name in kept.get("buffers", {}):
                 value.copy_(kept["buffers"][name])
         if not load_module_only:
@@ -382,7 +382,7 @@ class Engine(nn.Module):
                 self._load_torch_optimizer(own)
         return path, kept["client"]
 
-    def _buffers(self):
+    def _buffer_values(self):
         """Those that the module's state dict has."""
         return {name: value for name, value in self.module.state_dict(keep_vars=True).items()
                 if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)}
