@@ -119,7 +119,8 @@ def test_a_rank_that_fails_does_not_hang_the_others(tmp_path):
     program.write_text("""
 import sys
 sys.path.insert(0, sys.argv[1])
-from engine_runs import *
+import deepspeed
+from small_model import *
 deepspeed.init_distributed()
 engine, *_ = start(config=config(3))
 if dist.get_rank() == 1:

@@ -43,8 +43,8 @@ class GradientReducer {
   void set_keeps_own(bool keeps_own) { keeps_own_ = keeps_own; }
   bool keeps_own() const { return keeps_own_; }
 
-  // Takes the gradient of one parameter of a trainable unit, dense or sparse. True when all of the unit's have now come in this
-  // backward.
+  // Takes the gradient of one parameter of a trainable unit, dense or sparse. True when all of the unit's have now come
+  // in this backward.
   bool add(size_t unit, size_t param, const at::Tensor& given);
 
   // Collective.
