@@ -23,4 +23,4 @@ def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="stage 3 has it"):
         zero_to_fp32.get_model_state_file(tmp_path, 3)
     with pytest.raises(AttributeError, match="not in Tessera yet"):
-        zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint
+        zero_to_fp32.parse_optim_states

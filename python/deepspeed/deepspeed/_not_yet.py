@@ -84,8 +84,7 @@ MODULES = {
         engine engine_stage3 zenflow_stage_1_and_2 zenflow_utils
     """,
     "deepspeed.runtime.zero": """
-        contiguous_memory_allocator muon offload_states partitioned_param_coordinator partitioned_param_profiler tiling
-        utils
+        contiguous_memory_allocator muon offload_states partitioned_param_coordinator partitioned_param_profiler utils
     """,
     "deepspeed.utils": """
         debug mixed_precision_linkage pin_memory pin_memory_tracker static_cache types zero_to_torch
@@ -162,9 +161,7 @@ ATTRIBUTES = {
         lazy_init_hp_params_optimizer_state link_hp_params
     """,
     "deepspeed.utils.zero_to_fp32": """
-        convert_zero_checkpoint_to_fp32_state_dict convert_zero_checkpoint_to_state_dict
-        get_fp32_state_dict_from_zero_checkpoint load_state_dict_from_zero_checkpoint parse_model_states
-        parse_optim_states to_torch_tensor
+        parse_model_states parse_optim_states to_torch_tensor
     """,
 }
 
