@@ -182,7 +182,7 @@ class Engine(nn.Module):
 
     def step(self, lr_kwargs=None):
         if self._no_sync:
-            raise AssertionError("step() is not allowed inside of no_sync()")
+            raise AssertionError("It is illegal to call Engine.step() inside no_sync context manager: step after it")
         boundary = self.core.is_boundary()
         if boundary and self.optimizer is not None:
             self.core.set_param_groups([_hyperparameters(group) for group in self.optimizer.param_groups])
@@ -196,7 +196,10 @@ class Engine(nn.Module):
             self.lr_scheduler.step(**(lr_kwargs or {}))
 
     def zero_grad(self, set_to_none=True):
-        """Gradients belong to the engine, which forgets them with the step that used them."""
+        """Forgets gradients that wait for a step at stages 0 and 1. At 2 and 3 they are the optimizer's, as in DeepSpeed,
+        and go with the step that uses them."""
+        if self.stage <= 1:
+            self.core.zero_grad()
 
     def is_gradient_accumulation_boundary(self):
         return self.core.is_boundary()
@@ -208,9 +211,10 @@ class Engine(nn.Module):
     def no_sync(self):
         """Gradients of the backwards inside are added up without being reduced. Stages 0 and 1."""
         if self.stage >= 2:
-            raise AssertionError(f"no_sync() is for stages 0 and 1: at stage {self.stage} no rank keeps a whole gradient")
+            raise AssertionError(f"no_sync context manager is incompatible with stage {self.stage}, where no rank keeps a "
+                                 "whole gradient: use stage 0 or 1")
         if self._no_sync:
-            raise AssertionError("no_sync() cannot be entered twice")
+            raise AssertionError("no_sync context manager reentry is unsupported: it is open already")
         self._no_sync = True
         self.core.set_boundary(False)
         try:

@@ -1,6 +1,7 @@
-"""Timers with names, and a counter of samples per second.
+"""Timers with names.
 
-A stopwatch may wait for the device before it reads the clock, so that it measures work and not launches. Times are in milliseconds. Not safe to use from several threads.
+A stopwatch may wait for the device before it reads the clock, so that it measures work and not launches. Times are in
+milliseconds. Not safe to use from several threads.
 """
 
 import time
@@ -43,19 +44,3 @@ class Stopwatch:
 
     def mean(self):
         return sum(self._records) / len(self._records) if self._records else 0.0
-
-
-class SampleRate:
-    """Samples per second over the steps after the first `start_step`, whose set-up would spoil the average."""
-
-    def __init__(self, start_step):
-        self.start_step, self.samples, self.seconds, self.steps = start_step, 0, 0.0, 0
-
-    def add(self, samples, seconds):
-        self.steps += 1
-        if self.steps > self.start_step:
-            self.samples += samples
-            self.seconds += seconds
-
-    def average(self):
-        return self.samples / self.seconds if self.seconds > 0 else float("-inf")

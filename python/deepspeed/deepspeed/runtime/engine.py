@@ -31,6 +31,8 @@ if __name__ == "__main__":
 
 
 class DeepSpeedEngine(tessera.Engine):
+    sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
+
     def _wrapped(self, optimizer):
         cls = class_for(self.stage, *self.get_data_types(), fused=isinstance(optimizer, NativeOptimizer))
         return optimizer if cls is None else cls(weakref.ref(self), optimizer)

@@ -5,7 +5,7 @@ import time
 from deepspeed.accelerator import get_accelerator
 from deepspeed.utils.logging import log_dist
 from tessera.comm_log import trimmed_mean as trim_mean  # noqa: F401
-from tessera.wall_clock import SampleRate, Stopwatch
+from tessera.wall_clock import Stopwatch
 
 FORWARD_MICRO_TIMER = "fwd_microstep"
 FORWARD_GLOBAL_TIMER = "fwd"
@@ -96,7 +96,8 @@ class NoopTimer:
 
 
 class ThroughputTimer:
-    """Samples per second of training steps; reports every `steps_per_output` global steps."""
+    """Samples per second of training steps after the first `start_step`, whose set-up would spoil the average; reports
+    every `steps_per_output` global steps."""
 
     def __init__(self, config, batch_size, start_step=2, steps_per_output=None, monitor_memory=False, logging_fn=None):
         self.config = config
@@ -105,9 +106,9 @@ class ThroughputTimer:
         self.steps_per_output = steps_per_output
         self.logging = logging_fn or (lambda text: log_dist(text, ranks=[0]))
         self.epoch_count = self.micro_step_count = self.global_step_count = 0
-        self.started = False
-        self._rate = SampleRate(start_step)
-        self._start = self._step_seconds = 0.0
+        self.initialized = self.started = False
+        self.start_time = self.end_time = 0
+        self.step_elapsed_time = self.total_elapsed_time = 0
 
     def update_epoch_count(self):
         self.epoch_count += 1
@@ -119,29 +120,38 @@ class ThroughputTimer:
         return time.perf_counter()
 
     def start(self):
-        if self.config.enabled:
-            self.started = True
-            self._start = self._clock()
+        if not self.config.enabled:
+            return
+        self.initialized = self.started = True
+        if self.global_step_count >= self.start_step:
+            self.start_time = self._clock()
 
     def stop(self, global_step=False, report_speed=True):
         if not self.config.enabled or not self.started:
             return
         self.started = False
         self.micro_step_count += 1
-        self._step_seconds += self._clock() - self._start
+        if global_step:
+            self.global_step_count += 1
+        if self.start_time == 0:
+            return
+        self.end_time = self._clock()
+        duration = self.end_time - self.start_time
+        self.step_elapsed_time += duration
+        self.total_elapsed_time += duration
         if not global_step:
             return
-        self.global_step_count += 1
-        self._rate.add(self.batch_size, self._step_seconds)
-        if report_speed and self._is_report_boundary() and self._rate.steps > self.start_step:
-            now = self.batch_size / max(self._step_seconds, TIME_EPSILON)
+        if report_speed and self._is_report_boundary():
+            now = self.batch_size / max(self.step_elapsed_time, TIME_EPSILON)
             self.logging(f"epoch={self.epoch_count}/micro_step={self.micro_step_count}/"
                          f"global_step={self.global_step_count}, RunningAvgSamplesPerSec="
                          f"{self.avg_samples_per_sec():.2f}, CurrSamplesPerSec={now:.2f}")
-        self._step_seconds = 0.0
+        self.step_elapsed_time = 0
 
     def _is_report_boundary(self):
         return self.steps_per_output is not None and self.global_step_count % self.steps_per_output == 0
 
     def avg_samples_per_sec(self):
-        return self._rate.average()
+        if self.total_elapsed_time == 0:
+            return float("-inf")
+        return self.batch_size * (self.global_step_count - self.start_step) / self.total_elapsed_time
