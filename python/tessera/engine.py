@@ -33,12 +33,12 @@ class Engine(nn.Module):
         self.lr_scheduler = None
         self.training_dataloader = None
         self.stage = config.stage
+        self.checks = config.values.get("zero_optimization.enable_sanity_checks") is True
         self.hooks = None  # stage 3: see forward_hooks
         self._resolved = config
         self.torch_step = torch_step
         self._world = world
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
-        self._micro_steps = 0
         self._no_sync = False
         self._grad_norm = None
 
@@ -122,7 +122,9 @@ class Engine(nn.Module):
                     place = self.core.place_of(parameter)
                     if place is not None:
                         self.uses_external(module, place)
-        return weakref.finalize(self, _leave, self.core, self._world, self.hooks, weakref.ref(self.module))
+        leave = weakref.finalize(self, _leave, self.core, self._world, self.hooks, weakref.ref(self.module))
+        leave.atexit = False
+        return leave
 
     def uses_external(self, module, place):
         """The module's forward reads a parameter of the unit at `place`: see zero.register_external_parameter."""

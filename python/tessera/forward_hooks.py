@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tessera.nested_tensors import tensors_in
-from tessera.zero import external_parameters
+from tessera.zero import external_key, external_parameters, is_partitioned
 
 
 class _WatchedParameters(dict):
@@ -62,7 +62,9 @@ class ForwardHooks:
             before, after = self._hooks(number)
             self.handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
             self.handles.append(module.register_forward_hook(after, always_call=True))
+        self._watch_returned_parameters(self._modules[0])
         for module in self._modules[0].modules():
+            module.__dict__.setdefault("_external_params", {})
             module.ds_external_parameters = functools.partial(external_parameters, module)
             if module._parameters:
                 watched = _WatchedParameters(module._parameters)
@@ -86,13 +88,28 @@ class ForwardHooks:
             if core is None or not entered:
                 return
             entered.pop()
-            outputs = list(tensors_in(output))
-            core.after_forward(number, outputs if torch.is_grad_enabled() else [])
-            for tensor in outputs:
-                if isinstance(tensor, nn.Parameter):  # the module around this one uses it
-                    gather_for_running_module(core, tensor)
+            core.after_forward(number, list(tensors_in(output)) if torch.is_grad_enabled() else [])
 
         return before, after
+
+    def _watch_returned_parameters(self, module):
+        """A parameter that a module returns is used by the module around it. Inside of units nothing is released."""
+        announcing = {id(each) for each in self._modules}
+        for child in module.children():
+            self.handles.append(child.register_forward_hook(functools.partial(self._returned, weakref.ref(module))))
+            if id(child) not in announcing:
+                self._watch_returned_parameters(child)
+
+    def _returned(self, parent, module, args, output):
+        core = self._core()
+        if core is None:
+            return
+        for tensor in tensors_in(output):
+            if is_partitioned(tensor):
+                key = external_key(tensor)
+                module._external_params.pop(key, None)
+                parent()._external_params[key] = tensor
+                gather_for_running_module(core, tensor)
 
     def remove(self):
         for handle in self.handles:

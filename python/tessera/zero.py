@@ -67,6 +67,10 @@ def _become_partitioned(parameter, shape, piece):
     parameter.tessera_piece = piece
 
 
+def external_key(parameter):
+    return getattr(parameter, "ds_id", id(parameter))
+
+
 def external_parameters(module):
     """(key, parameter) of those registered with the module."""
     return list(module.__dict__.get("_external_params", {}).items())
@@ -156,9 +160,22 @@ class GatheredParameters:
     def __enter__(self):
         self._gathering = _Gathering(self.params)
         self._gathering.gather()
+        self._versions = [(parameter, parameter._version) for parameter in self.params if _is_checked(parameter)]
 
     def __exit__(self, kind, error, trace):
+        written = [parameter for parameter, version in self._versions if parameter._version != version]
         self._gathering.release(self.modifier_rank if error is None else None)
+        if written and self.modifier_rank is None and error is None:
+            raise RuntimeError(f"in-place modification of a parameter of shape {tuple(written[0].ds_shape)} in "
+                               "GatheredParameters without modifier_rank: it is lost; name the rank that writes")
+
+
+def _is_checked(parameter):
+    """zero_optimization.enable_sanity_checks of whoever holds the parameter."""
+    if not is_partitioned(parameter):
+        return False
+    engine, _ = engine_of(parameter)
+    return engine.checks if engine is not None else getattr(parameter, "tessera_checked", False)
 
 
 def register_external_parameter(module, parameter):
@@ -166,7 +183,7 @@ def register_external_parameter(module, parameter):
     if not isinstance(module, nn.Module) or not isinstance(parameter, nn.Parameter):
         raise RuntimeError("register_external_parameter takes a torch.nn.Module and a torch.nn.Parameter")
     external = module.__dict__.setdefault("_external_params", {})
-    external[getattr(parameter, "ds_id", id(parameter))] = parameter
+    external[external_key(parameter)] = parameter
     engine, place = engine_of(parameter)
     if engine is not None:
         engine.uses_external(module, place)
@@ -174,7 +191,7 @@ def register_external_parameter(module, parameter):
 
 def unregister_external_parameter(module, parameter):
     external = module.__dict__.get("_external_params", {})
-    key = getattr(parameter, "ds_id", id(parameter))
+    key = external_key(parameter)
     if key not in external:
         raise RuntimeError("the parameter is not registered with this module")
     del external[key]
@@ -187,6 +204,11 @@ def dtype_of_config(config):
     if (config.get("fp16") or {}).get("enabled") is True:
         return torch.float16
     return torch.float32
+
+
+def _wants_checks(config):
+    block = config.get("zero_optimization")
+    return isinstance(block, dict) and block.get("enable_sanity_checks") is True
 
 
 class Init:
@@ -207,6 +229,7 @@ class Init:
         if isinstance(dtype, str):
             dtype = getattr(torch, dtype)
         self.enabled, self.dtype = enabled, dtype
+        self.checks = _wants_checks(read_config(source)) if source else False
         self.world = None
         if enabled:
             if data_parallel_group is None and mpu is not None and hasattr(mpu, "get_data_parallel_group"):
@@ -223,6 +246,7 @@ class Init:
                 shape = parameter.shape
                 piece = _core.PartitionedParam(parameter, self.dtype, self.world)
                 _become_partitioned(parameter, shape, piece)
+                parameter.tessera_checked = self.checks
 
     def __enter__(self):
         if self.enabled:
