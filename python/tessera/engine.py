@@ -33,7 +33,8 @@ class Engine(nn.Module):
         self.lr_scheduler = None
         self.training_dataloader = None
         self.stage = config.stage
-        self.checks = config.values.get("zero_optimization.enable_sanity_checks") is True
+        self._values = config.values  # by the key's path
+        self.checks = self._values.get("zero_optimization.enable_sanity_checks") is True
         self.hooks = None  # stage 3: see forward_hooks
         self._resolved = config
         self.torch_step = torch_step
@@ -42,7 +43,9 @@ class Engine(nn.Module):
         self._no_sync = False
         self._grad_norm = None
 
-        mark_leaves_of_config(model, config.values)
+        self._batch = config.global_batch, config.micro_batch, config.accumulation
+
+        mark_leaves_of_config(model, self._values)
         names, modules = self._tree(model, config, optimizer)
         self._names = names  # id of a parameter -> its first name
         self._modules_by_number = modules
@@ -61,7 +64,9 @@ class Engine(nn.Module):
         for name in announcing.values():
             tree.add_module(name)
         numbers = {id(module): number for number, module in enumerate(modules)}
-        number_of_path, names, shapes = {}, {}, {}
+        groups = optimizer.param_groups if optimizer is not None else []
+        group_of_id = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
+        number_of_path, names, shapes, group_of = {}, {}, {}, {}
         for path, module in model.named_modules(remove_duplicate=False):
             parent = path.rpartition(".")[0]
             number = numbers.get(id(module), number_of_path[parent] if path else 0)
@@ -71,21 +76,14 @@ class Engine(nn.Module):
                 if parameter is None or not self._is_ours(full_name, parameter):
                     continue
                 names.setdefault(id(parameter), full_name)
+                if id(parameter) in group_of_id:
+                    group_of[full_name] = group_of_id[id(parameter)]
                 piece = zero.piece_of(parameter)
                 shapes[id(parameter)] = (parameter, torch.Size(piece.shape) if piece else parameter.shape)
                 tree.add_param(number, full_name, parameter, piece)
         for buffer in model.buffers():
             tree.add_buffer(buffer)
 
-        groups = optimizer.param_groups if optimizer is not None else []
-        group_of = {}
-        for number, group in enumerate(groups):
-            for parameter in group["params"]:
-                if id(parameter) in names:
-                    group_of[names[id(parameter)]] = number
-        aliases = {name: names[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)
-                   if id(parameter) in names}
-        group_of = {name: group_of[first] for name, first in aliases.items() if first in group_of}
         self.core = _core.Engine(
             tree=tree, config=config, world=self._world,
             groups=[_hyperparameters(group) for group in groups], group_of=group_of,
@@ -286,13 +284,6 @@ class Engine(nn.Module):
     def gradient_accumulation_steps(self):
         return self._batch[2]
 
-    @property
-    def _batch(self):
-        if "_batch_sizes" not in self.__dict__:
-            resolved = self._resolved
-            self.__dict__["_batch_sizes"] = (resolved.global_batch, resolved.micro_batch, resolved.accumulation)
-        return self.__dict__["_batch_sizes"]
-
     def set_train_batch_size(self, train_batch_size):
         """Changes gradient_accumulation_steps alone."""
         share = self.train_micro_batch_size_per_gpu() * self._world.size
@@ -307,7 +298,7 @@ class Engine(nn.Module):
 
     def _set_batch(self, *batch):
         self.core.set_batch(*batch)
-        self.__dict__["_batch_sizes"] = batch
+        self._batch = batch
 
     # ---- weights
 
@@ -316,16 +307,17 @@ class Engine(nn.Module):
         Collective; {} on other ranks than `keeps_on` (None: on every rank)."""
         keeps = keeps_on is None or self._world.rank == keeps_on
         state = self.module.state_dict(keep_vars=True)
-        values = {}
+        values, of_unit = {}, {}
+        for tensor in {id(value): value for value in state.values() if isinstance(value, nn.Parameter)}.values():
+            place = self.core.place_of(tensor)
+            if place is not None:
+                of_unit.setdefault(place[0], []).append(tensor)
         for number, (_, _, trainable, _) in enumerate(self.core.units()):
             if exclude_frozen_parameters and not trainable:
                 continue
             self.core.hold_units([number])
             if keeps:
-                for key, tensor in state.items():
-                    place = self.core.place_of(tensor)
-                    if place is not None and place[0] == number and id(tensor) not in values:
-                        values[id(tensor)] = tensor.detach().to("cpu", copy=True)
+                values.update((id(tensor), tensor.detach().to("cpu", copy=True)) for tensor in of_unit.get(number, []))
             self.core.drop_units([number])
         if not keeps:
             return {}

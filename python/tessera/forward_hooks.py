@@ -9,7 +9,6 @@ import functools
 import weakref
 
 import torch
-from torch import nn
 
 from tessera.nested_tensors import tensors_in
 from tessera.zero import external_key, external_parameters, is_partitioned

@@ -6,7 +6,6 @@
 `device` and `dtype` that a call names itself: the device stays, the dtype is replaced.
 """
 
-import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
 

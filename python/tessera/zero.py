@@ -224,12 +224,13 @@ class Init:
                  zero_param_parallel_group=None, zero_quantized_weights=False, zero_quantized_nontrainable_weights=False,
                  sequence_data_parallel_group=None, param_swapper=None, tensor_overrides=True):
         source = config_dict_or_path if config_dict_or_path is not None else config
+        config = read_config(source) if source else {}
         if dtype is None:
-            dtype = dtype_of_config(read_config(source)) if source else torch.get_default_dtype()
+            dtype = dtype_of_config(config) if source else torch.get_default_dtype()
         if isinstance(dtype, str):
             dtype = getattr(torch, dtype)
         self.enabled, self.dtype = enabled, dtype
-        self.checks = _wants_checks(read_config(source)) if source else False
+        self.checks = _wants_checks(config)
         self.world = None
         if enabled:
             if data_parallel_group is None and mpu is not None and hasattr(mpu, "get_data_parallel_group"):

@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 
 warnings.filterwarnings("ignore")
-import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from accelerate import PartialState  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState  # noqa: E402

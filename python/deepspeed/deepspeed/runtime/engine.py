@@ -96,12 +96,6 @@ class DeepSpeedEngine(tessera.Engine):
     def _value(self, path):
         return self._values.get(path)
 
-    @property
-    def _values(self):
-        if "_values_of_config" not in self.__dict__:
-            self.__dict__["_values_of_config"] = self._resolved.values
-        return self.__dict__["_values_of_config"]
-
     def get_batch_info(self):
         """The three getters themselves, as DeepSpeed returns them."""
         return self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps
