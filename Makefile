@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build test demo peers format check clean
+.PHONY: help build configured-with-tests test demo bench peers format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -22,15 +22,21 @@ demo:  ## Train a real BERT on real text for about two minutes (TEXT="files": on
 	@$(MAKE) --no-print-directory build
 	@scripts/demo $(TEXT)
 
-test:  ## Everything that is tested
+configured-with-tests:
 	@scripts/setup --test
 	@cmake --preset release -DTESSERA_BUILD_TESTS=ON -DTESSERA_BUILD_PYTHON=ON > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
+
+test: configured-with-tests  ## Everything that is tested
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests
 
+bench: configured-with-tests  ## Measure beside the peers into bench/results.md, about 35 minutes (ARGS="--quick": 3)
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs
+	@bench/run $(ARGS)
+
 peers:  ## What the benchmarks compare with (DeepSpeed), into .venv-peers; slow
-	@scripts/peers
+	@scripts/setup --peers
 
 format:  ## Format the sources in place
 	@scripts/setup --test

@@ -1,12 +1,16 @@
-"""One rank of a peer's side of bench/checkpoint, under torchrun: checkpoint_peers.py PEER FOLDER STAGE [load]; PEER is
-deepspeed or dcp (torch.distributed.checkpoint over FSDP2). Prints as checkpoint_ranks.cpp does."""
+"""One rank of a peer's side of bench/checkpoint: checkpoint_peers.py PEER FOLDER STAGE [load]; PEER is deepspeed or dcp
+(torch.distributed.checkpoint over FSDP2). Prints as checkpoint_ranks.cpp does."""
 
 import os
 import sys
 import time
 
-import torch
-import torch.distributed as dist
+from harness.answers import answer_stream
+
+answers = answer_stream()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
 LAYERS, WIDTH = 24, 2140
 
@@ -32,7 +36,7 @@ def seconds(work):
 
 def say(what, value):
     if dist.get_rank() == 0:
-        print(what, f"{value:.4f}", flush=True)
+        print(what, f"{value:.4f}", file=answers)
 
 
 def drop_caches():

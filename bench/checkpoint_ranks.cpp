@@ -1,7 +1,7 @@
 // One rank of our side of bench/checkpoint: a model of 24 square layers and Adam's state after one step, saved and
 // loaded.
 //
-//   checkpoint_ranks FOLDER STAGE [load]     in an environment of ranks (tessera launch)
+//   checkpoint_ranks FOLDER STAGE [load]     with RANK, WORLD_SIZE, … as a launcher sets them
 //
 // Rank 0 prints a line "<what> <seconds>" for each measurement; the seconds are those of the slowest rank.
 //   stop      how long training stands still for a save in the background, its buffer touched before

@@ -1,5 +1,5 @@
-// Our side of bench/optimizer: `optimizer_steps NUMEL` reads names of cases from standard input and answers each with
-// the seconds that one step over NUMEL parameters took.
+// Our side of bench/optimizer: `optimizer_steps NUMEL` says which optimizers there are, then reads names of cases from
+// standard input and answers each with the seconds that one step over NUMEL parameters took.
 //
 //   adamw_fp32   AdamW as the engine runs it in fp32                              28 bytes a parameter
 //   adamw_bf16   gradient in bf16 to master weights and moments to bf16 weights   28
@@ -76,6 +76,8 @@ int main(int argc, char** argv) {
       {"loop_fp32", [&] { loop<float>(state, grad.data_ptr<float>(), nullptr, numel); }},
       {"loop_bf16", [&] { loop<uint16_t>(state, bits_in, bits_out, numel); }},
   };
+  std::printf("adamw,loop\n");
+  std::fflush(stdout);
   for (std::string name; std::getline(std::cin, name);) {
     const auto begin = std::chrono::steady_clock::now();
     cases.at(name)();

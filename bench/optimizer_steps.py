@@ -1,5 +1,5 @@
-"""The peers' side of bench/optimizer: like optimizer_steps.cpp, `optimizer_steps.py NUMEL` reads names of cases and answers
-with seconds. In bf16 a peer's step is what a program must do around an fp32 optimizer: widen the gradient, step, round the
+"""The peers' side of bench/optimizer: like optimizer_steps.cpp, `optimizer_steps.py NUMEL` says which optimizers there are, then
+reads names of cases and answers with seconds. In bf16 a peer's step is what a program must do around an fp32 optimizer: widen the gradient, step, round the
 weights.
 
     torch_fp32, torch_bf16           torch.optim.AdamW(fused=True)
@@ -10,9 +10,9 @@ import os
 import sys
 import time
 
-# DeepSpeed writes to standard output as it likes; answers go where only the caller listens.
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
+from harness.answers import answer_stream
+
+answers = answer_stream()
 
 import torch  # noqa: E402
 
@@ -31,7 +31,7 @@ def main():
         optimizers["deepspeed"] = DeepSpeedCPUAdam([weight], adamw_mode=True, **settings)
     except ImportError:
         pass
-    print(",".join(optimizers), file=answers, flush=True)
+    print(",".join(optimizers), file=answers)
     for line in sys.stdin:
         peer, precision = line.strip().split("_")
         begin = time.perf_counter()
@@ -41,7 +41,7 @@ def main():
         if precision == "bf16":
             with torch.no_grad():
                 compute.copy_(weight)
-        print(time.perf_counter() - begin, file=answers, flush=True)
+        print(time.perf_counter() - begin, file=answers)
 
 
 main()

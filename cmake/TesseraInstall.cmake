@@ -1,4 +1,5 @@
-# `cmake --install`: lib/libtessera.so, bin/tessera, the public headers and what find_package(Tessera) needs.
+# `cmake --install`: lib/libtessera.so and the plugins for MPI, bin/tessera, the public headers and what
+# find_package(Tessera) needs.
 include(CMakePackageConfigHelpers)
 
 get_property(rooms GLOBAL PROPERTY TESSERA_ROOMS)
@@ -22,6 +23,9 @@ get_filename_component(arrow_folder ${first_arrow_library} DIRECTORY)
 set_target_properties(tessera_shared tessera_cli PROPERTIES
   INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${torch_folder};${arrow_folder}")
 install(TARGETS tessera_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TESSERA_MPI_PLUGINS)
+  install(TARGETS ${TESSERA_MPI_PLUGINS} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(TARGETS tessera_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
 get_property(headers GLOBAL PROPERTY TESSERA_PUBLIC_HEADERS)

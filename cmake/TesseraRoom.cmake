@@ -45,6 +45,9 @@ function(tessera_link_rooms target)
     target_link_libraries(${target} PRIVATE tessera_${room})
   endforeach()
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  if("comm" IN_LIST rooms AND TESSERA_MPI_PLUGINS)
+    add_dependencies(${target} ${TESSERA_MPI_PLUGINS})  # which it loads at run time
+  endif()
 endfunction()
 
 # The executable <room>_test from tests/<room>/*_test.cpp (listed by the caller), one ctest entry for each GoogleTest case.

@@ -6,12 +6,14 @@
 #pragma once
 
 #include "tessera/base/error.h"            // what goes wrong, where, and what to do about it
+#include "tessera/base/trace.h"            // start_tracing: what the ranks do when, …
 #include "tessera/checkpoint/export_hf.h"  // a checkpoint as a Hugging Face folder
 #include "tessera/comm/communicator.h"     // the ranks of a run
 #include "tessera/comm/rendezvous.h"       // init_distributed
 #include "tessera/data/loader.h"           // batches of text
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/engine.h"              // initialize, Engine
+#include "tessera/engine/timeline.h"            // … as a file
 #include "tessera/models/bert.h"                // a model of the field …
 #include "tessera/models/pretrained_weights.h"  // … and its weights
 #include "tessera/nn/activation_checkpoint.h"   // computing activations again instead of keeping them

@@ -46,21 +46,6 @@ void add_param(Tree& self, size_t module, const std::string& name, const at::Ten
   self.tree.modules.at(module).params.push_back(std::move(param));
 }
 
-using Partitioned = std::map<std::string, std::shared_ptr<zero::PartitionedParam>>;
-
-// Initial values: of a partitioned parameter from its pieces, of any other what rank 0 has.
-void fill(const Partitioned& partitioned, const std::map<std::string, at::Tensor>& whole, comm::Communicator& world,
-          const std::string& name, at::Tensor value) {
-  const at::NoGradGuard no_grad;
-  if (const auto found = partitioned.find(name); found != partitioned.end()) {
-    value.copy_(found->second->whole());
-    return;
-  }
-  at::Tensor values = whole.at(name).detach().to(at::kFloat, false, /*copy=*/true).contiguous();
-  if (world.size() > 1) world.start_broadcast(values, /*root=*/0, name).finish();
-  value.copy_(values);
-}
-
 std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& config,
                                     const std::shared_ptr<comm::Communicator>& world, const py::list& groups,
                                     std::map<std::string, size_t> group_of, const py::object& torch_step) {
@@ -77,13 +62,8 @@ std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& co
   };
   if (!torch_step.is_none()) options.optimizer = std::make_shared<TorchOptimizer>(torch_step.cast<py::function>());
   if (!tree.partitioned.empty()) {
-    std::map<std::string, at::Tensor> whole;
-    for (const zero::ModuleParams& module : tree.tree.modules) {
-      for (const zero::NamedParam& param : module.params) whole[param.name] = param.tensor;
-    }
-    options.fill = [partitioned = tree.partitioned, whole = std::move(whole), world](const std::string& name,
-                                                                                     at::Tensor value) {
-      fill(partitioned, whole, *world, name, std::move(value));
+    options.fill = [partitioned = tree.partitioned](const std::string& name, const at::Tensor& value) {
+      value.copy_(partitioned.at(name)->whole());
     };
   }
   const py::gil_scoped_release no_gil;
@@ -185,6 +165,7 @@ void bind_engine(py::module_& module) {
       .def("finish_update", &Engine::finish_update, no_gil)
       .def("abandon_pass", &Engine::abandon_pass, no_gil)
       .def("zero_grad", &Engine::zero_grad, no_gil)
+      .def("reduce_accumulated", &Engine::reduce_accumulated, no_gil)
       .def("set_boundary", &Engine::set_gradient_accumulation_boundary, py::arg("boundary"))
       .def("is_boundary", &Engine::is_gradient_accumulation_boundary)
       .def(

@@ -1,4 +1,5 @@
 // World: the ranks that train together, over the store of torch.distributed's group.
+#include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -7,8 +8,10 @@
 
 #include "bindings.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/backends.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
+#include "tessera/comm/exchange_backend.h"
 
 namespace tessera::python {
 
@@ -25,6 +28,14 @@ std::shared_ptr<Communicator> connect(int rank, int size, int local_rank, const 
   return comm::connect(world, store, name, {.timeout = wait});
 }
 
+// What torch.distributed asks of a backend that is registered with it under `name`.
+auto backend_maker(const char* name, comm::MakeExchange make_exchange) {
+  return [=](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
+    auto exchange = make_exchange({store, comm::World{.rank = rank, .size = size}, timeout});
+    return comm::make_c10d_backend(name, std::move(exchange), rank, size, timeout);
+  };
+}
+
 }  // namespace
 
 void bind_world(py::module_& module) {
@@ -36,7 +47,15 @@ void bind_world(py::module_& module) {
                   py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("rank", &Communicator::rank)
       .def_property_readonly("size", &Communicator::size)
+      .def("exchange_texts", &Communicator::exchange_texts, py::arg("mine"), py::arg("label"),
+           "Collective. The texts of all ranks", py::call_guard<py::gil_scoped_release>())
       .def("barrier", &Communicator::barrier, py::arg("label"), py::call_guard<py::gil_scoped_release>());
+  const auto def_backend = [&](const char* maker, const char* name, comm::MakeExchange make_exchange) {
+    module.def(maker, backend_maker(name, make_exchange), py::arg("store"), py::arg("rank"), py::arg("size"),
+               py::arg("timeout"), "For torch.distributed. Collective", py::call_guard<py::gil_scoped_release>());
+  };
+  def_backend("make_shm_backend", "shm", comm::make_shm_exchange);
+  def_backend("make_mpi_backend", "tessera_mpi", comm::make_mpi_exchange);
   module.def("set_log_rank", &set_log_rank, py::arg("rank"), py::arg("world_size"));
   module.def("log_info", [](const std::string& text) { write_info(text); });
   module.def("log_warning", [](const std::string& text) { write_warning(text); });

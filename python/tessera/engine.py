@@ -7,15 +7,17 @@ announces forwards at stage 3, and keeps the client's optimizer and learning-rat
 import contextlib
 import logging
 import weakref
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from tessera import _core, fragments, zero
+from tessera import _core, fragments, stock_checkpoint, zero
 from tessera.client_state import as_tensor, decode, encode, from_tensor
 from tessera.forward_hooks import ForwardHooks
+from tessera.full_weights import write_weights
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
-from tessera.nested_tensors import cast_floats
+from tessera.nested_tensors import cast_floats, tensors_in
 from tessera.units import announcing_modules
 from tessera.zero_optimizer import ZeroOptimizer
 
@@ -41,10 +43,15 @@ class Engine(nn.Module):
         self._world = world
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
         self._no_sync = False
+        self._ends_block = False  # the next step ends a coalesce_grad_reduction()
+        self._in_backward = False
+        self._scaled = False  # scale() was called since the last step
+        self.needs_scaler = "float16" in (config.compute_dtype, config.autocast_dtype)
         self._grad_norm = None
 
         self._batch = config.global_batch, config.micro_batch, config.accumulation
 
+        _take_from_earlier_engines(model)
         mark_leaves_of_config(model, self._values)
         names, modules = self._tree(model, config, optimizer)
         self._names = names  # id of a parameter -> its first name
@@ -58,7 +65,7 @@ class Engine(nn.Module):
     def _tree(self, model, config, optimizer):
         """Hands the parameters over, each under the module that announces it. Returns names and modules by number."""
         tree = _core.ModelTree()
-        announcing = announcing_modules(model, is_leaf) if config.stage == 3 else {}
+        announcing = announcing_modules(model, is_leaf)
         modules = [model, *announcing]
         tree.add_module("model")
         for name in announcing.values():
@@ -154,7 +161,30 @@ class Engine(nn.Module):
         autocast = torch.autocast(device, dtype=self._autocast, enabled=self._autocast is not None, cache_enabled=False) \
             if self._autocast is not None or torch.is_autocast_enabled(device) else contextlib.nullcontext()
         with self._forgets_pass_on_error(), autocast:
-            return self.module(*args, **kwargs)
+            output = self.module(*args, **kwargs)
+        if torch.is_grad_enabled() and (self.needs_scaler or self._batch[2] != 1):
+            self._expect_backward_by_hand(output)
+        return output
+
+    def _expect_backward_by_hand(self, output):
+        """loss.backward() instead of backward(loss): what comes back to the output is divided as backward() divides."""
+        if torch._C._are_functorch_transforms_active():
+            return  # torch.func.grad of the model: none of the engine's gradients
+        own = weakref.ref(self)
+
+        def arrives(grad):
+            engine = own()
+            if engine is None or engine._in_backward:
+                return grad
+            if engine.needs_scaler and not engine._scaled:
+                engine.core.abandon_pass()
+                raise RuntimeError("Loss scaling is required in fp16: call backward(loss) of the engine, or "
+                                   "scale(loss).backward(), in place of loss.backward()")
+            return grad / engine.gradient_accumulation_steps()
+
+        for tensor in tensors_in(output):
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(arrives)
 
     @contextlib.contextmanager
     def _forgets_pass_on_error(self):
@@ -172,21 +202,36 @@ class Engine(nn.Module):
         """Returns the loss, divided by gradient_accumulation_steps if scale_wrt_gas."""
         if self.optimizer is None:
             raise RuntimeError("this engine has no optimizer: give one to initialize, or name one in the configuration")
-        with self._forgets_pass_on_error():
-            divided = self.core.backward(loss, divides_by_accumulation=bool(scale_wrt_gas), retain_graph=retain_graph)
+        self._in_backward = True
+        try:
+            with self._forgets_pass_on_error():
+                divided = self.core.backward(loss, divides_by_accumulation=bool(scale_wrt_gas), retain_graph=retain_graph)
+        finally:
+            self._in_backward = False
         return divided.detach() if divided is not loss else loss
 
     def scale(self, loss):
-        """For loss.backward() by hand: multiplied by the loss scale."""
+        """For loss.backward() by hand: multiplied by the loss scale, which fp16 needs."""
+        if self.optimizer is None:
+            raise AssertionError("scale() is for training, and this engine has no optimizer")
+        if loss.numel() != 1 or not loss.requires_grad:
+            raise AssertionError("scale() takes a scalar tensor that depends on the parameters; of other outputs call "
+                                 "output.backward(gradient)")
+        self._scaled = True
         return self.core.scale(loss)
 
     def step(self, lr_kwargs=None):
         if self._no_sync:
-            raise AssertionError("It is illegal to call Engine.step() inside no_sync context manager: step after it")
+            raise AssertionError("It is illegal to call Engine.step() inside no_sync context manager, or inside "
+                                 "coalesce_grad_reduction: step after it")
+        self._scaled = False
         boundary = self.core.is_boundary()
         if boundary and self.optimizer is not None:
             self.core.set_param_groups([_hyperparameters(group) for group in self.optimizer.param_groups])
         self.core.step()
+        if self._ends_block:
+            self._ends_block = False
+            self.core.set_boundary(None)
         if not boundary:
             return
         self._grad_norm = self.core.grad_norm
@@ -205,23 +250,47 @@ class Engine(nn.Module):
         return self.core.is_boundary()
 
     def set_gradient_accumulation_boundary(self, is_boundary):
-        self.core.set_boundary(is_boundary)
+        """Not inside no_sync() and coalesce_grad_reduction(), which decide it."""
+        if not self._no_sync:
+            self.core.set_boundary(is_boundary)
 
     @contextlib.contextmanager
     def no_sync(self):
         """Gradients of the backwards inside are added up without being reduced. Stages 0 and 1."""
         if self.stage >= 2:
-            raise AssertionError(f"no_sync context manager is incompatible with stage {self.stage}, where no rank keeps a "
-                                 "whole gradient: use stage 0 or 1")
+            raise AssertionError(f"no_sync context manager is incompatible with ZeRO stage {self.stage}, where no rank keeps "
+                                 "a whole gradient: use stage 0 or 1, or coalesce_grad_reduction()")
+        with self._held_back(boundary=False):
+            yield
+        self.core.set_boundary(None)
+
+    @contextlib.contextmanager
+    def coalesce_grad_reduction(self):
+        """The backwards inside are one step's, which follows the block; their gradients add up. Stages 1 to 3. Stage 1
+        reduces them once; stages 2 and 3 in each backward, as without the block, so that no rank keeps a whole gradient."""
+        if self.stage == 0:
+            raise NotImplementedError("coalesce_grad_reduction is for ZeRO stages 1 to 3, and this engine's is 0: use no_sync()")
+        with self._held_back(boundary=self.stage >= 2):
+            yield
+        self.core.set_boundary(True)
+        self.core.reduce_accumulated()
+        self._ends_block = True
+
+    @contextlib.contextmanager
+    def _held_back(self, boundary):
+        """No step inside."""
         if self._no_sync:
-            raise AssertionError("no_sync context manager reentry is unsupported: it is open already")
+            raise AssertionError("no_sync and coalesce_grad_reduction cannot be nested (no_sync context manager reentry is "
+                                 "unsupported): one is open already")
         self._no_sync = True
-        self.core.set_boundary(False)
+        self.core.set_boundary(boundary)
         try:
             yield
+        except BaseException:
+            self.core.set_boundary(None)
+            raise
         finally:
             self._no_sync = False
-            self.core.set_boundary(None)
 
     @property
     def device(self):
@@ -330,6 +399,14 @@ class Engine(nn.Module):
                 result[key] = tensor.detach().to("cpu", copy=True) if isinstance(tensor, torch.Tensor) else tensor
         return result
 
+    def save_weights(self, path, exclude_frozen_parameters=False):
+        """consolidated_state_dict() in one file: safetensors by that suffix, otherwise what torch.load reads. Collective."""
+        state = self.consolidated_state_dict(exclude_frozen_parameters)
+        if self._world.rank == 0:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            write_weights(state, path, Path(path).suffix == ".safetensors")
+        self._world.barrier("save_weights")
+
     def load_state_dict_into_module(self, state, strict=True):
         """Weights for the module from a state dict that every rank has; the master weights follow. Collective."""
         with zero.GatheredParameters(self.module.parameters(), modifier_rank=0):
@@ -356,13 +433,14 @@ class Engine(nn.Module):
 
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True,
                         load_lr_scheduler_states=True, load_module_only=False, custom_load_fn=None):
-        """Collective. (path, client_state); (None, None) where the folder has no checkpoint."""
+        """Collective. (path, client_state); (None, None) where the folder has no checkpoint. Reads DeepSpeed's own, too."""
         if custom_load_fn is not None:
             raise NotImplementedError("custom_load_fn is not in Tessera yet")
-        loaded = self.core.load_checkpoint(
-            folder=str(load_dir), tag="" if tag is None else str(tag), strict=load_module_strict,
-            optimizer_states=load_optimizer_states and not load_module_only and self.optimizer is not None,
-            weights_only=load_module_only)
+        with stock_checkpoint.readable(load_dir, tag, self._world) as (folder, own_tag, stock):
+            loaded = self.core.load_checkpoint(
+                folder=folder, tag=own_tag, strict=load_module_strict,
+                optimizer_states=load_optimizer_states and not load_module_only and self.optimizer is not None,
+                weights_only=load_module_only)
         if loaded is None:
             logger.warning("%s holds no checkpoint (no file 'latest'): nothing was loaded", load_dir)
             return None, None
@@ -376,9 +454,9 @@ class Engine(nn.Module):
                 self.lr_scheduler.load_state_dict(kept["lr_scheduler"])
             if load_optimizer_states and self.basic_optimizer is not None:
                 for group, values in zip(self.basic_optimizer.param_groups, kept.get("groups", [])):
-                    group.update(values)
+                    group.update(_hyperparameters(values))
                 self._load_torch_optimizer(own)
-        return path, kept["client"]
+        return stock or path, kept["client"]
 
     def _buffer_values(self):
         """Those that the module's state dict has."""
@@ -391,7 +469,7 @@ class Engine(nn.Module):
         if "torch_optimizer" in own:
             self.torch_step.load_state(from_tensor(own["torch_optimizer"]))
         else:
-            logger.warning("the checkpoint was made by another number of ranks: the state of %s begins anew",
+            logger.warning("the checkpoint was made by another number of ranks, or by DeepSpeed: the state of %s begins anew",
                            type(self.basic_optimizer).__name__)
 
     def __getattr__(self, name):
@@ -410,6 +488,14 @@ class Engine(nn.Module):
 
 def _hyperparameters(group):
     return {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum", "use_muon") if key in group}
+
+
+def _take_from_earlier_engines(model):
+    """A model is one engine's. Programs make a second one of it: to train after an evaluation, or in a cell run again."""
+    owners = {id(engine): engine for engine, _ in map(zero.engine_of, model.parameters()) if engine is not None}
+    for engine in owners.values():
+        logger.warning("the model is another engine's, which lets go of it and cannot be used any more")
+        engine.destroy()
 
 
 def _leave(core, world, hooks, module_ref):

@@ -59,29 +59,31 @@ def convert(folder, output, tag=None, dtype=torch.float32, max_shard_size="5GB",
     state = state_dict_of(folder, tag, exclude_frozen_parameters)
     state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
     if safe_serialization:
-        state = {name: value for name, value in state.items() if name in _first_names(state)}
+        state = _each_once(state)
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     name = WEIGHTS_NAMES[safe_serialization]
     parts = _parts(state, _bytes(max_shard_size))
     if len(parts) == 1:
-        _write(parts[0], output / name, safe_serialization)
+        write_weights(parts[0], output / name, safe_serialization)
         return
     stem, suffix = name.rsplit(".", 1)
     places = {}
     for number, part in enumerate(parts, 1):
         file = f"{stem}-{number:05d}-of-{len(parts):05d}.{suffix}"
-        _write(part, output / file, safe_serialization)
+        write_weights(part, output / file, safe_serialization)
         places.update(dict.fromkeys(part, file))
     index = {"metadata": {"total_size": sum(map(_size, state.values()))}, "weight_map": places}
     (output / f"{name}.index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
 
 
-def _first_names(state):
+def _each_once(state):
+    """Without the further names of tied weights."""
     first = {}
     for name, value in state.items():
         first.setdefault((value.data_ptr(), value.shape), name)
-    return set(first.values())
+    names = set(first.values())
+    return {name: value for name, value in state.items() if name in names}
 
 
 def _size(tensor):
@@ -109,10 +111,12 @@ def _parts(state, most):
     return parts
 
 
-def _write(part, path, safe_serialization):
+def write_weights(state, path, safe_serialization):
+    """Safetensors files hold tensors alone, and tied weights once."""
     if safe_serialization:
         from safetensors.torch import save_file
 
-        save_file({name: value.contiguous() for name, value in part.items()}, str(path), metadata={"format": "pt"})
+        tensors = {name: value.contiguous() for name, value in state.items() if isinstance(value, torch.Tensor)}
+        save_file(_each_once(tensors), str(path), metadata={"format": "pt"})
     else:
-        torch.save(part, path)
+        torch.save(state, path)

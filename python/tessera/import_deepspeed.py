@@ -163,10 +163,21 @@ class Source:
         return [{name: tuple(shape) for name, shape in group.items()} for group in shapes]
 
 
+def base_optimizer(source, rank):
+    """What the optimizer that DeepSpeed wraps said of itself."""
+    return source.optimizers[rank].get("optimizer_state_dict" if source.stage == 3 else "base_optimizer_state")
+
+
+def optimizer_groups(source):
+    """The optimizer's param groups without their parameters: lr, betas, …; none where they were not saved."""
+    base = source.model.get("optimizer") if source.stage == 0 else base_optimizer(source, 0)
+    groups = base.get("param_groups", []) if isinstance(base, dict) else []  # a list with elastic_checkpoint
+    return [{key: value for key, value in group.items() if key != "params"} for group in groups]
+
+
 def states_of_group(source, rank, index):
     """The optimizer's states of one flat buffer of one rank: of a group at stages 1 and 2, of a sub-group at stage 3."""
-    optimizer = source.optimizers[rank]
-    base = optimizer.get("optimizer_state_dict" if source.stage == 3 else "base_optimizer_state")
+    base = base_optimizer(source, rank)
     if isinstance(base, list):  # elastic_checkpoint
         return base[index] if index < len(base) else {}
     if not isinstance(base, dict) or "param_groups" not in base:
@@ -375,7 +386,8 @@ def read(source):
     return trainable + frozen, {alias: name for alias, name in aliases.items() if name in names}, left_out
 
 
-def write(source, folder):
+def write(source, folder, client_state=None):
+    """Makes <folder>/global_step<N> and <folder>/latest; the former, and how many parameters it has."""
     try:
         parameters, aliases, trainable_only = read(source)
         state = engine_state(source)
@@ -396,12 +408,22 @@ def write(source, folder):
         file = write_shard(saving / "shard-00000-of-00001.safetensors", plan, lambda index: tensors[index]())
         write_manifest(saving / "manifest.json",
                        {"tag": tag, "world_size": 1, **({"trainable_only": True} if trainable_only else {}),
-                        "engine_state": state, "client_state": {}, "aliases": aliases, "tensors": entries}, file)
+                        "engine_state": state, "client_state": client_state or {}, "aliases": aliases, "tensors": entries}, file)
+    return Path(folder) / tag, len(parameters)
+
+
+def convert(source, folder):
+    path, count = write(source, folder)
     buffers = source.model.get("buffer_names") or []
-    print(f"{Path(folder) / tag}: {len(parameters)} parameters of ZeRO stage {source.stage}, step {state['global_steps']}")
+    print(f"{path}: {count} parameters of ZeRO stage {source.stage}, step {number(source.model.get('global_steps'))}")
     if buffers:
         print(f"  left out, since Tessera's checkpoints hold parameters only: {len(buffers)} buffers ({', '.join(buffers[:3])}"
               f"{', …' if len(buffers) > 3 else ''})")
+
+
+def is_deepspeeds(folder):
+    """Whether a tag's folder was written by DeepSpeed."""
+    return any(folder.glob("*_model_states.pt")) and not (folder / "manifest.json").is_file()
 
 
 def find(folder, tag):
@@ -409,7 +431,7 @@ def find(folder, tag):
     folder = Path(folder)
     if not folder.is_dir():
         raise Failure("there is no such folder", folder, "name a folder with DeepSpeed checkpoints")
-    if tag is None and any(folder.glob("*_model_states.pt")):
+    if tag is None and is_deepspeeds(folder):
         return folder
     tag = tag or read_latest(folder)
     if not tag:
@@ -427,7 +449,7 @@ def main(arguments=None):
     parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder that is to hold the Tessera checkpoint")
     parser.add_argument("--tag", help="which checkpoint; otherwise the one that `latest` names")
     options = parser.parse_args(arguments)
-    return run_program(lambda: write(Source(find(options.deepspeed_dir, options.tag)), options.to))
+    return run_program(lambda: convert(Source(find(options.deepspeed_dir, options.tag)), options.to))
 
 
 if __name__ == "__main__":

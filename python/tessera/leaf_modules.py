@@ -4,6 +4,12 @@ different ranks (a mixture of experts), which would gather in different orders."
 from torch import nn
 
 _MARK = "_z3_leaf"
+# Marked where zero_optimization.leaf_module.classes names none, as in DeepSpeed.
+DEFAULT_CLASSES = (
+    "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
+    "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
+    "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
+)
 
 
 def is_leaf(module):
@@ -29,36 +35,44 @@ def _of_classes(classes):
 
     def matches(_, module):
         own = {type(module).__name__, type(module).__qualname__, _full_name(module)}
-        return any(each in own if isinstance(each, str) else type(module) is each for each in classes)
+        return any(each in own if isinstance(each, str) else isinstance(module, each) for each in classes)
 
     return matches
 
 
-def _checked(found, what):
-    if not found:
-        raise ValueError(f"the model has no module {what}")
+def _marked(found, classes, raise_if_not_found):
+    if not found and raise_if_not_found:
+        raise ValueError(f"the model has no module of the classes {classes}")
     return found
 
 
 def set_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found=True):
-    """Marks all modules of these classes (or names of classes); returns them."""
-    found = _set(model, _of_classes(leaf_module_classes), True)
-    return _checked(found, f"of the classes {leaf_module_classes}") if raise_if_not_found else found
+    """Marks all modules of these classes and of classes derived from them (or of names of classes); returns them."""
+    return _marked(_set(model, _of_classes(leaf_module_classes), True), leaf_module_classes, raise_if_not_found)
 
 
 def unset_z3_leaf_modules(model, leaf_module_classes, raise_if_not_found=True):
-    found = _set(model, _of_classes(leaf_module_classes), False)
-    return _checked(found, f"of the classes {leaf_module_classes}") if raise_if_not_found else found
+    return _marked(_set(model, _of_classes(leaf_module_classes), False), leaf_module_classes, raise_if_not_found)
 
 
-def set_z3_leaf_modules_by_name(model, module_names, raise_if_not_found=True):
-    found = _set(model, lambda name, _: name in module_names, True)
-    return _checked(found, f"named {module_names}") if raise_if_not_found else found
+def _set_each(model, wanted, matches, flag, raise_if_not_found):
+    """(the modules that match one of `wanted`, those of `wanted` that no module matches)"""
+    found = _set(model, lambda name, _: any(matches(name, each) for each in wanted), flag)
+    names = [name for name, _ in model.named_modules()]
+    missing = [each for each in wanted if not any(matches(name, each) for name in names)]
+    if missing and raise_if_not_found:
+        raise ValueError(f"the model has no module whose name is or ends with one of {missing}")
+    return found, missing
 
 
-def set_z3_leaf_modules_by_suffix(model, module_name_suffixes, raise_if_not_found=True):
-    found = _set(model, lambda name, _: any(name.endswith(each) for each in module_name_suffixes), True)
-    return _checked(found, f"whose name ends with one of {module_name_suffixes}") if raise_if_not_found else found
+def set_z3_leaf_modules_by_name(model, module_names, flag=True, raise_if_not_found=True):
+    """By the names of model.named_modules(). Returns the modules, and the names that the model does not have."""
+    return _set_each(model, module_names, str.__eq__, flag, raise_if_not_found)
+
+
+def set_z3_leaf_modules_by_suffix(model, module_name_suffixes, flag=True, raise_if_not_found=True):
+    """By the ends of these names. Returns the modules, and the suffixes that no name ends with."""
+    return _set_each(model, module_name_suffixes, str.endswith, flag, raise_if_not_found)
 
 
 def set_z3_leaf_module(model, flag):
@@ -80,6 +94,7 @@ def get_z3_leaf_modules(model):
 def mark_leaves_of_config(model: nn.Module, values):
     """zero_optimization.leaf_module: classes, names, name_suffixes; those that the model has."""
     block = "zero_optimization.leaf_module."
-    set_z3_leaf_modules(model, values.get(block + "classes") or [], raise_if_not_found=False)
+    classes = values.get(block + "classes")
+    set_z3_leaf_modules(model, DEFAULT_CLASSES if classes is None else classes, raise_if_not_found=False)
     set_z3_leaf_modules_by_name(model, values.get(block + "names") or [], raise_if_not_found=False)
     set_z3_leaf_modules_by_suffix(model, values.get(block + "name_suffixes") or [], raise_if_not_found=False)

@@ -18,6 +18,12 @@ class NativeOptimizer(torch.optim.Optimizer):
         self._native = None
         super().__init__(model_params, defaults)
 
+    def add_param_group(self, param_group):
+        # torch's own wraps this function so that the compiler leaves it alone, for which it imports the compiler: seconds of
+        # each start, where nothing here is ever compiled.
+        wrapped = torch.optim.Optimizer.add_param_group
+        getattr(wrapped, "__wrapped__", wrapped)(self, param_group)
+
     def config_block(self):
         """The block "optimizer" of a ds_config that names this optimizer."""
         own = {key: value for key, value in self.defaults.items() if value is not None}

@@ -1,4 +1,5 @@
-"""Which modules of a model form units at stage 3: gathered for their forward, released after it.
+"""Which modules of a model form units: whose gradients are reduced together, as soon as backward has them all, and which
+at stage 3 are gathered for their forward and released after it.
 
 A unit is one of the model's repeated blocks (a transformer layer), with all that is inside it; a module that was marked
 as a leaf, with all that is inside it; or a module without children (an embedding, a head) outside of any block. Blocks

@@ -7,6 +7,12 @@ import torch.distributed as dist
 
 from tessera import _core
 
+# torch.distributed's groups over the shared memory of one host, init_process_group("shm"), and over the MPI of the mpirun
+# that started the ranks ("mpi" itself is torch's own, which its wheels lack).
+for _name, _make in {"shm": _core.make_shm_backend, "tessera_mpi": _core.make_mpi_backend}.items():
+    if _name not in dist.Backend.backend_list:
+        dist.Backend.register_backend(_name, _make, devices=["cpu"])
+
 _worlds = weakref.WeakKeyDictionary()  # process group -> World
 _connections = 0
 

@@ -302,7 +302,7 @@ class Init:
 
         @functools.wraps(before)
         def init(module, *args, **kwargs):
-            outermost = not getattr(module, "_tessera_being_made", False)
+            outermost = "_tessera_being_made" not in module.__dict__  # not getattr: a class may answer it for a module inside
             if outermost:
                 object.__setattr__(module, "_tessera_being_made", True)
             try:

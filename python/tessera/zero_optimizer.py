@@ -37,6 +37,10 @@ class ZeroOptimizer:
 
     cur_scale = loss_scale
 
+    def needs_scaler(self):
+        """Whether loss.backward() by hand needs engine.scale(loss)."""
+        return self._engine().needs_scaler
+
     @property
     def dynamic_loss_scale(self):
         return self._engine().dynamic_loss_scale()

@@ -42,6 +42,17 @@ def test_groups_and_schedules_are_live(runs):
     assert runs["optimizer_and_scheduler_as_functions"]["lr"] == [1e-2 * 0.5 ** 4] * 2
 
 
+def test_unused_parameters_are_an_error_where_deepspeed_has_one(runs):
+    run = runs["unused_parameters"]
+    for stage in range(4):
+        assert run[f"True, stage {stage}"] == pytest.approx(run["expected"], rel=2e-6)
+        if stage in (0, 3):
+            assert run[f"False, stage {stage}"] == pytest.approx(run["expected"], rel=2e-6)
+        else:
+            said = run[f"False, stage {stage}"]
+            assert "'spare.weight', 'spare.bias'" in said and "ignore_unused_parameters" in said
+
+
 def test_zero_init_leaves_placeholders_that_know_their_shapes(runs):
     made = runs["made_under_zero_init"]
     assert made["sizes"] == [0]
@@ -98,10 +109,16 @@ def test_sparse_gradients_of_an_embedding(runs):
     assert run["norms"] == pytest.approx([run["expected"]] * 4, rel=1e-6)
 
 
+def test_a_model_has_the_same_units_at_every_stage(runs):
+    """So that a unit's gradients are reduced while backward goes on, and stage 2 keeps no more than one unit's whole."""
+    assert {"embedding", "blocks.0", "blocks.1", "blocks.2"} <= set(runs["units_of_each_stage"][0])
+    assert all(units == runs["units_of_each_stage"][0] for units in runs["units_of_each_stage"])
+
+
 def test_engines_that_are_made_and_deleted_do_not_grow_the_process(runs):
-    state = 16 << 20  # bytes of training state of one engine; sixteen rounds would leave sixteen times that
+    state = 16 << 20  # bytes of training state of one engine; eight rounds would leave eight times that
     for case, grown in runs["twenty_rounds"].items():
-        assert grown < state / 2, case
+        assert grown < state / 4, case
 
 
 def test_generation_under_stage_3(runs):
@@ -112,6 +129,22 @@ def test_python_threads_go_on_during_backward_and_step(runs):
     """The other thread sleeps a millisecond a turn; with the GIL held it would get none in."""
     run = runs["threads_go_on"]
     assert run["counted"] > run["milliseconds"] / 20
+
+
+def test_a_first_step_does_not_import_the_compiler(tmp_path):
+    """torch._dynamo takes longer to import than torch; torch.optim.Optimizer would import it."""
+    program = tmp_path / "first_step.py"
+    program.write_text("""
+import sys, deepspeed, torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3},
+          "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "scheduler": {"type": "WarmupLR", "params": {}}}
+engine, optimizer, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+engine.backward(engine(torch.ones(1, 4)).sum())
+engine.step()
+print("imported" if "torch._dynamo" in sys.modules else "left out", len(optimizer.param_groups[0]["params"]))
+""")
+    assert run_ranks(program).strip().splitlines()[-1] == "left out 4"
 
 
 def test_a_rank_that_fails_does_not_hang_the_others(tmp_path):

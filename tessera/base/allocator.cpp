@@ -16,4 +16,10 @@ void keep_freed_memory() {
 #endif
 }
 
+void return_freed_memory() {
+#ifdef __GLIBC__
+  malloc_trim(/*pad=*/0);
+#endif
+}
+
 }  // namespace tessera

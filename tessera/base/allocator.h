@@ -9,4 +9,8 @@ namespace tessera {
 // called by a library on its own. Does nothing where the C library has no such setting.
 void keep_freed_memory();
 
+// Gives what is free now back to the kernel: after a phase whose blocks nothing will use again, as the making of a
+// model is. Takes milliseconds.
+void return_freed_memory();
+
 }  // namespace tessera

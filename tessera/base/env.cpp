@@ -1,6 +1,7 @@
 #include "tessera/base/env.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
@@ -25,6 +26,12 @@ std::optional<int64_t> env_int(const std::string& name) {
                                     fmt::format("set {} to a whole number or unset it", name)});
   }
   return value;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
 }
 
 }  // namespace tessera

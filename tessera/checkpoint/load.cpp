@@ -110,6 +110,7 @@ LoadResult load_here(const LoadInput& input, const std::string& tag) {
   const Manifest manifest = read_manifest(path);
   check_fits(manifest, input, path.string());
   TensorSource source(path, manifest);
+  input.model.world().settle();
   for (const auto& unit : input.model.units()) read_unit(source, manifest, input, *unit);
   LoadResult result{
       .path = path.string(), .engine_state = manifest.engine_state, .client_state = manifest.client_state};

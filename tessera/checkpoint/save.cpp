@@ -63,7 +63,6 @@ void check_tag(const std::string& tag) {
 // All ranks save under the tag of rank 0, and beside training only if all of them can.
 void agree_on_how(SaveInput& input) {
   comm::Communicator& world = input.model.world();
-  if (input.options.tag_validation == TagValidation::kIgnore && !input.options.in_background) return;
   const auto texts =
       world.exchange_texts((input.options.in_background ? "&" : " ") + input.tag, "how to save a checkpoint");
   std::vector<std::string> tags;

@@ -7,6 +7,7 @@
 #include "tessera/base/env.h"
 #include "tessera/cli/commands.h"
 #include "tessera/config/run_file.h"
+#include "tessera/engine/timeline.h"
 #include "tessera/launch/local_runner.h"
 #include "tessera/train/run.h"
 
@@ -18,6 +19,7 @@ std::vector<std::string> rank_command(const train::RunOptions& options) {
   std::vector<std::string> command{"/proc/self/exe", "train", options.run_file};
   for (const std::string& override : options.overrides) command.insert(command.end(), {"--set", override});
   if (!options.resume.empty()) command.insert(command.end(), {"--resume", options.resume});
+  if (!options.trace.empty()) command.insert(command.end(), {"--trace", options.trace});
   return command;
 }
 
@@ -27,6 +29,7 @@ void check_configuration(const train::RunOptions& options, int nproc) {
   config::DsConfigInput input{.data_parallel_size = std::max(1, nproc)};
   input.auto_values.leave_unknown = true;  // the number of steps is not known yet
   config::require_supported(config::resolve_ds_config(run, input));
+  if (!options.trace.empty()) check_timeline_path(options.trace);
 }
 
 }  // namespace
@@ -42,6 +45,9 @@ void add_train_command(CLI::App& app, int& exit_code) {
       ->allow_extra_args(false);
   command->add_option("--resume", options->resume, "'auto': the newest checkpoint of the output, if any; or a folder")
       ->type_name("auto|PATH");
+  command
+      ->add_option("--trace", options->trace, "Write what each rank did when to FILE, for chrome://tracing or Perfetto")
+      ->type_name("FILE");
   command->callback([command, options, nproc, &exit_code] {
     const bool is_rank = env_text("RANK").has_value();
     if (command->count("--nproc") == 0 || (*nproc == 1 && !is_rank)) {

@@ -1,11 +1,11 @@
-// The data planes that a run can use: a c10d::Backend each, made over a store that all ranks share.
+// The ways by which the ranks of a run can exchange tensors, made over a store that all of them share.
 #pragma once
 
 #include <chrono>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/registry.h"
+#include "tessera/comm/exchange.h"
 #include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
@@ -16,10 +16,16 @@ struct BackendInput {
   std::chrono::milliseconds timeout;  // for connecting
 };
 
-using MakeBackend = c10::intrusive_ptr<c10d::Backend> (*)(const BackendInput&);
+using MakeExchange = std::unique_ptr<Exchange> (*)(const BackendInput&);
 
-Registry<MakeBackend> backends();
+Registry<MakeExchange> backends();
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendInput& input);
+// "auto" is shm within each host and gloo between hosts, where hosts have as many ranks each and can share memory; else
+// gloo. Collective.
+std::unique_ptr<Exchange> make_exchange(const std::string& backend, const BackendInput& input);
+
+std::unique_ptr<Exchange> make_gloo_exchange(const BackendInput& input);
+std::unique_ptr<Exchange> make_mpi_exchange(const BackendInput& input);
+std::unique_ptr<Exchange> make_shm_exchange(const BackendInput& input);
 
 }  // namespace tessera::comm

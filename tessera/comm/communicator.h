@@ -29,18 +29,29 @@
 
 namespace tessera::comm {
 
-// A collective in flight. Move-only; finish() must be called exactly once, or the handle be destroyed during unwinding,
-// in which case the messages in flight keep their tensors alive until they end.
+class PeerFailure;
+
+// A collective in flight. Move-only; finish() or take_result() must be called exactly once, or the handle be destroyed
+// during unwinding, in which case the messages in flight keep their tensors alive until they end.
 class Collective {
  public:
   Collective() = default;
   void finish();
+
+  // Waits only until what arrives is there. What this rank sends may still be read by others, so must not be written to
+  // until settle() of the communicator; a tensor that is dropped is kept alive as long as that takes. Spares ranks that
+  // are a little ahead the wait for those behind.
+  void take_result();
+
   bool in_flight() const { return finish_ != nullptr; }
 
  private:
   friend class Communicator;
-  explicit Collective(std::function<void()> finish) : finish_(std::move(finish)) {}
-  std::function<void()> finish_;
+  enum class Until { kOver, kResult };
+  using Finish = std::function<void(Until)>;
+  explicit Collective(Finish finish) : finish_(std::move(finish)) {}
+  void finish_until(Until until);
+  Finish finish_;
 };
 
 class Communicator {
@@ -68,6 +79,10 @@ class Communicator {
   std::shared_ptr<Communicator> for_another_thread(const std::string& name);
   void cancel() { cancelled_ = true; }
 
+  // Flat and uninitialized, in memory from which collectives are fastest: on the CPU, peers of this host read it in
+  // place.
+  at::Tensor empty(int64_t numel, const at::TensorOptions& options) const;
+
   // full (size * slice.numel()) = every rank's slice in rank order. `slice` may lie inside `full` at its own place.
   Collective start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label);
 
@@ -91,6 +106,9 @@ class Communicator {
   Collective start_send(at::Tensor buffer, int to, const std::string& label);
   Collective start_receive(at::Tensor buffer, int from, const std::string& label);
 
+  // Waits until others have read all that this rank has sent in collectives whose results were taken, of any channel.
+  void settle();
+
   // Bytes of tensors that this rank has sent to others since the start, over all channels.
   int64_t bytes_sent() const;
 
@@ -101,18 +119,18 @@ class Communicator {
   std::vector<std::string> exchange_texts(const std::string& text, const std::string& label);
 
  private:
-  struct Message;
+  struct Move;  // what a collective moves
+
   Communicator(Communicator& parent, const std::string& channel);
 
-  Collective start_reduce_piece(at::Tensor slice_piece, const at::Tensor& full, int64_t offset, double scale,
-                                const std::string& label);
+  template <class Start>
+  Collective start(const Move& move, const Start& start_exchange);
+  template <class Wait>
+  void wait(const std::string& operation, const Wait& wait_until);
   bool look_until(const std::vector<std::string>& keys) const;
   [[noreturn]] void explain_missing(const std::vector<std::string>& keys, const std::string& label) const;
-  int32_t next_tag(const std::string& operation);
-  Message send(at::Tensor buffer, int to, int32_t tag) const;
-  Message receive(at::Tensor buffer, int from, int32_t tag) const;
-  void wait(std::vector<Message>& messages, const std::string& operation) const;
-  [[noreturn]] void explain(int peer, const std::string& operation, bool late, const std::string& reason) const;
+  uint64_t next_tag(const std::string& operation);
+  [[noreturn]] void explain(const PeerFailure& failure, const std::string& operation) const;
 
   World world_;
   std::shared_ptr<Connection> connection_;  // null in a world of one

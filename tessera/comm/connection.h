@@ -2,20 +2,19 @@
 #pragma once
 
 #include <chrono>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/comm/communicator.h"
+#include "tessera/comm/exchange.h"
 #include "tessera/comm/wait_board.h"
 
 namespace tessera::comm {
 
 struct Communicator::Connection {
-  c10::intrusive_ptr<c10d::Backend> backend;
+  std::unique_ptr<Exchange> exchange;
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;  // of each wait
   WaitBoard board;
-  int64_t bytes_sent = 0;
 };
 
 // Joins the run over a store that others use as well (torch.distributed's). Collective. `name`, the same on every rank,

@@ -5,6 +5,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/backends.h"
+#include "tessera/comm/message_exchange.h"
 
 namespace tessera::comm {
 namespace {
@@ -22,12 +23,13 @@ std::shared_ptr<::gloo::transport::Device> make_device(const World& world) {
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendInput& input) {
+std::unique_ptr<Exchange> make_gloo_exchange(const BackendInput& input) {
   try {
     auto options = c10d::ProcessGroupGloo::Options::create(input.timeout);
     options->devices.push_back(make_device(input.world));
     options->threads = 1;
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(input.store, input.world.rank, input.world.size, options);
+    return make_message_exchange(
+        c10::make_intrusive<c10d::ProcessGroupGloo>(input.store, input.world.rank, input.world.size, options));
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw Error(ErrorKind::kPeer, {"gloo could not connect the ranks: " + text.substr(0, text.find('\n')),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <strings.h>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -13,6 +14,7 @@
 #include "tessera/comm/backends.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
+#include "tessera/comm/mpi/meeting.h"
 
 namespace tessera::comm {
 namespace {
@@ -45,13 +47,21 @@ std::string first_slurm_host(const std::string& list) {
   return host;
 }
 
-std::string master_addr_of(const std::string& launcher) {
+std::string backend_of(const InitOptions& options) {
+  return options.backend.empty() ? env_text("TESSERA_BACKEND").value_or("auto") : options.backend;
+}
+
+bool connects_by_mpi(const InitOptions& options) { return strcasecmp(backend_of(options).c_str(), "mpi") == 0; }
+
+std::string master_addr_of(const std::string& launcher, const InitOptions& options) {
   if (const auto addr = env_text("MASTER_ADDR")) return *addr;
   if (launcher == "Slurm") {
     if (const auto hosts = env_text("SLURM_JOB_NODELIST")) return first_slurm_host(*hosts);
   }
-  throw Error(ErrorKind::kUsage, {"MASTER_ADDR is not set, so the ranks cannot find each other",
-                                  "the environment set by " + launcher, "export MASTER_ADDR=<host of rank 0>"});
+  if (connects_by_mpi(options)) return "";
+  throw Error(ErrorKind::kUsage,
+              {"MASTER_ADDR is not set, so the ranks cannot find each other", "the environment set by " + launcher,
+               "export MASTER_ADDR=<host of rank 0>, or under mpirun TESSERA_BACKEND=mpi"});
 }
 
 milliseconds timeout_of(const InitOptions& options) {
@@ -64,7 +74,7 @@ milliseconds timeout_of(const InitOptions& options) {
   return std::chrono::seconds(seconds);
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds timeout) {
+c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(world.master_port);
   options.isServer = world.rank == 0 && !world.store_is_running;
@@ -85,6 +95,25 @@ c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds time
                                                text.substr(0, text.find('\n'))),
                                    place, "check that rank 0 runs, and MASTER_ADDR and MASTER_PORT"});
   }
+}
+
+// Nobody said where rank 0 is, but MPI connects the ranks already.
+c10::intrusive_ptr<c10d::TCPStore> open_store_through_mpi(World& world, milliseconds timeout) {
+  mpi::Meeting meeting(world, timeout);
+  const bool one_host = meeting.is_one_host();
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  if (world.rank == 0) {
+    world.master_addr = one_host ? "127.0.0.1" : host_name();
+    world.master_port = 0;  // any that is free
+    store = open_store(world, timeout);
+    world.master_port = store->getPort();
+  }
+  const std::string place = meeting.text_of_rank_0(fmt::format("{}:{}", world.master_addr, world.master_port));
+  if (store) return store;
+  const size_t colon = place.rfind(':');
+  world.master_addr = place.substr(0, colon);
+  world.master_port = std::stoi(place.substr(colon + 1));
+  return open_store(world, timeout);
 }
 
 std::string joined_key(int rank) { return fmt::format("joined/{}", rank); }
@@ -108,9 +137,7 @@ void wait_for_everybody(c10d::Store& store, const World& world, milliseconds tim
   }
 }
 
-}  // namespace
-
-World world_from_environment() {
+World read_world(const InitOptions& options) {
   for (const RankVariables& names : kRankVariables) {
     const auto rank = env_int(names.rank);
     const auto size = env_int(names.size);
@@ -129,7 +156,7 @@ World world_from_environment() {
                 .local_rank = static_cast<int>(env_int(names.local_rank).value_or(*rank)),
                 .size = static_cast<int>(*size)};
     if (world.size == 1) return world;
-    world.master_addr = master_addr_of(names.launcher);
+    world.master_addr = master_addr_of(names.launcher, options);
     world.master_port = static_cast<int>(env_int("MASTER_PORT").value_or(29500));
     if (world.master_port < 1 || world.master_port > 65535) {
       throw Error(ErrorKind::kUsage,
@@ -141,14 +168,22 @@ World world_from_environment() {
   return {};
 }
 
+}  // namespace
+
+World world_from_environment() { return read_world({}); }
+
 std::shared_ptr<Communicator> init_distributed(const InitOptions& options) {
-  return init_distributed(world_from_environment(), options);
+  return init_distributed(read_world(options), options);
 }
 
 std::shared_ptr<Communicator> init_distributed(const World& world, const InitOptions& options) {
   set_log_rank(world.rank, world.size);
   if (world.size == 1) return Communicator::alone();
-  return connect(world, open_store(world, timeout_of(options)), "tessera", options);
+  World met = world;
+  const milliseconds timeout = timeout_of(options);
+  const bool mpi_tells = met.master_addr.empty() && connects_by_mpi(options);
+  const auto store = mpi_tells ? open_store_through_mpi(met, timeout) : open_store(met, timeout);
+  return connect(met, store, "tessera", options);
 }
 
 std::shared_ptr<Communicator> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared,
@@ -157,10 +192,10 @@ std::shared_ptr<Communicator> connect(const World& world, c10::intrusive_ptr<c10
   const milliseconds timeout = timeout_of(options);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(shared));
   wait_for_everybody(*store, world, timeout);
-  auto backend = backends().find("gloo", "init_distributed").make({store, world, timeout});
+  auto exchange = make_exchange(backend_of(options), {store, world, timeout});
   log_debug("joined a world of {} as '{}'", world.size, name);
   std::shared_ptr<Communicator::Connection> connection(
-      new Communicator::Connection{backend, store, timeout, WaitBoard(store, world.rank, world.size)});
+      new Communicator::Connection{std::move(exchange), store, timeout, WaitBoard(store, world.rank, world.size)});
   return std::make_shared<Communicator>(world, std::move(connection));
 }
 

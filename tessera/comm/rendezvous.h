@@ -4,8 +4,8 @@
 //   0) (all ranks)  world_from_environment: who am I, how many are we, where is rank 0?
 //   1) (rank 0)     opens a key-value store at master_addr:master_port; refused at once when the port is taken
 //   2) (all ranks)  connect to it, write "joined/<rank>", and wait for every other rank's
-//   3) (all ranks)  connect the data plane (gloo) to every other rank
-// A world of one does none of this and needs no environment.
+//   3) (all ranks)  connect the data plane (backends.h) to every other rank
+// Over MPI rank 0 may take a free port, which MPI tells the others. A world of one does none of this: it needs nothing.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ struct World {
   int rank = 0;
   int local_rank = 0;  // rank within the host
   int size = 1;
-  std::string master_addr;
+  std::string master_addr;  // empty: MPI tells where rank 0 is
   int master_port = 0;
   bool store_is_running = false;  // torchrun's agent already serves the store at master_port
 };
@@ -33,6 +33,9 @@ World world_from_environment();
 struct InitOptions {
   // For each wait of the run, rendezvous included. Zero: TESSERA_TIMEOUT seconds if set, else 600 s.
   std::chrono::milliseconds timeout{0};
+
+  // "gloo", "shm", "mpi" or "auto" (backends.h). Empty: TESSERA_BACKEND if set, else "auto". The same on every rank.
+  std::string backend;
 };
 
 // Joins the run. Collective: every rank calls it. The result is shared by all that communicate; the last owner closes

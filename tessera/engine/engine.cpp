@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tessera/base/allocator.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
@@ -65,6 +66,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   if (world_->rank() == 0) {
     for (const std::string& warning : config_.warnings) log_warning("{}", warning);
   }
+  for (const zero::ModuleParams& module : model.modules) module_names_.push_back(module.name);
   if (config_.dtypes.autocast) autocast_dtype_ = engine::scalar_type(*config_.dtypes.autocast);
   engine::Wiring wiring = engine::wire(std::move(model), config_, options, world_);
   optimizer_ = std::move(wiring.optimizer);
@@ -80,6 +82,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   if (config_.scheduler) first_schedule_step_ = config_.scheduler->params.value("last_batch_iteration", -1) + 1;
   apply_schedule();
   sharded_->set_unannounced_backward({.begins = [this] { begin_backward(); }, .ends = [this] { finish_backward(); }});
+  return_freed_memory();  // the parameters as they came
 }
 
 ModuleEngine::ModuleEngine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
@@ -107,11 +110,21 @@ void ModuleEngine::after_forward(size_t module, const std::vector<at::Tensor>& o
 }
 
 void Engine::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
+  if (tracing()) {
+    forwards_.push_back({TraceLane::kCompute,
+                         fmt::format("forward of '{}'", module_names_[module]),
+                         std::chrono::steady_clock::now(),
+                         {}});
+  }
   sharded_->before_forward(module, inputs);
 }
 
 void Engine::after_forward(size_t module, const std::vector<at::Tensor>& outputs) {
   sharded_->after_forward(module, outputs);
+  if (forwards_.empty()) return;
+  forwards_.back().end = std::chrono::steady_clock::now();
+  trace(std::move(forwards_.back()));
+  forwards_.pop_back();
 }
 
 bool Engine::is_gradient_accumulation_boundary() const {
@@ -130,12 +143,17 @@ void Engine::finish_backward() {
   gradients_pending_ = true;
 }
 
+// With loss scaling in fp32: fp16 could hold neither a small share of the loss nor its multiple.
+at::Tensor Engine::widened(const at::Tensor& loss) const {
+  return config_.loss_scaling.enabled ? loss.to(at::kFloat) : loss;
+}
+
 at::Tensor Engine::scale(const at::Tensor& loss) const {
-  const at::Tensor wide = config_.loss_scaling.enabled ? loss.to(at::kFloat) : loss;  // fp16 could not hold the result
-  return scaler_.scale() == 1 ? wide : wide * scaler_.scale();
+  return scaler_.scale() == 1 ? widened(loss) : widened(loss) * scaler_.scale();
 }
 
 void Engine::abandon_pass() {
+  forwards_.clear();
   sharded_->abandon_pass();
   gradients_pending_ = false;
 }
@@ -145,16 +163,22 @@ void Engine::zero_grad() {
   gradients_pending_ = false;
 }
 
+void Engine::reduce_accumulated() {
+  if (config_.zero.stage >= 2 || !gradients_pending_) return;
+  begin_backward();  // one that has no gradients
+  finish_backward();
+}
+
 at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
     throw Error(ErrorKind::kUsage,
                 {"backward() needs a loss of one element that depends on the parameters", "Engine::backward",
                  "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
   }
+  const TraceSpan span(TraceLane::kCompute, "backward");
   begin_backward();
   const bool divides = options.divides_by_accumulation && config_.batch.accumulation != 1;
-  const at::Tensor wide = config_.loss_scaling.enabled ? loss.to(at::kFloat) : loss;
-  const at::Tensor divided = divides ? wide / config_.batch.accumulation : wide;
+  const at::Tensor divided = divides ? widened(loss) / config_.batch.accumulation : widened(loss);
   scale(divided).backward({}, options.retain_graph);
   finish_backward();
   return divided;
@@ -169,6 +193,7 @@ void Engine::step() {
   const bool boundary = is_gradient_accumulation_boundary();
   ++micro_steps_;
   if (!boundary) return;
+  const TraceSpan span(TraceLane::kCompute, "step");
 
   const zero::StepResult result = update({.step = applied_steps() + 1,
                                           .max_norm = config_.gradient_clipping,
@@ -257,6 +282,7 @@ checkpoint::SaveOptions Engine::save_options() const {
 std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
                                     const nlohmann::json& client_state, const checkpoint::SaveOptions& options,
                                     const std::map<std::string, at::Tensor>& rank_tensors) {
+  const TraceSpan span(TraceLane::kCompute, "save_checkpoint");
   if (gradients_pending_ || micro_steps_ % config_.batch.accumulation != 0) {
     if (!boundary_override_) {
       throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of a gradient accumulation would lose gradients",

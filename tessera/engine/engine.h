@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/trace.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/config/ds_config.h"
@@ -102,8 +103,13 @@ class Engine {
   // Forgets the gradients since the last step.
   void zero_grad();
 
+  // For a boundary that is set after the accumulation's last backward: reduces what the backwards left, at the stages
+  // that wait for the boundary. Collective.
+  void reduce_accumulated();
+
   // Counts a micro step; at the accumulation's boundary unscales, clips, updates and publishes. A step whose gradients
-  // are not finite is skipped, on every rank; an error when the loss scale has no lower value left to try.
+  // are not finite is skipped, on every rank; an error when the loss scale has no lower value left to try. A
+  // zero::UnusedParameters where the configuration wants a gradient of every parameter.
   void step();
 
   // With tessera.delayed_update: waits for the update that is under way and publishes it. Saving and loading do so
@@ -181,6 +187,7 @@ class Engine {
   std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
 
  private:
+  at::Tensor widened(const at::Tensor& loss) const;
   void begin_backward();
   void finish_backward();
   zero::StepResult update(const zero::StepInput& input);
@@ -202,6 +209,9 @@ class Engine {
   optim::LossScaler scaler_;
   int64_t first_schedule_step_ = 0;    // scheduler.params.last_batch_iteration + 1
   int64_t schedule_begins_after_ = 0;  // applied steps
+
+  std::vector<std::string> module_names_;
+  std::vector<TraceEvent> forwards_;  // that run, outermost first; empty unless tracing
 
   std::optional<bool> boundary_override_;
   bool gradients_pending_ = false;  // backward has run since the last step

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "tessera/base/error.h"
-#include "tessera/launch/unique_fd.h"
+#include "tessera/base/unique_fd.h"
 
 namespace tessera::launch {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-#include "tessera/launch/unique_fd.h"
+#include "tessera/base/unique_fd.h"
 
 namespace tessera::launch {
 

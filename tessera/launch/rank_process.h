@@ -10,9 +10,9 @@
 #include <optional>
 #include <string>
 
+#include "tessera/base/unique_fd.h"
 #include "tessera/launch/process_plan.h"
 #include "tessera/launch/rank_exit.h"
-#include "tessera/launch/unique_fd.h"
 
 namespace tessera::launch {
 

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "tessera/base/trace.h"
+
 namespace tessera::storage {
 
 void IoTransfers::add(IoTransfer transfer) {
   const std::lock_guard lock(mutex_);
   auto shared = std::make_shared<IoTransfer>(transfer);
+  shared->begin = std::chrono::steady_clock::now();
   if (shared->bytes == 0) {
     ended_.push_back(std::move(shared));
     return;
@@ -92,6 +95,10 @@ bool IoTransfers::end(IoRequest& request, int64_t result) {
     transfer.taken = transfer.bytes;
   }
   if (transfer.unfinished == 0 && transfer.taken == transfer.bytes) {
+    if (tracing()) {
+      trace({TraceLane::kIo, transfer.writes ? "write" : "read", transfer.begin, std::chrono::steady_clock::now(),
+             static_cast<int64_t>(transfer.bytes)});
+    }
     ended_.push_back(request.transfer);
     ended_one_.notify_one();
   }

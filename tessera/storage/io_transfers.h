@@ -29,6 +29,8 @@ struct IoTransfer {
   size_t taken = 0;    // bytes that requests were made of
   int unfinished = 0;  // requests
   int error = 0;       // errno, or kEndOfFile, of the first request that failed; no more are made then
+
+  std::chrono::steady_clock::time_point begin{};  // when it was given
 };
 
 // A part of a transfer. `ended` of its bytes are done.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +20,7 @@
 #include "tessera/config/run_file.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/random_state.h"
+#include "tessera/engine/timeline.h"
 #include "tessera/plan/memory_check.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/train/metrics.h"
@@ -30,12 +30,6 @@ namespace tessera::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string host_name() {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 void check_run(const config::RunFile& run) {
   if (run.task != "mlm") {
@@ -198,6 +192,7 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
   const fs::path output = run.output;
   text += fmt::format("  metrics                  {}\n", (output / "metrics.jsonl").string());
   text += fmt::format("  checkpoint               {}\n", report.checkpoint);
+  if (!options.trace.empty()) text += fmt::format("  timeline                 {}\n", options.trace);
   if (!report.interrupted) text += fmt::format("  Hugging Face folder      {}\n", (output / "export").string());
   std::string again = fmt::format("tessera train {} --nproc {}", options.run_file, memory.size());
   for (const std::string& override : options.overrides) {
@@ -276,6 +271,7 @@ void train_here(const RunOptions& options, const config::RunFile& run,
                    .async_save = run.training.async_save,
                    .resume = options.resume});
   const TrainerReport report = trainer.run();
+  if (!options.trace.empty()) write_timeline(*world, options.trace);
   const auto memory =
       world->exchange_texts(fmt::format("{} of model state, {} at the peak", format_bytes(engine->model_state_bytes()),
                                         format_bytes(peak_memory_bytes())),
@@ -295,6 +291,10 @@ void train_here(const RunOptions& options, const config::RunFile& run,
 int run_training(const RunOptions& options) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
   check_run(run);
+  if (!options.trace.empty()) {
+    check_timeline_path(options.trace);
+    start_tracing();
+  }
   keep_freed_memory();
   storage::use_reusing_cpu_allocator();
   const auto world = comm::init_distributed();

@@ -10,6 +10,7 @@ struct RunOptions {
   std::string run_file;
   std::vector<std::string> overrides;  // "training.max_steps=50"
   std::string resume;                  // see TrainerOptions::resume
+  std::string trace;                   // a file for the timeline (engine/timeline.h); empty: none
 };
 
 // Collective; the ranks find each other through the environment. Returns the exit code: in a run of several ranks an

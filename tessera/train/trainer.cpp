@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/trace.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/retention.h"
 #include "tessera/train/metrics.h"
@@ -110,7 +111,13 @@ LossSum Trainer::take_step(const data::StepBatches& batches) {
   return sum_over_ranks(engine.world(), mine);
 }
 
+data::StepBatches Trainer::next_batches() {
+  const TraceSpan span(TraceLane::kCompute, "next batches");
+  return parts_.loader.next();
+}
+
 double Trainer::held_back_loss() {
+  const TraceSpan span(TraceLane::kCompute, "evaluation");
   return evaluate(parts_.engine, *parts_.eval_dataset, *parts_.eval_collator, parts_.engine.config().batch.micro)
       .mean();
 }
@@ -184,7 +191,7 @@ TrainerReport Trainer::run() {
   bool saved = !last_saved_.empty();
   while (engine.global_steps() < options_.max_steps && !report.interrupted) {
     const auto start = steady_clock::now();
-    const data::StepBatches batches = parts_.loader.next();
+    const data::StepBatches batches = next_batches();
     const double lr = engine.lr();
     const double loss_scale = engine.loss_scale();
     const LossSum sum = take_step(batches);

@@ -63,6 +63,7 @@ class Trainer {
   void refuse_to_overwrite() const;
   Position position_of(const nlohmann::json& state, const std::string& checkpoint) const;
   LossSum take_step(const data::StepBatches& batches);
+  data::StepBatches next_batches();
   double held_back_loss();
   void save();
   void finish_saving();

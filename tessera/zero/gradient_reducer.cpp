@@ -47,14 +47,16 @@ GradientReducer::~GradientReducer() {
 
 void GradientReducer::open_pending(size_t unit) {
   UnitGradients& gradients = gradients_[unit];
-  // A gradient that comes after its unit's reduction began (a re-entrant backward) gets a buffer of its own.
-  const bool own_buffer = policy_.shard_gradients || gradients.started;
+  // A gradient that comes after its unit's reduction (a re-entrant backward, a second one before the step) gets a
+  // buffer of its own.
+  const bool own_buffer = policy_.shard_gradients || gradients.has_sum;
   if (own_buffer) {
     const StateTensor& kept = units_[unit]->grad();
     const auto device = units_[unit]->params().front().tensor.device();
-    gradients.pending = at::empty({units_[unit]->layout().numel()}, at::TensorOptions(device).dtype(kept.dtype()));
+    gradients.pending = world_.empty(units_[unit]->layout().numel(), at::TensorOptions(device).dtype(kept.dtype()));
     zero_padding(units_[unit]->layout(), gradients.pending);
   } else {
+    world_.settle();  // others may still read it
     gradients.pending = units_[unit]->grad().tensor();
   }
 }
@@ -108,7 +110,10 @@ void GradientReducer::start_reduction(size_t unit) {
   const Layout& layout = units_[unit]->layout();
   Reduction reduction{.unit = unit, .adds = gradients.has_sum};
   const Averaging& averaging = policy_.averaging;
-  at::Tensor source = gradients.pending.to(averaging.dtype);
+  at::Tensor source = gradients.pending;
+  if (averaging.dtype != source.scalar_type()) {
+    source = world_.empty(source.numel(), source.options().dtype(averaging.dtype)).copy_(source);
+  }
   if (averaging.before != 1) source.mul_(averaging.before);
   const std::string& label = units_[unit]->name();
   const Range slice = layout.slice(world_.rank());
@@ -123,7 +128,6 @@ void GradientReducer::start_reduction(size_t unit) {
   }
   gradients.pending = at::Tensor();
   std::fill(gradients.filled.begin(), gradients.filled.end(), false);
-  gradients.started = true;
   gradients.has_sum = true;
   in_flight_.push_back(std::move(reduction));
   if (in_flight_.size() > (averaging.overlap && world_.size() > 1 ? kMaxInFlight : 0)) finish_oldest();
@@ -132,7 +136,7 @@ void GradientReducer::start_reduction(size_t unit) {
 void GradientReducer::finish_oldest() {
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
-  reduction.collective.finish();
+  reduction.collective.take_result();
   if (units_[reduction.unit]->grad().swapped()) return start_leaving(reduction.unit, reduction);
   at::Tensor sum = owned_grad(reduction.unit);
   if (reduction.adds) {
@@ -210,7 +214,6 @@ void GradientReducer::end_backward() {
   for (UnitGradients& gradients : gradients_) {
     std::fill(gradients.arrived.begin(), gradients.arrived.end(), false);
     gradients.arrived_count = 0;
-    gradients.started = false;
   }
 }
 

@@ -74,7 +74,6 @@ class GradientReducer {
     std::vector<bool> arrived;  // parameters that had a gradient in this backward
     std::vector<bool> used;     // … since the last clear
     size_t arrived_count = 0;
-    bool started = false;  // reduction of this backward
     bool has_sum = false;  // the unit's gradient holds an earlier reduction, to add to
     double squares = 0;    // where it rests on disk: of the last reduction's sum
   };

@@ -2,18 +2,20 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include "tessera/base/error.h"
+#include "tessera/zero/param_pieces.h"
 
 namespace tessera::zero {
 namespace {
 
-std::optional<Segment> segment_of(const Layout& layout, Range range, size_t param) {
-  for (const Segment& segment : layout.segments(range)) {
-    if (segment.param == param) return segment;
-  }
-  return std::nullopt;
+// What this rank owns of the parameter.
+Range owned_piece(const Unit& unit, size_t param) { return piece_in(unit.layout(), unit.owned(), param); }
+
+// The same of `owned`, a tensor of the unit's owned part.
+at::Tensor part_of(const at::Tensor& owned, const Unit& unit, size_t param) {
+  const Range piece = owned_piece(unit, param);
+  return owned.narrow(0, unit.layout().params()[param].offset + piece.begin - unit.owned().begin, piece.numel());
 }
 
 // The owned part of the unit's tensor: itself, or a copy where it rests on disk.
@@ -38,12 +40,14 @@ void store_owned(ShardedModel& model, size_t index, StateOfParam which, const at
   if (which.kind == StateOfParam::Kind::kGrad && unit.grad().swapped()) unit.grad().store(owned);
 }
 
-// Changes this rank's part; `value` is what of the parameter the range [first, first + numel) holds.
-void write_part(ShardedModel& model, size_t index, const Segment& segment, StateOfParam which,
-                const at::Tensor& value) {
-  const at::Tensor owned = owned_tensor(model, index, which);
-  owned.narrow(0, segment.offset - model.units()[index]->owned().begin, segment.numel).copy_(value);
-  store_owned(model, index, which, owned);
+// Changes this rank's part of the parameter, if it has one.
+void write_part(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value) {
+  const Unit& unit = *model.units()[place.unit];
+  if (owned_piece(unit, place.param).numel() == 0) return;
+  model.world().settle();
+  const at::Tensor owned = owned_tensor(model, place.unit, which);
+  part_of(owned, unit, place.param).copy_(value);
+  store_owned(model, place.unit, which, owned);
 }
 
 void publish(ShardedModel& model, size_t index) {
@@ -59,12 +63,10 @@ void publish(ShardedModel& model, size_t index) {
 at::Tensor local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which) {
   const at::NoGradGuard no_grad;
   const Unit& unit = *model.units()[place.unit];
-  const auto segment = segment_of(unit.layout(), unit.owned(), place.param);
   const bool keeps_dtype = which.kind == StateOfParam::Kind::kGrad;
   const at::ScalarType dtype = keeps_dtype ? unit.grad().dtype() : at::kFloat;
-  if (!segment) return at::empty({0}, dtype);
-  const at::Tensor owned = owned_tensor(model, place.unit, which);
-  return owned.narrow(0, segment->offset - unit.owned().begin, segment->numel).to(dtype, false, /*copy=*/true);
+  if (owned_piece(unit, place.param).numel() == 0) return at::empty({0}, dtype);
+  return part_of(owned_tensor(model, place.unit, which), unit, place.param).to(dtype, false, /*copy=*/true);
 }
 
 at::Tensor full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which) {
@@ -72,39 +74,20 @@ at::Tensor full_value(ShardedModel& model, ShardedModel::ParamPlace place, State
 }
 
 at::Tensor assembled(ShardedModel& model, ShardedModel::ParamPlace place, const at::Tensor& mine) {
-  const at::NoGradGuard no_grad;
   const Unit& unit = *model.units()[place.unit];
   const Placement& param = unit.layout().params()[place.param];
-  if (unit.owned().numel() == unit.layout().numel()) return mine.view(param.shape);
-  const at::Tensor full = at::empty({param.numel}, mine.options());
-  std::vector<comm::Collective> arriving;
-  for (int rank = 0; rank < model.world().size(); ++rank) {
-    const auto segment = segment_of(unit.layout(), unit.layout().slice(rank), place.param);
-    if (!segment) continue;
-    at::Tensor part = full.narrow(0, segment->first, segment->numel);
-    if (rank == model.world().rank()) part.copy_(mine);
-    arriving.push_back(model.world().start_broadcast(part, rank, param.name));
-  }
-  for (comm::Collective& each : arriving) each.finish();
-  return full.view(param.shape);
+  if (unit.owned().numel() == unit.layout().numel()) return mine.view(param.shape);  // nothing is sharded
+  return assembled(pieces_of(unit.layout(), place.param), mine, model.world(), param.name).view(param.shape);
 }
 
 void set_full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value) {
-  const at::NoGradGuard no_grad;
-  const Unit& unit = *model.units()[place.unit];
-  const at::Tensor flat = value.detach().reshape({-1});
-  if (const auto segment = segment_of(unit.layout(), unit.owned(), place.param)) {
-    write_part(model, place.unit, *segment, which, flat.narrow(0, segment->first, segment->numel));
-  }
-  if (which.kind == StateOfParam::Kind::kWeight) publish(model, place.unit);
+  const Range piece = owned_piece(*model.units()[place.unit], place.param);
+  set_local_value(model, place, which, value.detach().reshape({-1}).narrow(0, piece.begin, piece.numel()));
 }
 
 void set_local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
-  const Unit& unit = *model.units()[place.unit];
-  if (const auto segment = segment_of(unit.layout(), unit.owned(), place.param)) {
-    write_part(model, place.unit, *segment, which, value.detach().reshape({-1}));
-  }
+  write_part(model, place, which, value.detach().reshape({-1}));
   if (which.kind == StateOfParam::Kind::kWeight) publish(model, place.unit);
 }
 

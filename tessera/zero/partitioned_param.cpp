@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "tessera/base/error.h"
+#include "tessera/zero/param_pieces.h"
 
 namespace tessera::zero {
 namespace {
@@ -36,37 +37,20 @@ PartitionedParam::PartitionedParam(const at::Tensor& parameter, at::ScalarType d
 }
 
 PartitionedParam::PartitionedParam(const Unit& unit, size_t param, std::shared_ptr<comm::Communicator> world)
-    : world_(std::move(world)), shape_(unit.layout().params()[param].shape) {
+    : world_(std::move(world)), shape_(unit.layout().params()[param].shape), pieces_(pieces_of(unit.layout(), param)) {
   const at::NoGradGuard no_grad;
-  for (int64_t rank = 0; rank < world_->size(); ++rank) {
-    Range piece;
-    for (const Segment& segment : unit.layout().segments(unit.layout().slice(rank))) {
-      if (segment.param != param) continue;
-      piece = {segment.first, segment.first + segment.numel};
-      if (rank != world_->rank()) continue;
-      piece_ = unit.compute().load().narrow(0, segment.offset - unit.owned().begin, segment.numel).clone();
-    }
-    pieces_.push_back(piece);
+  const Range own = pieces_[static_cast<size_t>(world_->rank())];
+  if (own.numel() > 0) {
+    const int64_t offset = unit.layout().params()[param].offset + own.begin - unit.owned().begin;
+    piece_ = unit.compute().load().narrow(0, offset, own.numel()).clone();
+  } else {
+    piece_ = at::empty({0}, unit.params()[param].tensor.options().dtype(unit.compute().dtype()));
   }
-  if (!piece_.defined()) piece_ = at::empty({0}, unit.params()[param].tensor.options().dtype(unit.compute().dtype()));
 }
 
 int64_t PartitionedParam::numel() const { return c10::multiply_integers(shape_); }
 
-at::Tensor PartitionedParam::whole() const {
-  const at::NoGradGuard no_grad;
-  at::Tensor values = at::empty({numel()}, piece_.options());
-  std::vector<comm::Collective> arriving;
-  for (int rank = 0; rank < world_->size(); ++rank) {
-    const Range range = pieces_[static_cast<size_t>(rank)];
-    if (range.numel() == 0) continue;
-    at::Tensor part = values.narrow(0, range.begin, range.numel());
-    if (rank == world_->rank()) part.copy_(piece_);
-    arriving.push_back(world_->start_broadcast(part, rank, kLabel));
-  }
-  for (comm::Collective& each : arriving) each.finish();
-  return values.view(shape_);
-}
+at::Tensor PartitionedParam::whole() const { return assembled(pieces_, piece_, *world_, kLabel).view(shape_); }
 
 void PartitionedParam::gather(const at::Tensor& parameter) {
   if (gathered_++ == 0) set_data(parameter, whole());

@@ -34,7 +34,7 @@ class PartitionedParam {
   void gather(const at::Tensor& parameter);
   void scatter(const at::Tensor& parameter, std::optional<int> written_by);
 
-  // The whole parameter, flat; the placeholder stays one.
+  // A whole copy; the placeholder stays one.
   at::Tensor whole() const;
 
  private:

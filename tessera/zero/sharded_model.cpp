@@ -228,6 +228,7 @@ void ShardedModel::let_go(size_t unit) {
 }
 
 void ShardedModel::let_go_all() {
+  world_->settle();
   if (!policy_.shard_parameters) return;
   for (const size_t unit : all_units()) let_go(unit);
 }

@@ -2,11 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <set>
 #include <sstream>
 
+#include "tessera/base/trace.h"
 #include "tessera/optim/clip.h"
 #include "tessera/zero/unit_peers.h"
 
@@ -14,8 +17,8 @@ namespace tessera::zero {
 namespace {
 
 struct Gathered {
-  double norm_square = 0;           // of the mean gradient; added in rank order
-  std::vector<char> used_anywhere;  // 0 or 1 a parameter, units in order
+  double norm_square = 0;  // of the mean gradient; added in rank order
+  std::vector<int> users;  // ranks that had a gradient of each trainable parameter, units in order
 };
 
 // One small all-gather: [sum of squares, used flag of each parameter] of every rank.
@@ -35,16 +38,39 @@ Gathered exchange(ShardedModel& model) {
   world.start_all_gather(all, own, "gradient norm").finish();
 
   Gathered result;
-  result.used_anywhere.assign(count - 1, 0);
+  result.users.assign(count - 1, 0);
   const double* const values = all.const_data_ptr<double>();
   for (int rank = 0; rank < world.size(); ++rank) {
     result.norm_square += values[rank * count];
     for (int64_t i = 1; i < count; ++i) {
-      if (values[rank * count + i] != 0) result.used_anywhere[i - 1] = 1;
+      if (values[rank * count + i] != 0) ++result.users[i - 1];
     }
   }
   if (model.reducer().keeps_own()) result.norm_square /= world.size();
   return result;
+}
+
+void check_all_used(const ShardedModel& model, std::span<const int> users) {
+  const int ranks = model.world().size();
+  std::vector<std::string> unused;
+  size_t index = 0;
+  for (const auto& unit : model.units()) {
+    if (!unit->trainable()) continue;
+    for (const NamedParam& param : unit->params()) {
+      const int without = ranks - users[index++];
+      if (without == 0) continue;
+      unused.push_back(fmt::format("'{}'", param.name));
+      if (without < ranks) unused.back() += fmt::format(" (on {} of {} ranks)", without, ranks);
+    }
+  }
+  if (unused.empty()) return;
+  throw UnusedParameters(
+      ErrorKind::kUsage,
+      {fmt::format("no gradient came for {}, and zero_optimization.ignore_unused_parameters is false",
+                   fmt::join(unused, ", ")),
+       "step",
+       "let the loss depend on every trainable parameter, freeze those that it need not depend on, or set "
+       "ignore_unused_parameters to true"});
 }
 
 // Where a range of the unit's owned part lies, cut into parts that lie in one rank's slice each, also at stage 0, so
@@ -200,12 +226,14 @@ void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, 
 
 StepPlan plan_step(ShardedModel& model, const StepInput& input) {
   const at::NoGradGuard no_grad;
-  Gathered gathered = exchange(model);
+  const Gathered gathered = exchange(model);
+  if (model.policy().refuses_unused) check_all_used(model, gathered.users);
   const double norm = std::sqrt(gathered.norm_square) / input.loss_scale;
   StepPlan plan{.result = {.grad_norm = norm},
                 .step = input.step,
                 .grad_divisor = input.loss_scale * optim::clip_divisor(norm, input.max_norm),
-                .used_anywhere = std::move(gathered.used_anywhere)};
+                .used_anywhere = {}};
+  for (const int users : gathered.users) plan.used_anywhere.push_back(users > 0 ? 1 : 0);
   if (std::isfinite(norm) || !input.skip_nonfinite) return plan;
   plan.result.skipped = true;
   if (input.name_nonfinite) plan.result.nonfinite = nonfinite_parameters(model);
@@ -217,12 +245,18 @@ void update_state(ShardedModel& model, StateTiles& tiles, const optim::Optimizer
                   const std::function<void(Unit&)>& updated) {
   const at::NoGradGuard no_grad;
   const optim::UpdateInput common{.groups = groups, .step = plan.step, .grad_divisor = plan.grad_divisor};
-  if (optimizer.takes_whole_model()) return update_whole_model(model, optimizer, common, plan.used_anywhere, updated);
+  if (optimizer.takes_whole_model()) {
+    const TraceSpan span(TraceLane::kOptimizer, "update of the whole model");
+    return update_whole_model(model, optimizer, common, plan.used_anywhere, updated);
+  }
   size_t first_used = 0;
   while (tiles.next()) {
     Unit& unit = *model.units()[tiles.tile().unit];
     const std::span<const char> used = std::span(plan.used_anywhere).subspan(first_used, unit.params().size());
-    update_tile(tiles.tile(), model, used, optimizer, common);
+    {
+      const TraceSpan span(TraceLane::kOptimizer, "update of", unit.name());
+      update_tile(tiles.tile(), model, used, optimizer, common);
+    }
     const bool last_of_unit = tiles.tile().last_of_unit;
     tiles.put_back();
     if (!last_of_unit) continue;

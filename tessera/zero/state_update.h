@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/zero/sharded_model.h"
 #include "tessera/zero/state_tiles.h"
@@ -32,6 +33,12 @@ struct StepPlan {
   int64_t step = 1;
   double grad_divisor = 1;          // of the gradients: loss scale and clipping
   std::vector<char> used_anywhere;  // 0 or 1 a parameter of the trainable units, in order
+};
+
+// What Policy::refuses_unused refuses; the same on every rank, before anything has changed.
+class UnusedParameters : public Error {
+ public:
+  using Error::Error;
 };
 
 // From the gradients that the reducer holds. Collective.

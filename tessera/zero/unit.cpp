@@ -35,6 +35,8 @@ void allocate_storage(const at::Tensor& tensor) {
   storage->set_nbytes(bytes);
 }
 
+bool NamedParam::has_values() const { return !shape && !is_declared_only(tensor); }
+
 bool is_declared_only(const at::Tensor& tensor) { return tensor.numel() > 0 && tensor.storage().nbytes() == 0; }
 
 Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
@@ -51,19 +53,26 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   const auto device = params_.front().tensor.device();
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
 
+  // What peers read later; its memory is kept for that. The rest comes from the ordinary allocator.
+  const auto shared = [&](int64_t numel, at::ScalarType dtype) { return world_.empty(numel, fp32.dtype(dtype)); };
+  const bool reads_full = !policy.shard_parameters;
+
   // The only moment at which more than the policy allows is in memory: one unit in fp32.
-  at::Tensor initial = at::zeros({layout_.numel()}, fp32);
+  at::Tensor initial = reads_full && policy.compute_dtype == at::kFloat ? shared(layout_.numel(), at::kFloat).zero_()
+                                                                        : at::zeros({layout_.numel()}, fp32);
+  bool any_of_rank_0 = false;
   for (size_t index = 0; index < params_.size(); ++index) {
     const Placement& place = layout_.params()[index];
     at::Tensor value = initial.narrow(0, place.offset, place.numel).view(place.shape);
-    if (fill) {
-      fill(place.name, value);
-    } else {
-      TESSERA_INVARIANT(!is_declared_only(params_[index].tensor));
+    if (params_[index].has_values()) {
       value.copy_(params_[index].tensor);
+      any_of_rank_0 = true;
+    } else {
+      TESSERA_INVARIANT(fill != nullptr);
+      fill(place.name, value);
     }
   }
-  if (!fill) world_.start_broadcast(initial, /*root=*/0, name_).finish();
+  if (any_of_rank_0) world_.start_broadcast(initial, /*root=*/0, name_).finish();
 
   const auto owned_part = [&](const at::Tensor& whole) { return whole.narrow(0, owned_.begin, owned_.numel()); };
   // What lies in the file begins as zeros.
@@ -72,12 +81,16 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
     return on_disk ? StateTensor(file, numel, dtype) : StateTensor(at::zeros({numel}, fp32.dtype(dtype)));
   };
   const Offload& offload = policy_.offload;
-  full_ = initial.to(policy_.compute_dtype);  // the same tensor in fp32
-  if (policy_.shard_parameters) {
-    compute_ = resting(offload.parameters != nullptr, offload.parameters, owned_.numel(), policy_.compute_dtype);
+  full_ = policy_.compute_dtype == at::kFloat ? initial
+          : reads_full                        ? shared(layout_.numel(), policy_.compute_dtype).copy_(initial)
+                                              : initial.to(policy_.compute_dtype);
+  if (!policy_.shard_parameters) {
+    compute_ = StateTensor(owned_part(full_));
+  } else if (offload.parameters) {
+    compute_ = StateTensor(offload.parameters, owned_.numel(), policy_.compute_dtype);
     compute_.store(owned_part(full_));
   } else {
-    compute_ = StateTensor(owned_part(full_));
+    compute_ = StateTensor(shared(owned_.numel(), policy_.compute_dtype).copy_(owned_part(full_)));
   }
   if (trainable_) {
     const bool on_disk = offload.optimizer != nullptr;
@@ -95,8 +108,8 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       server_error_ = at::zeros({layout_.slice_numel()}, fp32);
     }
     steps_.assign(params_.size(), 0);
-    grad_ = resting(on_disk && policy_.shard_gradients, offload.optimizer,
-                    policy_.shard_gradients ? layout_.slice_numel() : layout_.numel(), policy_.grad_dtype);
+    grad_ = policy_.shard_gradients ? resting(on_disk, offload.optimizer, layout_.slice_numel(), policy_.grad_dtype)
+                                    : StateTensor(shared(layout_.numel(), policy_.grad_dtype).zero_());
   }
   attach_views();
 }
@@ -162,8 +175,12 @@ void Unit::finish_gather() {
   if (state_ == UnitState::kGathered) return;
   TESSERA_INVARIANT(state_ == UnitState::kGathering);
   const at::NoGradGuard no_grad;
-  gathering_.finish();
-  give_back_fetched();
+  if (fetched_) {
+    gathering_.finish();  // others read the buffer that it came in
+    give_back_fetched();
+  } else {
+    gathering_.take_result();
+  }
   attach_views();
   state_ = UnitState::kGathered;
 }
@@ -182,6 +199,7 @@ void Unit::take_over(int root) {
   const at::NoGradGuard no_grad;
   world_.start_broadcast(full_, root, name_).finish();
   const at::Tensor owned = full_.narrow(0, owned_.begin, owned_.numel());
+  world_.settle();
   if (policy_.shard_parameters) compute_.store(owned);
   if (trainable_ && policy_.has_master()) master_.store(owned);
 }

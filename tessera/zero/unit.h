@@ -53,6 +53,7 @@ struct NamedParam {
   std::optional<std::vector<int64_t>> shape = {};  // where `tensor` is a placeholder, whose values come from elsewhere
 
   bool trainable() const { return trains && tensor.requires_grad(); }
+  bool has_values() const;  // false: it is only declared, or a placeholder
   std::vector<int64_t> full_shape() const { return shape ? *shape : tensor.sizes().vec(); }
   int64_t numel() const { return c10::multiply_integers(full_shape()); }
 };
@@ -64,13 +65,13 @@ struct OptimizerNeeds {
   bool sign_errors = false;  // see comm/sign_compression.h
 };
 
-// Writes the initial value (fp32, the parameter's shape) of the named parameter into `value`.
+// Writes the initial value (fp32, the parameter's shape) of the named parameter into `value`, the same on every rank.
 using FillParameter = std::function<void(const std::string& name, at::Tensor value)>;
 
 class Unit {
  public:
-  // Collective: every rank makes its units in the same order. With `fill`, every rank computes the same initial values
-  // from it; without, they are the parameters' present values on rank 0. Begins gathered at every stage.
+  // Collective: every rank makes its units in the same order. Initial values are the parameters' present ones on rank
+  // 0; where there are none, every rank computes them by `fill`. Begins gathered at every stage.
   Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
        comm::Communicator& world, const FillParameter& fill);
   ~Unit();

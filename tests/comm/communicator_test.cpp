@@ -1,11 +1,11 @@
 #include "tessera/comm/communicator.h"
 
-#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include "tests/comm/communicator_checks.h"
 #include "tests/support/spawn_ranks.h"
 
 namespace tessera::comm {
@@ -15,124 +15,48 @@ using test::outcomes_of_ranks;
 using test::spawn_ranks;
 using testing::HasSubstr;
 
-// What rank r puts in: distinct, not representable sums in bf16, so that order and rounding show.
-at::Tensor input_of(int rank, int64_t numel, at::ScalarType dtype) {
-  return (at::arange(numel, at::kFloat) * 0.37f + static_cast<float>(rank) * 1.01f).to(dtype);
+struct Ranks {
+  std::string backend;
+  int size;
+};
+
+std::string name_of(const testing::TestParamInfo<Ranks>& info) {
+  return info.param.backend + std::to_string(info.param.size);
 }
 
-// The formula: sum in rank order in fp32, scale, round once.
-at::Tensor ordered_sum_of(int size, int64_t numel, at::ScalarType dtype, double scale) {
-  at::Tensor sum = at::zeros({numel}, at::kFloat);
-  for (int rank = 0; rank < size; ++rank) sum = sum + input_of(rank, numel, dtype).to(at::kFloat);
-  return (sum * static_cast<float>(scale)).to(dtype);
+class CommunicatorOfSize : public testing::TestWithParam<Ranks> {
+ protected:
+  void spawn(const test::RankBody& body) const { spawn_ranks(GetParam().size, body, {.backend = GetParam().backend}); }
+};
+
+TEST_P(CommunicatorOfSize, CollectivesAgreeWithTheirFormulas) { spawn(test::collectives_agree_with_their_formulas); }
+
+TEST_P(CommunicatorOfSize, ExchangesTextsInRankOrder) { spawn(test::texts_come_in_rank_order); }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorOfSize,
+                         testing::Values(Ranks{"gloo", 1}, Ranks{"gloo", 2}, Ranks{"gloo", 3}, Ranks{"gloo", 4},
+                                         Ranks{"shm", 2}, Ranks{"shm", 3}, Ranks{"shm", 4}, Ranks{"shm", 17}),
+                         name_of);
+
+class CommunicatorOn : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorOn, testing::Values("gloo", "shm"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(CommunicatorOn, AllGatherWorksInPlace) {
+  spawn_ranks(2, test::all_gather_works_in_place, {.backend = GetParam()});
 }
 
-class CommunicatorOfSize : public testing::TestWithParam<int> {};
-
-TEST_P(CommunicatorOfSize, CollectivesAgreeWithTheirFormulas) {
-  spawn_ranks(GetParam(), [](std::shared_ptr<Communicator> world) {
-    const int size = world->size();
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-      for (const int64_t slice_numel : {int64_t{1}, int64_t{33}, int64_t{70001}}) {
-        const int64_t numel = slice_numel * size;
-        const at::Tensor sum = ordered_sum_of(size, numel, dtype, 0.5);
-
-        at::Tensor slice = at::empty({slice_numel}, dtype);
-        world->start_reduce_scatter(slice, input_of(world->rank(), numel, dtype), 0.5, "a").finish();
-        EXPECT_TRUE(at::equal(slice, sum.narrow(0, world->rank() * slice_numel, slice_numel)));
-
-        at::Tensor reduced = input_of(world->rank(), numel, dtype);
-        world->start_all_reduce(reduced, 0.5, "b").finish();
-        EXPECT_TRUE(at::equal(reduced, sum));
-
-        at::Tensor full = at::zeros({numel}, dtype);
-        world->start_all_gather(full, slice, "c").finish();
-        EXPECT_TRUE(at::equal(full, sum));
-
-        at::Tensor sent = input_of(world->rank(), slice_numel, dtype);
-        world->start_broadcast(sent, size - 1, "d").finish();
-        EXPECT_TRUE(at::equal(sent, input_of(size - 1, slice_numel, dtype)));
-      }
-    }
-  });
+TEST_P(CommunicatorOn, CarriesMessagesBetweenTwoRanksInOrder) {
+  spawn_ranks(3, test::messages_between_two_ranks_come_in_order, {.backend = GetParam()});
 }
 
-TEST_P(CommunicatorOfSize, ExchangesTextsInRankOrder) {
-  spawn_ranks(GetParam(), [](std::shared_ptr<Communicator> world) {
-    const auto texts = world->exchange_texts(world->rank() == 0 ? "" : std::to_string(world->rank()), "names");
-    ASSERT_EQ(static_cast<int>(texts.size()), world->size());
-    EXPECT_EQ(texts[0], "");
-    if (world->size() > 1) {
-      EXPECT_EQ(texts.back(), std::to_string(world->size() - 1));
-    }
-  });
+TEST_P(CommunicatorOn, ChannelsMayInterleaveDifferently) {
+  spawn_ranks(2, test::channels_may_interleave_differently, {.backend = GetParam()});
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorOfSize, testing::Values(1, 2, 3, 4));
-
-TEST(Communicator, AllGatherWorksInPlace) {
-  spawn_ranks(2, [](std::shared_ptr<Communicator> world) {
-    at::Tensor full = at::full({6}, -1.0f);
-    at::Tensor own = full.narrow(0, world->rank() * 3, 3);
-    own.fill_(world->rank() + 1.0f);
-    world->start_all_gather(full, own, "in place").finish();
-    EXPECT_TRUE(at::equal(full, at::tensor({1.f, 1.f, 1.f, 2.f, 2.f, 2.f})));
-  });
-}
-
-TEST(Communicator, CarriesMessagesBetweenTwoRanksInOrder) {
-  spawn_ranks(3, [](std::shared_ptr<Communicator> world) {
-    at::Tensor first = at::full({4}, 1.0f);
-    at::Tensor second = at::full({4}, 2.0f);
-    if (world->rank() == 2) {
-      auto a = world->start_send(first, 0, "activations");
-      auto b = world->start_send(second, 0, "activations");
-      a.finish();
-      b.finish();
-    } else if (world->rank() == 0) {
-      at::Tensor got_first = at::empty({4});
-      at::Tensor got_second = at::empty({4});
-      auto a = world->start_receive(got_first, 2, "activations");
-      auto b = world->start_receive(got_second, 2, "activations");
-      b.finish();
-      a.finish();
-      EXPECT_TRUE(at::equal(got_first, first));
-      EXPECT_TRUE(at::equal(got_second, second));
-    }
-  });
-}
-
-// Stage 3's gathers and the reductions of backward may interleave differently on each rank.
-TEST(Communicator, ChannelsMayInterleaveDifferently) {
-  spawn_ranks(2, [](std::shared_ptr<Communicator> world) {
-    const auto reductions = world->with_channel("reduce");
-    at::Tensor a = at::full({4}, 1.0f + world->rank());
-    at::Tensor full = at::empty({8});
-    if (world->rank() == 0) {
-      auto reducing = reductions->start_all_reduce(a, 1, "x");
-      auto gathering = world->start_all_gather(full, at::full({4}, 7.0f), "x");
-      gathering.finish();
-      reducing.finish();
-    } else {
-      auto gathering = world->start_all_gather(full, at::full({4}, 8.0f), "x");
-      auto reducing = reductions->start_all_reduce(a, 1, "x");
-      reducing.finish();
-      gathering.finish();
-    }
-    EXPECT_TRUE(at::equal(a, at::full({4}, 3.0f)));
-    EXPECT_EQ(full[0].item<float>(), 7.0f);
-    EXPECT_EQ(full[7].item<float>(), 8.0f);
-  });
-}
-
-TEST(Communicator, RanksThatDivergeAreToldWhoWaitsForWhat) {
-  const auto outcomes = outcomes_of_ranks(2,
-                                          [](std::shared_ptr<Communicator> world) {
-                                            at::Tensor full = at::empty({8});
-                                            const std::string unit = world->rank() == 0 ? "layers.3" : "layers.4";
-                                            world->start_all_gather(full, at::zeros({4}), unit).finish();
-                                          },
-                                          {.timeout = std::chrono::seconds(3)});
+TEST_P(CommunicatorOn, RanksThatDivergeAreToldWhoWaitsForWhat) {
+  const auto outcomes =
+      outcomes_of_ranks(2, test::ranks_diverge, {.timeout = std::chrono::seconds(3), .backend = GetParam()});
   EXPECT_EQ(outcomes[0].exit_code, 1);
   EXPECT_EQ(outcomes[1].exit_code, 1);
   const std::string both = outcomes[0].output + outcomes[1].output;
@@ -141,12 +65,8 @@ TEST(Communicator, RanksThatDivergeAreToldWhoWaitsForWhat) {
   EXPECT_THAT(both, HasSubstr("waits in the gather of 'layers."));
 }
 
-TEST(Communicator, ARankThatDiesIsNamedAtOnce) {
-  const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<Communicator> world) {
-    if (world->rank() == 1) kill(getpid(), SIGKILL);
-    at::Tensor full = at::empty({8});
-    world->start_all_gather(full, at::zeros({4}), "layers.0").finish();
-  });
+TEST_P(CommunicatorOn, ARankThatDiesIsNamedAtOnce) {
+  const auto outcomes = outcomes_of_ranks(2, test::rank_1_dies, {.backend = GetParam()});
   EXPECT_EQ(outcomes[1].exit_code, 128 + SIGKILL);
   EXPECT_EQ(outcomes[0].exit_code, 1);
   EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1"));

@@ -219,6 +219,31 @@ INSTANTIATE_TEST_SUITE_P(
         Scenario{"EvaluationAndAForwardWithoutBackwardBetweenSteps", makes<test::BlockUsedTwice>(), never, true}),
     [](const auto& scenario) { return scenario.param.name; });
 
+// DeepSpeed's zero_optimization.ignore_unused_parameters, which its stages 1 and 2 know.
+TEST(UnusedParameters, AreAnErrorAtStages1And2WhereTheConfigurationSaysSo) {
+  spawn_ranks(2, [](std::shared_ptr<comm::Communicator> world) {
+    const MakeModel make = makes<test::ParameterThatOneRankDoesNotUse>();
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const bool ignored : {true, false}) {
+        const EngineRun run{.stage = stage, .accumulation = 2, .gathering = {{"ignore_unused_parameters", ignored}}};
+        std::string refusal;
+        try {
+          train_with_engine(make, run, world, on_rank_one);
+        } catch (const zero::UnusedParameters& error) {
+          refusal = error.what();
+        }
+        if (ignored || stage == 0 || stage == 3) {
+          EXPECT_EQ(refusal, "") << "stage " << stage;
+        } else {
+          EXPECT_THAT(refusal, HasSubstr("'never'"));
+          EXPECT_THAT(refusal, HasSubstr("'first.extra' (on 1 of 2 ranks)"));
+          EXPECT_THAT(refusal, HasSubstr("set ignore_unused_parameters to true"));
+        }
+      }
+    }
+  });
+}
+
 // Activation checkpoints
 // ------------------------------------------------------------------------------------------------------
 
@@ -345,6 +370,26 @@ TEST(Engine, TrainsARootThatAnnouncesItself) {
     EXPECT_FALSE(at::equal(results.back().at("bias"), test::Block::values({test::kWidth}, 4)));
   }
   expect_same_bits(results[1], results[0], "stage 3");
+}
+
+// Each of them reduces, as accumulation is 1.
+TEST(Engine, AddsUpTheBackwardsBeforeOneStep) {
+  const Weights want = train_plainly(makes<test::ThreeBlocks>(), /*accumulation=*/2, /*world_size=*/2, never);
+  spawn_ranks(2, [&](std::shared_ptr<comm::Communicator> world) {
+    for (const int stage : {0, 1, 2, 3}) {
+      const auto model = std::make_shared<test::ThreeBlocks>();
+      const auto engine = initialize(model, toy_config({.stage = stage}, 2), {.world = world});
+      for (int step = 0; step < kSteps; ++step) {
+        for (int micro = 0; micro < 2; ++micro) {
+          const ToyInput input = toy_input(step, micro, world->rank(), false);
+          engine->backward(engine->call([](ToyModel& m, const ToyInput& in) { return m.loss(in); }, input) / 2);
+        }
+        engine->step();
+      }
+      const zero::Gathered whole(engine->sharded_model());
+      expect_close(weights_of(*model), want, fmt::format("stage {}", stage));
+    }
+  });
 }
 
 TEST(Engine, RefusesAStepWithoutBackward) {

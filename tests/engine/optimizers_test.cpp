@@ -16,6 +16,7 @@
 #include "tessera/zero/gathered.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace tessera {
 namespace {
@@ -330,17 +331,46 @@ class OwnOptimizer : public optim::Optimizer {
   }
 };
 
+class OwnOfTheWholeModel : public OwnOptimizer {
+ public:
+  bool takes_whole_model() const override { return true; }
+};
+
 TEST(OwnOptimizers, TrainInsteadOfTheConfigurations) {
   test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
     const Case sgd{.name = "", .optimizer = {}, .reference = torchs<torch::optim::SGD>(torch::optim::SGDOptions(0.05))};
     const Weights want = train_plainly(sgd, 2);
     nlohmann::json json = {
         {"train_micro_batch_size_per_gpu", 2}, {"gradient_clipping", 0.0}, {"zero_optimization", {{"stage", 3}}}};
-    const Weights got =
-        train_with_engine(make<Funnel>(), config::parse_ds_config(json, "the test", {.data_parallel_size = 2}),
-                          {.world = world, .optimizer = std::make_shared<OwnOptimizer>(), .param_group = {.lr = 0.05}});
-    expect_close(got, want, "own optimizer");
+    for (const std::shared_ptr<optim::Optimizer>& own : std::vector<std::shared_ptr<optim::Optimizer>>{
+             std::make_shared<OwnOptimizer>(), std::make_shared<OwnOfTheWholeModel>()}) {
+      const Weights got =
+          train_with_engine(make<Funnel>(), config::parse_ds_config(json, "the test", {.data_parallel_size = 2}),
+                            {.world = world, .optimizer = own, .param_group = {.lr = 0.05}});
+      expect_close(got, want, own->takes_whole_model() ? "of the whole model" : "unit by unit");
+    }
   });
+}
+
+TEST(OwnOptimizers, OfTheWholeModelAreRefusedWhatIsNotFp32AndInMemory) {
+  const test::TemporaryFolder folder;
+  const nlohmann::json on_disk = {
+      {"zero_optimization",
+       {{"stage", 2}, {"offload_optimizer", {{"device", "nvme"}, {"nvme_path", folder.path().string()}}}}}};
+  const nlohmann::json in_bf16 = {
+      {"zero_optimization", {{"stage", 2}}},
+      {"bf16", {{"enabled", true}, {"bf16_master_weights_and_grads", true}, {"bf16_optimizer_states", true}}}};
+  for (nlohmann::json json : {on_disk, in_bf16}) {
+    json["train_batch_size"] = 2;
+    const config::DsConfig config = config::parse_ds_config(json, "the test", {});
+    EXPECT_NO_THROW(initialize(std::make_shared<Funnel>(), config, {.optimizer = std::make_shared<OwnOptimizer>()}));
+    try {
+      initialize(std::make_shared<Funnel>(), config, {.optimizer = std::make_shared<OwnOfTheWholeModel>()});
+      ADD_FAILURE() << json;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    }
+  }
 }
 
 // In 16 bits: the same gradients on both sides (Slopes), so the compute weights are the reference's, rounded: within

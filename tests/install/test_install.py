@@ -36,6 +36,13 @@ def test_the_installed_program_runs(prefix):
     assert "train" in run(prefix / "bin" / "tessera", "--help")
 
 
+def test_the_plugins_for_mpi_are_installed_where_program_and_library_look_for_them(prefix):
+    built = sorted(path.name for path in (BUILD / "lib").glob("libtessera_mpi_*.so"))
+    assert sorted(path.name for path in (prefix / "lib").glob("libtessera_mpi_*.so")) == built
+    for looks in [prefix / "bin" / "tessera", prefix / "lib" / "libtessera.so"]:
+        assert "$ORIGIN/../lib" in run("readelf", "-d", looks)
+
+
 def test_an_outside_project_builds_against_the_installed_tree_and_trains(prefix, tmp_path):
     configure(prefix, tmp_path / "build")
     run("cmake", "--build", tmp_path / "build", "--target", "outside")

@@ -23,6 +23,8 @@ from deepspeed.utils import (lazy_init_hp_params_optimizer_state, safe_get_full_
                              safe_get_full_optimizer_state)
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
 
+from recorded_model import make_model, param_groups  # noqa: E402
+
 RANKS = 2
 RECORDED = Path(__file__).resolve().parent / "recorded"
 CASES = {  # what goes into the ds_config beside the batch
@@ -38,34 +40,10 @@ CASES = {  # what goes into the ds_config beside the batch
 }
 
 
-def make_model():
-    """Layers of odd sizes: `scale` is frozen, `last.weight` is `first.weight`, `seen` is a buffer."""
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = torch.nn.Linear(5, 7)
-            self.middle = torch.nn.Linear(7, 5, bias=False)
-            self.scale = torch.nn.Parameter(torch.randn(5), requires_grad=False)
-            self.last = torch.nn.Linear(5, 7)
-            self.last.weight = self.first.weight
-            self.norm = torch.nn.LayerNorm(7)
-            self.register_buffer("seen", torch.arange(3.0))
-
-        def forward(self, x):
-            return self.norm(self.last(self.middle(torch.tanh(self.first(x))) * self.scale))
-
-    return Model()
-
-
 def train(rank, name, config, folder):
     torch.manual_seed(7)
     model = make_model()
-    trainable = {key: value for key, value in model.named_parameters() if value.requires_grad}
-    groups = [{"params": [value for value in trainable.values() if value.dim() > 1], "weight_decay": 0.1},
-              {"params": [value for value in trainable.values() if value.dim() == 1], "weight_decay": 0.0}]
-    if name.startswith("zero0"):
-        groups = [{"params": list(trainable.values()), "weight_decay": 0.1}]
+    groups = param_groups(model, count=1 if name.startswith("zero0") else 2)
     steps = 5
     config = {"train_micro_batch_size_per_gpu": 4, "zero_allow_untested_optimizer": True, "gradient_clipping": 1.0, **config}
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(groups, lr=0.01), config=config)

@@ -78,6 +78,14 @@ def test_sums_each_outcome_over_both_suites(project):
     assert (code, lines[-1]) == (1, "4 passed, 5 failed, 3 skipped")
     assert any("tests passed" in line and "out of" in line for line in lines)  # ctest's own summary
     assert any(line.startswith("2 failed, 1 passed, 1 skipped") or "1 error" in line for line in lines)  # pytest's own
+    named = [line.split()[-1] for line in lines[lines.index("FAILED bad bad") :] if line.startswith("FAILED")]
+    assert named == ["bad", "not_built", "late", "test_bad", "test_error"]  # at the end, once more
+
+
+def test_ends_with_what_a_failed_test_printed(project):
+    printing = 'add_test(NAME talks COMMAND sh -c "echo because of this; exit 1")\n'
+    code, lines = run_tests(project, NO_CTEST + printing)
+    assert lines[-3:] == ["FAILED talks talks", "    because of this", "2 passed, 1 failed"]
 
 
 def test_no_python_test_is_no_failure(project):

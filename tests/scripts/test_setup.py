@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).resolve().parents[2]
-REAL_TOOLS = ("bash", "cat", "dirname", "env", "grep", "head", "mkdir", "rm", "sha256sum", "sort", "chmod")
+REAL_TOOLS = ("bash", "cat", "dirname", "env", "grep", "head", "mkdir", "rm", "sha256sum", "sort", "timeout", "chmod")
 
 
 class Machine:
@@ -28,8 +28,8 @@ class Machine:
         # Makes a .venv whose python writes down what pip was asked.
         self.stand_in("python3", f"""
 if [ "$1 $2" = "-m venv" ]; then
-  echo "venv" >>{self.log}; rm -rf .venv; mkdir -p .venv/bin
-  printf '#!/bin/bash\\n[ "$1" = -c ] || echo "python $*" >>{self.log}\\n' >.venv/bin/python; chmod +x .venv/bin/python
+  folder="${{@: -1}}"; echo "venv" >>{self.log}; rm -rf "$folder"; mkdir -p "$folder/bin"
+  printf '#!/bin/bash\\n[ "$1" = -c ] || echo "python $*" >>{self.log}\\n' >"$folder/bin/python"; chmod +x "$folder/bin/python"
 fi""")
 
     def stand_in(self, name: str, text: str) -> None:
@@ -100,6 +100,19 @@ def test_asks_apt_only_for_what_is_missing_and_updates_once(machine):
     assert calls[1].endswith("install -y --no-install-recommends libgloo-dev libgtest-dev")
 
 
+def test_peers_get_their_own_environment_and_what_deepspeed_is_built_with_first(machine):
+    machine.lacks("fio", "libgtest-dev")
+    machine.setup()
+    _, _, calls = machine.setup("--peers", TESSERA_TORCH_INDEX="file:///wheels")
+    assert calls[1].endswith("install -y --no-install-recommends fio")
+    assert calls[2] == "venv"
+    assert "--index-url file:///wheels torch==" in calls[3]
+    assert calls[4].endswith("-c scripts/requirements-peers.txt ninja numpy setuptools wheel")
+    assert calls[5].endswith("--no-build-isolation -r scripts/requirements-peers.txt")
+    machine.stand_in("dpkg-query", 'for name in "${@:3}"; do echo "installed $name"; done')
+    assert machine.setup("--peers") == (0, "", [])
+
+
 def test_pythons_headers_come_from_apt_only_where_they_are_missing(machine):
     machine.lacks("python3-dev")
     assert not [call for call in machine.setup()[2] if call.startswith("apt-get")]
@@ -133,4 +146,4 @@ def test_an_old_cmake_is_refused(machine):
 
 
 def test_an_unknown_option_is_refused(machine):
-    assert machine.setup("--tset")[:2] == (2, "usage: scripts/setup [--test]\n")
+    assert machine.setup("--tset")[:2] == (2, "usage: scripts/setup [--test] [--peers]\n")

@@ -47,9 +47,11 @@ int free_port() {
   int code = 0;
   try {
     const int local_rank = options.ranks_a_host == 0 ? rank : rank % options.ranks_a_host;
+    if (options.ranks_a_host > 0) setenv("TESSERA_HOST", std::to_string(rank / options.ranks_a_host).c_str(), 1);
     const comm::World world{
         .rank = rank, .local_rank = local_rank, .size = count, .master_addr = "127.0.0.1", .master_port = port};
-    auto communicator = comm::init_distributed(world, {.timeout = options.timeout});
+    if (options.before_joining) options.before_joining(rank);
+    auto communicator = comm::init_distributed(world, {.timeout = options.timeout, .backend = options.backend});
     body(communicator);
     communicator->barrier("end of the test");
   } catch (const std::exception& error) {

@@ -29,7 +29,9 @@ struct RankOutcome {
 struct SpawnOptions {
   std::chrono::milliseconds deadline{120'000};
   std::chrono::seconds timeout{60};
-  int ranks_a_host = 0;  // as the ranks see it; 0: one host
+  int ranks_a_host = 0;      // as the ranks see it (their local rank, TESSERA_HOST); 0: one host
+  std::string backend = {};  // InitOptions::backend
+  std::function<void(int rank)> before_joining = {};
 };
 
 // Every rank must succeed.

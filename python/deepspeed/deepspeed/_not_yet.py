@@ -84,7 +84,7 @@ MODULES = {
         engine engine_stage3 zenflow_stage_1_and_2 zenflow_utils
     """,
     "deepspeed.runtime.zero": """
-        contiguous_memory_allocator muon offload_states partitioned_param_coordinator partitioned_param_profiler utils
+        contiguous_memory_allocator muon partitioned_param_coordinator partitioned_param_profiler utils
     """,
     "deepspeed.utils": """
         debug mixed_precision_linkage pin_memory pin_memory_tracker static_cache types zero_to_torch

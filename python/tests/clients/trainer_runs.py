@@ -43,17 +43,20 @@ def forget():
     os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
 
 
+def engine_arguments(stage):
+    """Of TrainingArguments. stage None: without DeepSpeed."""
+    if stage is None:
+        return {"use_cpu": True, "ddp_backend": "gloo"}
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+    PartialState(backend="gloo")  # Accelerate picks no backend by itself where there is no accelerator
+    return {"deepspeed": ds_config(stage), "accelerator_config": {"use_configured_state": True}}
+
+
 def arguments(folder, stage):
-    """stage None: without DeepSpeed."""
-    engine = {"use_cpu": True, "ddp_backend": "gloo"}
-    if stage is not None:
-        os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
-        PartialState(backend="gloo")  # Accelerate picks no backend by itself where there is no accelerator
-        engine = {"deepspeed": ds_config(stage), "accelerator_config": {"use_configured_state": True}}
     return TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=STEPS,
         learning_rate=1e-3, logging_steps=1, save_steps=SAVED, eval_strategy="steps", eval_steps=SAVED, report_to=[],
-        disable_tqdm=True, seed=1, weight_decay=0.1, **engine)
+        disable_tqdm=True, seed=1, weight_decay=0.1, **engine_arguments(stage))
 
 
 def curve(trainer):

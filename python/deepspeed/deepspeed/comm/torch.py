@@ -1,5 +1,7 @@
 """The backend that carries every collective: torch.distributed."""
 
+import importlib
+
 import torch
 
 from deepspeed._not_yet import attribute_guard
@@ -9,7 +11,8 @@ __getattr__ = attribute_guard(__name__)
 
 
 class TorchBackend(Backend):
-    """Joins torch's default process group, or makes it: `backend` is gloo, nccl or another of torch's names."""
+    """Joins torch's default process group, or makes it: `backend` is shm (shared memory of one host),
+    tessera_mpi (MPI, under mpirun), gloo, nccl or another of torch's names."""
 
     def __init__(self, backend, timeout, init_method, rank=-1, world_size=-1, name="torch"):
         super().__init__(name)
@@ -20,6 +23,8 @@ class TorchBackend(Backend):
         self.world_rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
     def init_process_group(self, backend, timeout, init_method, rank, world_size):
+        if backend in ("shm", "tessera_mpi"):
+            importlib.import_module("tessera.world")  # registers them
         where = {} if init_method is None else {"init_method": init_method}
         torch.distributed.init_process_group(backend, timeout=timeout, rank=rank, world_size=world_size, **where)
 

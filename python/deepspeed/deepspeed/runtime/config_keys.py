@@ -6,10 +6,11 @@ from enum import Enum
 import torch
 
 from deepspeed.runtime import constants as key
+from tessera import _core
 
 
-class DeepSpeedConfigError(Exception):
-    """A key that cannot be used, or a value that it cannot have."""
+class DeepSpeedConfigError(_core.ConfigError):
+    """A key that cannot be used, or a value that it cannot have. Its .what, .where and .fix: where Tessera found it."""
 
 
 class DtypeEnum(Enum):

@@ -13,6 +13,7 @@ import tessera
 from deepspeed import comm as dist
 from deepspeed.runtime.dataloader import DeepSpeedDataLoader
 from deepspeed.runtime.optimizer_classes import class_for
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
 from deepspeed.utils import groups, log_dist
 from deepspeed.utils.timer import ThroughputTimer
 from tessera.optimizers import NativeOptimizer
@@ -58,6 +59,9 @@ class DeepSpeedEngine(tessera.Engine):
         if boundary and every and self.optimizer is not None and self.global_steps % every == 0:
             log_dist(f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}, mom={self.get_mom()}",
                      ranks=[0])
+
+    def _backward_epilogue(self):
+        """Nothing. Before 0.18.3 programs called it for every engine after the backward of a loss they share."""
 
     # ---- where it runs
 
@@ -253,6 +257,29 @@ class DeepSpeedEngine(tessera.Engine):
     def empty_partition_cache(self):
         """Nothing: stage 3 lets go of what it keeps whole by itself."""
 
+    def offload_states(self, include=None, device=OffloadDeviceEnum.cpu, pin_memory=True, non_blocking=False):
+        """Frees the device for something else. Nothing to move for CPU ranks, whose memory is the host's."""
+        if self.optimizer is None:
+            raise AssertionError("offload_states() moves training state, and this engine has no optimizer")
+        if device == OffloadDeviceEnum.nvme:
+            raise ValueError("offload_states() moves to the host's memory: device='cpu'")
+        for state in include or ():
+            OffloadStateTypeEnum(state)  # a ValueError names what there is no such state of
+
+    def reload_states(self, non_blocking=False):
+        """Undoes offload_states()."""
+
+    def save_16bit_model(self, save_dir, save_filename="pytorch_model.bin", exclude_frozen_parameters=False):
+        """The module's state dict in the dtype of training, for from_pretrained and torch.load. Collective. False, and
+        nothing is written, at stage 3 without stage3_gather_16bit_weights_on_model_save."""
+        if self.stage == 3 and not self.zero_gather_16bit_weights_on_model_save():
+            log_dist("save_16bit_model wrote nothing: at stage 3 that needs 'stage3_gather_16bit_weights_on_model_save': true",
+                     ranks=[0])
+            return False
+        self.save_weights(os.path.join(save_dir, save_filename), exclude_frozen_parameters)
+        return True
+
+    save_fp16_model = save_16bit_model
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters=False):
         state = self.consolidated_state_dict(exclude_frozen_parameters)

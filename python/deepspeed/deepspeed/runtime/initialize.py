@@ -4,7 +4,9 @@ from typing import Callable, Iterable, Optional, Union
 
 import tessera
 from deepspeed import comm as dist
+from deepspeed.runtime.config_keys import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
+from tessera import _core
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -21,7 +23,12 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
     if model is None:
         raise AssertionError("deepspeed.initialize requires a model")
     dist.init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
-    return tessera.initialize(
-        args=args, model=model, optimizer=optimizer, model_parameters=model_parameters, training_data=training_data,
-        lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, config_params=config_params,
-        engine_class=DeepSpeedEngine)
+    try:
+        return tessera.initialize(
+            args=args, model=model, optimizer=optimizer, model_parameters=model_parameters, training_data=training_data,
+            lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, config_params=config_params,
+            engine_class=DeepSpeedEngine)
+    except _core.ConfigError as error:
+        named = DeepSpeedConfigError(*error.args)
+        vars(named).update(vars(error))
+        raise named from error

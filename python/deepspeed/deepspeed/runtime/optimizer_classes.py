@@ -2,15 +2,16 @@
 
 import torch
 
+from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
 from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
 from tessera.zero_optimizer import ZeroOptimizer
 
 
-class DeepSpeedZeroOptimizer(ZeroOptimizer):
+class DeepSpeedZeroOptimizer(ZeroOptimizer, ZeROOptimizer):
     """Stages 1 and 2."""
 
 
-class DeepSpeedZeroOptimizer_Stage3(ZeroOptimizer):
+class DeepSpeedZeroOptimizer_Stage3(ZeroOptimizer, ZeROOptimizer):
     """Stage 3."""
 
     def __init__(self, engine, optimizer):
@@ -18,15 +19,15 @@ class DeepSpeedZeroOptimizer_Stage3(ZeroOptimizer):
         self.parameter_offload = DeepSpeedZeRoOffload(engine)
 
 
-class FP16_Optimizer(ZeroOptimizer):
+class FP16_Optimizer(ZeroOptimizer, DeepSpeedOptimizer):
     """Stage 0 in 16 bits, with one of Tessera's own optimizers."""
 
 
-class FP16_UnfusedOptimizer(ZeroOptimizer):
+class FP16_UnfusedOptimizer(ZeroOptimizer, DeepSpeedOptimizer):
     """Stage 0 in 16 bits, with another optimizer."""
 
 
-class BF16_Optimizer(ZeroOptimizer):
+class BF16_Optimizer(ZeroOptimizer, ZeROOptimizer):
     """Stage 1 in bf16 with gradients that add up in fp32."""
 
 

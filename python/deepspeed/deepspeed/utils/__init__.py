@@ -1,6 +1,7 @@
 """The logger, process groups, timers, and access to full tensors of partitioned parameters."""
 
 from deepspeed._lazy import lazy_attributes
+from deepspeed.utils.z3_leaf_module import z3_leaf_module  # noqa: F401  the function: once loaded, its module has the name
 
 _FRAGMENTS = """fragment_address get_full_hp_grad get_full_hp_param get_hp_fragment_mapping map_to_flat_opt_states
     safe_get_full_fp32_param safe_get_full_grad safe_get_full_optimizer_state safe_get_local_fp32_param
@@ -9,7 +10,7 @@ _FRAGMENTS = """fragment_address get_full_hp_grad get_full_hp_param get_hp_fragm
     safe_update_full_grad_vectorized set_full_hp_grad set_full_hp_param""".split()
 
 _LEAF_MODULES = """get_z3_leaf_modules set_z3_leaf_module set_z3_leaf_modules set_z3_leaf_modules_by_name
-    set_z3_leaf_modules_by_suffix unset_z3_leaf_modules z3_leaf_module z3_leaf_parameter""".split()
+    set_z3_leaf_modules_by_suffix unset_z3_leaf_modules z3_leaf_parameter""".split()
 
 _GROUPS = """get_data_parallel_group get_data_parallel_rank get_data_parallel_world_size get_model_parallel_group
     get_model_parallel_rank get_model_parallel_world_size get_tensor_model_parallel_group

@@ -1,21 +1,22 @@
 """zero_optimization.leaf_module."""
 
-from typing import List
+from typing import Annotated, List
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel
+from tessera import leaf_modules
 
-DEFAULT_LEAF_MODULE_CLASSES = [
-    "transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock",
-    "transformers.models.qwen2_moe.modeling_qwen2_moe.Qwen2MoeSparseMoeBlock",
-    "transformers.models.qwen3_moe.modeling_qwen3_moe.Qwen3MoeSparseMoeBlock",
-]
+DEFAULT_LEAF_MODULE_CLASSES = list(leaf_modules.DEFAULT_CLASSES)
 DEFAULT_LEAF_MODULE_NAMES = []
 DEFAULT_LEAF_MODULE_NAME_SUFFIXES = []
 
 
+# A single name may stand without a list around it.
+Names = Annotated[List[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
 class DeepSpeedZeroLeafModuleConfig(DeepSpeedConfigModel):
-    classes: List[str] = Field(default_factory=lambda: list(DEFAULT_LEAF_MODULE_CLASSES))
-    names: List[str] = Field(default_factory=lambda: list(DEFAULT_LEAF_MODULE_NAMES))
-    name_suffixes: List[str] = Field(default_factory=lambda: list(DEFAULT_LEAF_MODULE_NAME_SUFFIXES))
+    classes: Names = Field(default_factory=lambda: list(DEFAULT_LEAF_MODULE_CLASSES))
+    names: Names = Field(default_factory=lambda: list(DEFAULT_LEAF_MODULE_NAMES))
+    name_suffixes: Names = Field(default_factory=lambda: list(DEFAULT_LEAF_MODULE_NAME_SUFFIXES))

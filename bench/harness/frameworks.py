@@ -1,0 +1,90 @@
+"""A training step by torch alone, DDP, FSDP2, and by whichever package `deepspeed` this Python finds.
+
+A framework is a function of (options, model) that returns a step: a function of (ids, labels) that takes one and returns the loss
+and the seconds of the optimizer's part. In bf16 each computes in bf16 and updates fp32 weights.
+"""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def alone(options, model):
+    return _torch_step(model, options)
+
+
+def ddp(options, model):
+    dist.init_process_group("gloo")
+    return _torch_step(model, options, wrap=nn.parallel.DistributedDataParallel)
+
+
+def fsdp2(options, model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    dist.init_process_group("gloo")
+    settings = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),)), "reshard_after_forward": options["stage"] == 3}
+    if options["precision"] == "bf16":
+        settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    for block in model.blocks:
+        fully_shard(block, **settings)
+    fully_shard(model, **settings)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True, **options["optimizer"])
+    return lambda ids, labels: _plain_step(model, optimizer, ids, labels)
+
+
+def deepspeed(options, model):
+    import deepspeed
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=options["ds_config"])
+
+    def step(ids, labels):
+        loss = engine(ids, labels)
+        engine.backward(loss)
+        begin = time.perf_counter()
+        engine.step()
+        return loss, time.perf_counter() - begin
+    return step
+
+
+class MasterWeightsAdamW:
+    """AdamW on fp32 copies of 16-bit parameters."""
+
+    def __init__(self, parameters, settings):
+        self.pairs = [(parameter, nn.Parameter(parameter.detach().float())) for parameter in parameters]
+        self.optimizer = torch.optim.AdamW([master for _, master in self.pairs], fused=True, **settings)
+
+    @torch.no_grad()
+    def step(self):
+        for parameter, master in self.pairs:
+            master.grad = parameter.grad.float()
+            parameter.grad = None
+        self.optimizer.step()
+        for parameter, master in self.pairs:
+            parameter.copy_(master)
+            master.grad = None
+
+    def zero_grad(self):
+        """step() did it."""
+
+
+def _torch_step(model, options, wrap=lambda model: model):
+    if options["precision"] == "bf16":
+        optimizer = MasterWeightsAdamW(model.parameters(), options["optimizer"])  # copies them before they are rounded
+        model.bfloat16()
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True, **options["optimizer"])
+    wrapped = wrap(model)
+    return lambda ids, labels: _plain_step(wrapped, optimizer, ids, labels)
+
+
+def _plain_step(model, optimizer, ids, labels):
+    loss = model(ids, labels)
+    loss.backward()
+    begin = time.perf_counter()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss, time.perf_counter() - begin
+
+
+FRAMEWORKS = {"alone": alone, "ddp": ddp, "fsdp2": fsdp2, "tessera": deepspeed, "deepspeed": deepspeed}

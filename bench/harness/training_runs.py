@@ -1,0 +1,55 @@
+"""The ranks of one case of training_cases in training: their steps, and what they take of memory."""
+
+import contextlib
+import threading
+import time
+
+from harness.processes import Failure, Ranks
+
+START_SECONDS = 900  # DeepSpeed may compile its operators: minutes
+STEP_SECONDS = 180
+
+
+def start_ranks(case, setting):
+    return Ranks(case.name, case.command(setting), case.environment(), setting.ranks, joined=case.stage is not None)
+
+
+class Run:
+    """The ranks of one case in training."""
+
+    def __init__(self, ranks, setting, begin):
+        self.ranks = ranks
+        self.first_loss = self._values(ranks.answers("its first step", START_SECONDS))["loss"]
+        self.start_seconds = time.perf_counter() - begin
+        self._tokens = setting.micro_batch * setting.length * setting.ranks
+
+    @staticmethod
+    def _values(answers):
+        """The loss is rank 0's, the times are the slowest rank's."""
+        steps, updates, losses = zip(*(map(float, answer.split()) for answer in answers))
+        return {"step, s": max(steps), "update, s": max(updates), "loss": losses[0]}
+
+    def step(self):
+        values = self._values(self.ranks.ask(1, STEP_SECONDS))
+        self.last_loss = values.pop("loss")
+        return {**values, "tokens/s": self._tokens / values["step, s"]}
+
+    def memory(self):
+        """Of the largest rank, around and in one more step."""
+        values = {"memory, MB": self.ranks.memory_bytes() / 1e6}
+        seen, done = [], threading.Event()
+
+        def watch():
+            while not done.wait(0.005):
+                with contextlib.suppress(Failure):
+                    seen.append(self.ranks.memory_bytes() / 1e6)
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            self.ranks.ask(1, STEP_SECONDS)
+        finally:
+            done.set()
+            watcher.join()
+        values["peak, MB"] = max(seen, default=values["memory, MB"])
+        values["peak resident, MB"] = max(member.peak_resident_bytes() for member in self.ranks.members) / 1e6
+        return values

@@ -1,0 +1,197 @@
+#include "tessera/comm/message_exchange.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "tessera/comm/ordered_sum.h"
+
+namespace tessera::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// What a backend's exception says, for people: gloo's texts carry its build paths and advice of its own.
+std::string reason_of(const std::exception& error) {
+  const std::string text = error.what();
+  for (const char* const sign : {"closed by peer", "reset by peer", "Broken pipe"}) {
+    if (text.find(sign) != std::string::npos) return "its connection closed";
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+// gloo closes the connections of a wait that expired, so the peer of a late rank is told of a time-out too.
+bool speaks_of_time(const std::string& reason) { return reason.find("timeout") != std::string::npos; }
+
+// A send or a receive in flight; `work` keeps the tensor alive.
+struct Message {
+  c10::intrusive_ptr<c10d::Work> work;
+  int peer;
+};
+
+void wait_for(std::vector<Message>& messages, Exchange::TimePoint deadline) {
+  for (Message& message : messages) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+    try {
+      message.work->wait(std::max(milliseconds(1), left));
+    } catch (const std::exception& error) {
+      const std::string reason = reason_of(error);
+      throw PeerFailure(message.peer, steady_clock::now() >= deadline || speaks_of_time(reason), reason);
+    }
+  }
+}
+
+class MessageExchange final : public Exchange {
+ public:
+  explicit MessageExchange(c10::intrusive_ptr<c10d::Backend> backend)
+      : backend_(std::move(backend)), rank_(backend_->getRank()), size_(backend_->getSize()) {}
+
+  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& slice, uint64_t tag) override {
+    const int64_t numel = slice.numel();
+    const at::Tensor own = full.narrow(0, rank_ * numel, numel);
+    if (own.data_ptr() != slice.data_ptr()) own.copy_(slice);
+    auto pending = std::make_unique<Messages>();
+    each_peer([&](int to, int from) {
+      pending->messages.push_back(receive_message(full.narrow(0, from * numel, numel), from, tag));
+      pending->messages.push_back(send_message(slice, to, tag));
+    });
+    return pending;
+  }
+
+  PendingPtr reduce_scatter(const at::Tensor& slice, const at::Tensor& full, double scale, uint64_t tag,
+                            int64_t bucket_numel) override {
+    return std::make_unique<Reduction>(*this, slice, full, scale, tag, std::max<int64_t>(1, bucket_numel / size_));
+  }
+
+  PendingPtr all_to_all(const std::vector<at::Tensor>& incoming, const std::vector<at::Tensor>& outgoing,
+                        uint64_t tag) override {
+    auto pending = std::make_unique<Messages>();
+    each_peer([&](int to, int from) {
+      if (incoming[from].numel() > 0) pending->messages.push_back(receive_message(incoming[from], from, tag));
+      if (outgoing[to].numel() > 0) pending->messages.push_back(send_message(outgoing[to], to, tag));
+    });
+    return pending;
+  }
+
+  PendingPtr broadcast(const at::Tensor& buffer, int root, uint64_t tag) override {
+    if (rank_ != root) return receive(buffer, root, tag);
+    auto pending = std::make_unique<Messages>();
+    each_peer([&](int to, int) { pending->messages.push_back(send_message(buffer, to, tag)); });
+    return pending;
+  }
+
+  PendingPtr send(const at::Tensor& buffer, int to, uint64_t tag) override {
+    auto pending = std::make_unique<Messages>();
+    pending->messages.push_back(send_message(buffer, to, tag));
+    return pending;
+  }
+
+  PendingPtr receive(const at::Tensor& buffer, int from, uint64_t tag) override {
+    auto pending = std::make_unique<Messages>();
+    pending->messages.push_back(receive_message(buffer, from, tag));
+    return pending;
+  }
+
+ private:
+  struct Messages final : Pending {
+    void wait(TimePoint deadline) override { wait_for(messages, deadline); }
+    std::vector<Message> messages;
+  };
+
+  // Piece by piece: the parts that arrive for one are as large as the piece for each rank. The first is under way from
+  // the start.
+  class Reduction final : public Pending {
+   public:
+    Reduction(MessageExchange& exchange, at::Tensor slice, at::Tensor full, double scale, uint64_t tag,
+              int64_t piece_numel)
+        : exchange_(exchange),
+          slice_(std::move(slice)),
+          full_(std::move(full)),
+          scale_(scale),
+          tag_(tag),
+          piece_numel_(std::min(piece_numel, slice_.numel())) {
+      start_piece();
+    }
+
+    void wait(TimePoint deadline) override {
+      while (true) {
+        wait_for(messages_, deadline);
+        ordered_sum(parts_, scale_, piece_);
+        offset_ += piece_numel_;
+        if (offset_ >= slice_.numel()) return;
+        start_piece();
+      }
+    }
+
+   private:
+    void start_piece() {
+      const int64_t numel = std::min(piece_numel_, slice_.numel() - offset_);
+      piece_ = slice_.narrow(0, offset_, numel);
+      const auto part = [&](int rank) { return full_.narrow(0, rank * slice_.numel() + offset_, numel); };
+      parts_.assign(exchange_.size_, at::Tensor());
+      messages_.clear();
+      parts_[exchange_.rank_] = part(exchange_.rank_);
+      exchange_.each_peer([&](int to, int from) {
+        parts_[from] = at::empty_like(piece_);
+        messages_.push_back(exchange_.receive_message(parts_[from], from, tag_));
+        messages_.push_back(exchange_.send_message(part(to), to, tag_));
+      });
+    }
+
+    MessageExchange& exchange_;
+    at::Tensor slice_;
+    at::Tensor full_;
+    double scale_;
+    uint64_t tag_;
+    int64_t piece_numel_;
+    int64_t offset_ = 0;
+    at::Tensor piece_;
+    std::vector<at::Tensor> parts_;
+    std::vector<Message> messages_;
+  };
+
+  // Each rank begins with another peer, so that they do not all send to the same one.
+  template <class Visit>
+  void each_peer(const Visit& visit) const {
+    for (int step = 1; step < size_; ++step) visit((rank_ + step) % size_, (rank_ - step + size_) % size_);
+  }
+
+  // A c10d tag has 31 bits.
+  static int short_tag(uint64_t tag) { return static_cast<int>((tag ^ (tag >> 31)) & 0x7fffffff); }
+
+  Message send_message(const at::Tensor& buffer, int to, uint64_t tag) {
+    bytes_sent_ += buffer.numel() * buffer.element_size();
+    std::vector<at::Tensor> tensors{buffer};
+    const std::lock_guard lock(starting_);
+    try {
+      return {backend_->send(tensors, to, short_tag(tag)), to};
+    } catch (const std::exception& error) {
+      throw PeerFailure(to, /*late=*/false, reason_of(error));
+    }
+  }
+
+  Message receive_message(const at::Tensor& buffer, int from, uint64_t tag) {
+    std::vector<at::Tensor> tensors{buffer};
+    const std::lock_guard lock(starting_);
+    try {
+      return {backend_->recv(tensors, from, short_tag(tag)), from};
+    } catch (const std::exception& error) {
+      throw PeerFailure(from, /*late=*/false, reason_of(error));
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  int rank_;
+  int size_;
+  std::mutex starting_;  // a c10d::Backend is called by one thread at a time
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_message_exchange(c10::intrusive_ptr<c10d::Backend> backend) {
+  return std::make_unique<MessageExchange>(std::move(backend));
+}
+
+}  // namespace tessera::comm

@@ -1,0 +1,194 @@
+#include "tessera/comm/mpi/library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "tessera/base/env.h"
+#include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/registry.h"
+
+namespace tessera::comm::mpi {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// A waiting rank looks as often as it can while an answer is likely to be on its way, and then leaves its core to
+// others.
+constexpr milliseconds kEager{20};
+constexpr microseconds kNap{100};
+
+// What a launcher leaves in the environment of the processes that it starts.
+struct Sign {
+  const char* variable;
+  const char* mpi;
+};
+constexpr Sign kSigns[] = {
+    {"OMPI_COMM_WORLD_SIZE", "openmpi"},
+    {"PMI_SIZE", "mpich"},     // also Slurm's --mpi=pmi2
+    {"PMIX_RANK", "openmpi"},  // Slurm's --mpi=pmix
+};
+
+// With the package that brings each one's headers.
+Registry<const char*> known_mpis() {
+  static constexpr Registry<const char*>::Entry kEntries[] = {
+      {"openmpi", "OpenMPI", "libopenmpi-dev"},
+      {"mpich", "MPICH and what shares its binary interface: Intel MPI, MVAPICH", "libmpich-dev"},
+  };
+  return {"MPI", kEntries};
+}
+
+const Plugin* load_plugin(const std::string& name) {
+  const std::string file = fmt::format("libtessera_mpi_{}.so", name);
+  const std::string fix = fmt::format(
+      "install {} and build Tessera again (TESSERA_WITH_MPI), or start the ranks with the mpirun of another MPI",
+      known_mpis().find(name, "TESSERA_MPI").make);
+  // By its name alone: the loader looks where this program's own libraries lie (cmake/TesseraMpi.cmake).
+  void* const object = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) {
+    throw Error(ErrorKind::kMachine, {fmt::format("there is no plugin for the MPI '{}': {}", name, dlerror()),
+                                      "the libraries of this installation", fix});
+  }
+  const auto get = reinterpret_cast<decltype(&tessera_mpi_plugin)>(dlsym(object, "tessera_mpi_plugin"));
+  if (get == nullptr || get()->version != kPluginVersion) {
+    throw Error(ErrorKind::kMachine, {"the plugin for MPI is of another build of Tessera", file, fix});
+  }
+  return get();
+}
+
+}  // namespace
+
+std::string name_of_launcher() {
+  if (const auto chosen = env_text("TESSERA_MPI")) return known_mpis().find(*chosen, "TESSERA_MPI").name;
+  for (const Sign& sign : kSigns) {
+    if (env_text(sign.variable)) return sign.mpi;
+  }
+  throw Error(ErrorKind::kUsage,
+              {"the backend mpi needs ranks that mpirun started, and nothing in the environment says that it did",
+               "TESSERA_BACKEND=mpi",
+               "mpirun -n <ranks> tessera train run.yaml (without --nproc); for another launcher of MPI jobs set "
+               "TESSERA_MPI to openmpi or mpich"});
+}
+
+Library& Library::of_this_process() {
+  static Library* const library = new Library(name_of_launcher());  // the end of the process still needs it
+  library->require_usable();
+  return *library;
+}
+
+Library::Library(const std::string& name) : name_(name), plugin_(load_plugin(name)), process_(getpid()) {
+  call("initialize", [&] { return plugin_->begin(&job_); });
+  if (job_.is_over) return;
+  if (!job_.serves_any_thread) {
+    throw Error(ErrorKind::kMachine, {"MPI serves only the thread that initialized it", name_,
+                                      "initialize it with MPI_THREAD_SERIALIZED or more, or leave that to Tessera"});
+  }
+  // Beside atexit this knows the exit code. What was registered earlier, so the libraries' own ends, comes later.
+  if (job_.is_initialized_here) on_exit(end_of_process, this);
+}
+
+void Library::require_usable() const {
+  const bool is_fork = process_ != getpid();
+  if (!is_fork && !job_.is_over) return;
+  throw Error(ErrorKind::kUsage, {is_fork ? "MPI belongs to the process that this one is a fork of"
+                                          : "MPI has been finalized in this process",
+                                  "the backend mpi", "use it before, in the process that mpirun started"});
+}
+
+template <class Call>
+void Library::call(const char* what, const Call& call_plugin) {
+  const std::lock_guard lock(mutex_);
+  require_usable();
+  const int code = call_plugin();
+  if (code == 0) return;
+  char text[512] = "";
+  plugin_->explain(code, text, sizeof(text));
+  throw Error(ErrorKind::kPeer, {fmt::format("MPI could not {}: {}", what, text), name_, "look at mpirun's output"});
+}
+
+Group Library::make_group(const std::vector<int>& ranks_of_job) {
+  Group group = 0;
+  call("make a communicator",
+       [&] { return plugin_->make_group(ranks_of_job.data(), static_cast<int>(ranks_of_job.size()), &group); });
+  return group;
+}
+
+void Library::free_group(Group group) {
+  call("free a communicator", [&] { return plugin_->free_group(group); });
+}
+
+bool Library::is_one_host(Group group) {
+  bool one_host = false;
+  call("find the ranks of this host", [&] { return plugin_->is_one_host(group, &one_host); });
+  return one_host;
+}
+
+Request Library::start_send(std::span<const std::byte> data, const Route& route) {
+  Request request = 0;
+  call("send", [&] {
+    return plugin_->start_send(data.data(), static_cast<int>(data.size()), route.peer, route.tag, route.group,
+                               &request);
+  });
+  return request;
+}
+
+Request Library::start_receive(std::span<std::byte> data, const Route& route) {
+  Request request = 0;
+  call("receive", [&] {
+    return plugin_->start_receive(data.data(), static_cast<int>(data.size()), route.peer, route.tag, route.group,
+                                  &request);
+  });
+  return request;
+}
+
+std::optional<int> Library::test(Request& request) {
+  bool done = false;
+  int bytes = 0;
+  call("end a message", [&] { return plugin_->test(&request, &done, &bytes); });
+  return done ? std::optional(bytes) : std::nullopt;
+}
+
+int Library::wait(Request& request, const Deadline& deadline) {
+  const auto begin = steady_clock::now();
+  while (true) {
+    if (const auto bytes = test(request)) return *bytes;
+    deadline.check();
+    if (steady_clock::now() - begin < kEager) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+}
+
+void Library::cancel(Request request) {
+  call("cancel", [&] { return plugin_->cancel(&request); });
+}
+
+void Library::end_of_process(int status, void* library) {
+  auto* const self = static_cast<Library*>(library);
+  if (status == 0 && self->process_ == getpid()) self->say_goodbye();
+}
+
+void Library::say_goodbye() {
+  try {
+    Request all_here = 0;
+    call("say goodbye", [&] { return plugin_->start_goodbye(&all_here); });
+    wait(all_here, Deadline(goodbye_, "the other ranks to end"));
+    call("end", [&] {
+      job_.is_over = true;  // for threads that still run
+      return plugin_->finalize();
+    });
+  } catch (const Error& error) {
+    log_warning("MPI is not finalized: {}", error.report().what);
+  }
+}
+
+}  // namespace tessera::comm::mpi

@@ -1,0 +1,176 @@
+#include "tessera/comm/shm/peer_links.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <random>
+
+#include "tessera/base/env.h"
+#include "tessera/base/error.h"
+#include "tessera/comm/shm/segment.h"
+
+namespace tessera::comm::shm {
+namespace {
+
+struct Address {
+  sockaddr_un socket{};
+  socklen_t length = 0;
+};
+
+// Abstract: the name begins with a zero byte.
+Address address_of(const std::string& name) {
+  Address address;
+  address.socket.sun_family = AF_UNIX;
+  TESSERA_INVARIANT(name.size() + 1 < sizeof(address.socket.sun_path));
+  std::memcpy(address.socket.sun_path + 1, name.data(), name.size());
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+UniqueFd stream_socket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket.open()) refuse("a Unix socket");
+  return socket;
+}
+
+std::optional<ucred> process_behind(const UniqueFd& socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return std::nullopt;
+  return peer;
+}
+
+UniqueFd open_process(const std::optional<ucred>& process) {
+  if (!process || process->pid <= 0) return UniqueFd();
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, process->pid, 0)));
+}
+
+// Who sends it, with room for a descriptor beside.
+struct FileMessage {
+  explicit FileMessage(int32_t& rank) : text{&rank, sizeof(rank)} {
+    header.msg_iov = &text;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  FileMessage(const FileMessage&) = delete;
+
+  iovec text;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+};
+
+void send_file(const UniqueFd& socket, int32_t rank, int file) {
+  FileMessage message(rank);
+  cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &file, sizeof(file));
+  if (sendmsg(socket.get(), &message.header, MSG_NOSIGNAL) != sizeof(rank)) refuse("handing over a file descriptor");
+}
+
+// Nothing where the connection ended before the message came.
+UniqueFd receive_file(const UniqueFd& socket, int32_t& rank) {
+  FileMessage message(rank);
+  if (recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC) != sizeof(rank)) return UniqueFd();
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return UniqueFd();
+  int file = -1;
+  std::memcpy(&file, CMSG_DATA(header), sizeof(file));
+  return UniqueFd(file);
+}
+
+void wait_readable(const UniqueFd& socket, const Deadline& deadline) {
+  while (true) {
+    pollfd waited{.fd = socket.get(), .events = POLLIN, .revents = 0};
+    const int ready = poll(&waited, 1, static_cast<int>(std::min<int64_t>(deadline.left().count() + 1, 1000)));
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) refuse("waiting for a connection");
+    deadline.check();
+  }
+}
+
+std::string random_name(int rank) {
+  std::random_device random;
+  return fmt::format("tessera-{:08x}{:08x}-{}", random(), random(), rank);
+}
+
+}  // namespace
+
+PeerLinks::PeerLinks(int rank) : rank_(rank), name_(random_name(rank)), listener_(stream_socket()) {
+  const Address address = address_of(name_);
+  if (bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.length) != 0 ||
+      listen(listener_.get(), SOMAXCONN) != 0) {
+    refuse("listening on a Unix socket");
+  }
+}
+
+// Nobody has to accept for this to succeed: the connection and the message wait in the listener's queue.
+void PeerLinks::connect_to(int peer, const std::string& name, int file) {
+  Link& link = links_[static_cast<size_t>(peer)];
+  link.socket = stream_socket();
+  const Address address = address_of(name);
+  if (connect(link.socket.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.length) != 0) {
+    refuse(fmt::format("connecting to rank {}", peer));
+  }
+  link.process = open_process(process_behind(link.socket));
+  send_file(link.socket, rank_, file);
+}
+
+std::vector<UniqueFd> PeerLinks::exchange_files(const std::vector<std::string>& names, int file,
+                                                const Deadline& deadline) {
+  const int size = static_cast<int>(names.size());
+  links_.resize(names.size());
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank_) connect_to(peer, names[static_cast<size_t>(peer)], file);
+  }
+  std::vector<UniqueFd> files(names.size());
+  for (int missing = size - 1; missing > 0;) {
+    wait_readable(listener_, deadline);
+    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.open()) continue;
+    const auto sender = process_behind(socket);
+    if (!sender || sender->uid != geteuid()) continue;
+    wait_readable(socket, deadline);
+    int32_t peer = -1;
+    UniqueFd received = receive_file(socket, peer);
+    if (!received.open() || peer < 0 || peer >= size || files[static_cast<size_t>(peer)].open()) continue;
+    files[static_cast<size_t>(peer)] = std::move(received);
+    links_[static_cast<size_t>(peer)].accepted = std::move(socket);
+    --missing;
+  }
+  listener_.reset();
+  return files;
+}
+
+bool PeerLinks::is_gone(int rank) {
+  constexpr std::chrono::seconds kPatience{2};
+  Link& link = links_[static_cast<size_t>(rank)];
+  std::array<pollfd, 2> watched{pollfd{.fd = link.socket.get(), .events = POLLIN | POLLRDHUP, .revents = 0},
+                                pollfd{.fd = link.process.get(), .events = POLLIN, .revents = 0}};  // -1: ignored
+  if (poll(watched.data(), watched.size(), /*timeout=*/0) <= 0) return false;
+  if (watched[1].revents != 0 || !link.process.open()) return true;
+  if (!link.closed) link.closed = std::chrono::steady_clock::now();
+  return std::chrono::steady_clock::now() - *link.closed > kPatience;
+}
+
+std::string host_identity() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::error_code ignored;
+  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", ignored);
+  return fmt::format("{} {} user {} {}", boot, network.string(), geteuid(), env_text("TESSERA_HOST").value_or(""));
+}
+
+}  // namespace tessera::comm::shm

@@ -1,0 +1,33 @@
+// What the ranks of a run did when, as a file in Chrome's trace format: open it in chrome://tracing or ui.perfetto.dev.
+//
+//   tessera::start_tracing();                            // base/trace.h
+//   … train …
+//   tessera::write_timeline(*world, "timeline.json");
+//
+// A process a rank, and in it a thread for each lane; where events of a lane overlap without one lying in the other, as
+// two collectives in flight may, the lane has several. Times count from the first event of any rank; between hosts they
+// are as far apart as the hosts' clocks.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/trace.h"
+#include "tessera/comm/communicator.h"
+
+namespace tessera {
+
+// ErrorKind::kUsage where no file can be written there, to be told before the run and not after it.
+void check_timeline_path(const std::filesystem::path& path);
+
+// Ends the tracing. Collective: rank 0 writes what every rank has recorded. ErrorKind::kMachine where that fails.
+void write_timeline(comm::Communicator& world, const std::filesystem::path& path);
+
+namespace engine {
+
+// The elements of "traceEvents" of one rank, times in microseconds since `zero`.
+nlohmann::json timeline_events(const std::vector<TraceEvent>& events, int rank,
+                               std::chrono::steady_clock::time_point zero);
+
+}  // namespace engine
+}  // namespace tessera

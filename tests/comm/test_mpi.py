@@ -1,0 +1,134 @@
+"""Ranks that mpirun starts, of each MPI that is installed: collectives, failures, and a training run with gloo's bits."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import pytest
+from tessera_runs import TESSERA, environment, losses_and_norms, train, write_run_file
+
+BUILD = TESSERA.parent
+TOOL = BUILD / "tests" / "mpi_ranks_tool"
+# How each mpirun starts ranks that share the cores that are there.
+MPIS = {"openmpi": ["--oversubscribe", "--bind-to", "none"], "mpich": []}
+
+
+@pytest.fixture(params=MPIS)
+def mpi(request):
+    name = request.param
+    if not (BUILD / "lib" / f"libtessera_mpi_{name}.so").exists():
+        pytest.skip(f"the plugin for {name} is not built: its headers were not found")
+    if shutil.which(f"mpirun.{name}") is None:
+        pytest.skip(f"there is no mpirun.{name}")
+    return name
+
+
+def mpirun(mpi, count, *command, options=(), timeout=120, **variables):
+    """(exit code, all output) of a job; one that does not end in time is killed, and the test fails."""
+    as_root = ["--allow-run-as-root"] if mpi == "openmpi" and os.geteuid() == 0 else []
+    launcher = [f"mpirun.{mpi}", *MPIS[mpi], *as_root, *options, "-n", str(count)]
+    env = environment(OMP_NUM_THREADS=1, TESSERA_BACKEND="mpi", **variables)
+    job = subprocess.Popen([*launcher, *map(str, command)], env=env, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        said, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        said, _ = job.communicate(timeout=30)
+        raise AssertionError(f"not finished within {timeout} s:\n{said}") from None
+    return job.returncode, said
+
+
+def checks(mpi, count, *names, **how):
+    code, said = mpirun(mpi, count, TOOL, *names, **how)
+    assert code == 0, said
+    return said
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_collectives_agree_with_their_formulas(mpi, count):
+    checks(mpi, count, "collectives_agree_with_their_formulas", "texts_come_in_rank_order")
+
+
+def test_an_all_gather_works_in_place_and_channels_may_interleave(mpi):
+    checks(mpi, 2, "all_gather_works_in_place", "channels_may_interleave_differently")
+
+
+def test_messages_between_two_ranks_come_in_order(mpi):
+    checks(mpi, 3, "messages_between_two_ranks_come_in_order")
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_large_collectives_may_be_waited_for_in_any_order(mpi, count):
+    checks(mpi, count, "large_collectives_may_be_waited_for_in_any_order")
+
+
+def test_a_message_may_have_more_bytes_than_an_int_counts(mpi):
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 6 * 2**30:
+        pytest.skip("it takes 6 GiB of free memory")
+    checks(mpi, 2, "a_message_may_have_more_bytes_than_an_int_counts")
+
+
+def test_what_nobody_waits_for_keeps_nobody(mpi):
+    checks(mpi, 2, "what_nobody_waits_for_is_left_alone")
+
+
+def test_a_fork_leaves_mpi_to_its_parent(mpi):
+    checks(mpi, 2, "a_fork_leaves_mpi_to_its_parent")
+
+
+def test_ranks_that_diverge_are_told_who_waits_for_what(mpi):
+    code, said = mpirun(mpi, 2, TOOL, "ranks_diverge", TESSERA_TIMEOUT=3)
+    assert code != 0
+    assert "did not join the gather of 'layers." in said and "waits in the gather of 'layers." in said, said
+
+
+def test_a_rank_that_comes_late_is_named(mpi):
+    code, said = mpirun(mpi, 2, TOOL, "rank_1_comes_late", TESSERA_TIMEOUT=3)
+    assert code != 0
+    assert "rank 1 did not join the gather of 'in place' within 3.00 s" in said, said
+
+
+@pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)  # MPICH's mpirun kills the others in any case
+def test_where_mpirun_lets_the_others_live_they_name_the_dead_one_within_the_time_out(mpi):
+    _, said = mpirun(mpi, 3, TOOL, "rank_1_dies", options=["--enable-recovery"], timeout=60, TESSERA_TIMEOUT=3)
+    assert len(re.findall(r"rank 1 did not join the gather of 'layers.0' within 3.00 s", said)) == 2, said
+    assert "rank 1 waits in no collective" in said, said  # by the first to notice; rank 0 takes the store along
+
+
+@pytest.mark.parametrize("how", ["rank_1_dies", "rank_1_ends_badly"])
+def test_a_rank_that_ends_takes_the_job_along_at_once(mpi, how):
+    code, said = mpirun(mpi, 3, TOOL, how, timeout=60)  # TESSERA_TIMEOUT would be ten minutes
+    assert code != 0, said
+
+
+def test_ranks_that_mpirun_did_not_start_are_refused():
+    env = environment(TESSERA_BACKEND="mpi", RANK=0, WORLD_SIZE=2, TESSERA_TIMEOUT=5)
+    done = subprocess.run([TOOL, "all_gather_works_in_place"], env=env, text=True, capture_output=True, timeout=60)
+    assert done.returncode == 2
+    assert "the backend mpi needs ranks that mpirun started" in done.stderr and "fix:" in done.stderr
+
+
+def test_ranks_of_another_mpi_than_mpirun_s_are_refused(mpi):
+    """Each of them is a job of its own."""
+    code, said = mpirun(mpi, 2, TOOL, "all_gather_works_in_place", timeout=60, TESSERA_TIMEOUT=5,
+                        TESSERA_MPI={"openmpi": "mpich", "mpich": "openmpi"}[mpi])
+    assert code != 0 and ("of 2 by the environment" in said or "there is no plugin for the MPI" in said), said
+
+
+def test_a_plugin_that_cannot_be_loaded_is_named(mpi, tmp_path):
+    (tmp_path / f"libtessera_mpi_{mpi}.so").write_text("nothing")
+    code, said = mpirun(mpi, 2, TOOL, "all_gather_works_in_place", timeout=60, LD_LIBRARY_PATH=tmp_path)
+    assert code == 2 and f"there is no plugin for the MPI '{mpi}'" in said and "fix:" in said, said
+
+
+def test_training_over_mpi_has_the_bits_of_gloo(mpi, tiny_run, tmp_path):
+    """Without MASTER_ADDR: rank 0 tells the others through MPI where it is."""
+    tiny_run["deepspeed"]["zero_optimization"] = {"stage": 3}
+    run_file = write_run_file(tmp_path, tiny_run)
+    train(run_file, 2, {"output": tmp_path / "gloo"}, env={"TESSERA_BACKEND": "gloo", "OMP_NUM_THREADS": 1})
+    code, said = mpirun(mpi, 2, TESSERA, "train", run_file, "--set", f"output={tmp_path / 'mpi'}")
+    assert code == 0, said
+    assert losses_and_norms(tmp_path / "mpi") == losses_and_norms(tmp_path / "gloo")

@@ -1,0 +1,106 @@
+"""`tessera train` on two hosts, which network namespaces stand for: each has an interface of its own, and no rank can reach the
+other host's shared memory. Needs root, and a kernel with network namespaces."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+
+import pytest
+from tessera_runs import TESSERA, environment, finish, largest_difference, metrics, write_run_file
+
+RANKS, RANKS_A_HOST = 4, 2
+ADDRESSES = ["10.213.7.1", "10.213.7.2"]
+INTERFACE = "tessera0"
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+
+
+class Hosts:
+    def __init__(self):
+        self.names = [f"tessera-{os.getpid()}-{host}" for host in "ab"]
+
+    def make(self, stack):
+        for name in self.names:
+            ip("netns", "add", name)
+            stack.callback(ip, "netns", "delete", name)
+        ip("link", "add", INTERFACE, "netns", self.names[0], "type", "veth", "peer", "name", INTERFACE, "netns", self.names[1])
+        for name, address in zip(self.names, ADDRESSES):
+            ip("-n", name, "address", "add", f"{address}/24", "dev", INTERFACE)
+            ip("-n", name, "link", "set", INTERFACE, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+
+    def sent_bytes(self, host):
+        counter = f"/sys/class/net/{INTERFACE}/statistics/tx_bytes"
+        return int(subprocess.run(["ip", "netns", "exec", self.names[host], "cat", counter], check=True, capture_output=True,
+                                  timeout=20).stdout)
+
+    def start(self, run_file, **extra):
+        """A process a rank."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        ranks = []
+        for rank in range(RANKS):
+            env = environment(RANK=rank, LOCAL_RANK=rank % RANKS_A_HOST, WORLD_SIZE=RANKS, LOCAL_WORLD_SIZE=RANKS_A_HOST,
+                              MASTER_ADDR=ADDRESSES[0], MASTER_PORT=port, GLOO_SOCKET_IFNAME=INTERFACE, OMP_NUM_THREADS=1, **extra)
+            command = ["ip", "netns", "exec", self.names[rank // RANKS_A_HOST], str(TESSERA), "train", str(run_file)]
+            ranks.append(subprocess.Popen(command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, start_new_session=True))
+        return ranks
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("needs root and iproute2")
+    with ExitStack() as stack:
+        made = Hosts()
+        try:
+            made.make(stack)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"this system gives no network namespaces: {error.stderr.strip()}")
+        yield made
+
+
+def run_file_for(folder, run, stage, max_steps):
+    return write_run_file(folder, {**run, "output": str(folder / "out"), "training": {"max_steps": max_steps, "seed": 42},
+                                   "deepspeed": {**run["deepspeed"], "zero_optimization": {"stage": stage}}})
+
+
+def train(hosts, folder, run, stage, **extra):
+    """Its metrics, and the bytes that host a sent to host b."""
+    run_file = run_file_for(folder, run, stage, max_steps=6)
+    before = hosts.sent_bytes(0)
+    for result in [finish(rank) for rank in hosts.start(run_file, **extra)]:
+        assert result.code == 0, result
+    return metrics(folder / "out"), hosts.sent_bytes(0) - before
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_two_levels_train_as_one_does_and_send_half_the_bytes(hosts, tiny_run, tmp_path, stage):
+    """With one level each of a host's two ranks sends to both ranks of the other, with two to one. The losses differ as sums in
+    another order do."""
+    flat, flat_bytes = train(hosts, tmp_path / "flat", tiny_run, stage, TESSERA_BACKEND="gloo")
+    levels, bytes_of_levels = train(hosts, tmp_path / "levels", tiny_run, stage)
+    assert len(levels) == 6 and largest_difference(levels, flat) < 1e-5
+    assert 0.4 * flat_bytes < bytes_of_levels < 0.6 * flat_bytes
+
+
+def test_the_death_of_a_rank_ends_the_run_on_both_hosts(hosts, tiny_run, tmp_path):
+    ranks = hosts.start(run_file_for(tmp_path, tiny_run, stage=3, max_steps=1_000_000))
+    deadline = time.monotonic() + 60
+    written = tmp_path / "out" / "metrics.jsonl"
+    while not (written.exists() and written.read_text().count("\n") >= 3) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(ranks[3].pid, signal.SIGKILL)
+    results = [finish(rank, timeout=60) for rank in ranks]
+    assert written.read_text().count("\n") >= 3, results[0]
+    for result in results[:3]:
+        assert result.code not in (0, None) and "went away" in result.err, result
+    assert "rank 3 went away" in results[2].err, results[2]

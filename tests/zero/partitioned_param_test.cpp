@@ -1,0 +1,130 @@
+#include "tessera/zero/partitioned_param.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/spawn_ranks.h"
+#include "tests/zero/three_params.h"
+
+namespace tessera::zero {
+namespace {
+
+using test::kPieces;
+using test::kShapes;
+using test::kThreeRanks;
+using test::numbers;
+
+// What rank 0 has; other ranks have something else.
+at::Tensor parameter_of(const at::Tensor& values, int rank) {
+  return (rank == 0 ? values.clone() : at::full_like(values, rank)).requires_grad_(true);
+}
+
+TEST(PartitionedParam, IsWhatRankZeroHadInTheDtypeAskedFor) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const at::Tensor values = at::arange(10, at::kFloat).view({2, 5}) + 1.0f / 1024;  // no bf16
+    const at::Tensor parameter = parameter_of(values, world->rank());
+    const PartitionedParam partitioned(parameter, at::kBFloat16, world);
+    EXPECT_EQ(partitioned.shape(), (std::vector<int64_t>{2, 5}));
+    EXPECT_EQ(parameter.numel(), 0);
+    EXPECT_EQ(parameter.scalar_type(), at::kBFloat16);
+    EXPECT_TRUE(parameter.requires_grad());
+    const std::vector<int64_t> sizes = {4, 4, 2};  // ceil(10 / 3) each, and what is left
+    EXPECT_EQ(partitioned.piece().numel(), sizes[static_cast<size_t>(world->rank())]);
+    EXPECT_TRUE(at::equal(partitioned.whole(), values.to(at::kBFloat16)));
+    EXPECT_EQ(parameter.numel(), 0);
+  });
+}
+
+TEST(PartitionedParam, MayHaveFewerElementsThanThereAreRanks) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const at::Tensor values = at::tensor({3.5f});
+    const at::Tensor parameter = parameter_of(values, world->rank());
+    PartitionedParam partitioned(parameter, at::kFloat, world);
+    EXPECT_EQ(partitioned.piece().numel(), world->rank() == 0 ? 1 : 0);
+    partitioned.gather(parameter);
+    EXPECT_TRUE(at::equal(parameter.detach(), values));
+    partitioned.scatter(parameter, std::nullopt);
+    EXPECT_EQ(parameter.numel(), 0);
+  });
+}
+
+TEST(PartitionedParam, IsWholeUntilTheLastScatter) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const at::Tensor values = at::arange(10, at::kFloat);
+    const at::Tensor parameter = parameter_of(values, world->rank());
+    PartitionedParam partitioned(parameter, at::kFloat, world);
+    partitioned.gather(parameter);
+    partitioned.gather(parameter);
+    partitioned.scatter(parameter, std::nullopt);
+    EXPECT_TRUE(at::equal(parameter.detach(), values));
+    partitioned.scatter(parameter, std::nullopt);
+    EXPECT_EQ(parameter.numel(), 0);
+  });
+}
+
+TEST(PartitionedParam, KeepsWhatTheNamedRankWroteAndNothingElse) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const at::Tensor values = at::arange(10, at::kFloat);
+    const at::Tensor parameter = parameter_of(values, world->rank());
+    PartitionedParam partitioned(parameter, at::kFloat, world);
+    const auto write = [&](std::optional<int> written_by) {
+      partitioned.gather(parameter);
+      parameter.detach().add_(100 * (world->rank() + 1));
+      partitioned.scatter(parameter, written_by);
+    };
+    write(std::nullopt);
+    EXPECT_TRUE(at::equal(partitioned.whole(), values));
+    write(1);
+    EXPECT_TRUE(at::equal(partitioned.whole(), values + 200));
+  });
+}
+
+TEST(PartitionedParam, TakesThePiecesThatAUnitHolds) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const test::ThreeParams model(policy_of_stage(3, dtype, kThreeRanks), {.states = 2}, world);
+      for (size_t param = 0; param < kShapes.size(); ++param) {
+        const PartitionedParam partitioned(*model.sharded->units()[0], param, world);
+        const Range piece = kPieces[param][static_cast<size_t>(world->rank())];
+        const at::Tensor values = numbers(param).to(dtype);
+        EXPECT_EQ(partitioned.shape(), kShapes[param]);
+        EXPECT_TRUE(at::equal(partitioned.piece(), values.view({-1}).narrow(0, piece.begin, piece.numel())));
+        EXPECT_TRUE(at::equal(partitioned.whole(), values));
+      }
+    }
+  });
+}
+
+TEST(PartitionedParam, OutlivesTheUnit) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    std::optional<PartitionedParam> partitioned;
+    {
+      const test::ThreeParams model(policy_of_stage(3, at::kFloat, kThreeRanks), {.states = 2}, world);
+      partitioned.emplace(*model.sharded->units()[0], 1, world);
+    }
+    EXPECT_TRUE(at::equal(partitioned->whole(), numbers(1)));
+  });
+}
+
+// Some of the model's parameters are there and some in pieces: see NamedParam::has_values.
+TEST(Units, TakeValuesOfRankZeroWhereThereAreAnyAndOthersFromFill) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const at::Tensor here = parameter_of(numbers(0), world->rank());
+    const at::Tensor placeholder = parameter_of(numbers(1), world->rank());
+    const PartitionedParam partitioned(placeholder, at::kFloat, world);
+    const std::vector<NamedParam> params = {{"here", here},
+                                            {.name = "in pieces", .tensor = placeholder, .shape = kShapes[1]}};
+    for (const int stage : {0, 3}) {
+      const Unit unit("u", params, {.states = 2}, policy_of_stage(stage, at::kFloat, kThreeRanks), *world,
+                      [&](const std::string& name, const at::Tensor& value) {
+                        EXPECT_EQ(name, "in pieces");
+                        value.copy_(partitioned.whole());
+                      });
+      EXPECT_TRUE(at::equal(here.detach(), numbers(0)));
+      EXPECT_TRUE(at::equal(placeholder.detach(), numbers(1)));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tessera::zero

@@ -1,0 +1,157 @@
+// What a step asks of every parameter's gradient, and optimizers that take the whole model at once.
+#include "tessera/zero/sharded_step.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/zero/param_access.h"
+#include "tests/support/spawn_ranks.h"
+#include "tests/zero/three_params.h"
+
+namespace tessera::zero {
+namespace {
+
+using test::kPieces;
+using test::kShapes;
+using test::kThreeRanks;
+using test::numbers;
+using test::ThreeParams;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr StateOfParam kWeight{.kind = StateOfParam::Kind::kWeight};
+
+// weight -= lr * gradient, of the whole model in one call; notes what it was given.
+class WholeModelDescent : public optim::Optimizer {
+ public:
+  std::vector<std::string> state_names() const override { return {}; }
+  bool takes_whole_model() const override { return true; }
+  void update(std::span<optim::ParamSlice> slices, const optim::UpdateInput& input) const override {
+    ++calls;
+    EXPECT_EQ(input.peers, nullptr);
+    names.clear();
+    for (const optim::WholeParam& param : input.params) names.push_back(param.name);
+    pieces.assign(input.params.size(), Range{});
+    steps.assign(input.params.size(), 0);
+    for (const optim::ParamSlice& slice : slices) {
+      EXPECT_EQ(slice.weight.scalar_type(), at::kFloat);
+      EXPECT_EQ(slice.grad.scalar_type(), at::kFloat);
+      EXPECT_TRUE(slice.state.empty());
+      slice.weight.sub_(slice.grad * (input.groups[slice.group].lr / input.grad_divisor));
+      const int64_t end = std::min(slice.first + slice.weight.numel(), input.params[slice.param].numel);
+      pieces[slice.param] = {slice.first, end};
+      steps[slice.param] = slice.step;
+    }
+  }
+
+  mutable int calls = 0;
+  mutable std::vector<std::string> names;  // of the params
+  mutable std::vector<Range> pieces;       // of each, what this rank updated
+  mutable std::vector<int64_t> steps;      // of each, 0 where it was left out
+};
+
+// The mean over the ranks of their gradients, of which each is a bf16 where the model is.
+at::Tensor mean_gradient(size_t param, at::ScalarType dtype) {
+  at::Tensor sum = at::zeros(kShapes[param]);
+  for (int rank = 0; rank < kThreeRanks; ++rank) {
+    sum += (numbers(param, 1).to(dtype) * (rank + 1.0)).to(at::kFloat);
+  }
+  return sum / kThreeRanks;
+}
+
+Policy policy_for(int stage, at::ScalarType dtype) {
+  Policy policy = policy_of_stage(stage, dtype, kThreeRanks);
+  policy.grad_dtype = policy.averaging.dtype = at::kFloat;
+  return policy;
+}
+
+// Plain gradient descent: a second step without a gradient of `c` leaves that parameter and its count as they are.
+TEST(AnOptimizerOfTheWholeModel, UpdatesEveryParameterInOneCall) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const std::vector<optim::ParamGroup> groups = {{.lr = 0.5}};
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        SCOPED_TRACE("stage " + std::to_string(stage));
+        ThreeParams model(policy_for(stage, dtype), {}, world);
+        const WholeModelDescent optimizer;
+        model.run_backward();
+        EXPECT_FALSE(sharded_step(*model.sharded, optimizer, groups, {.step = 1}).skipped);
+        EXPECT_EQ(optimizer.names, (std::vector<std::string>{"a", "b", "c"}));
+        for (size_t param = 0; param < kShapes.size(); ++param) {
+          const Range whole{0, numbers(param).numel()};
+          const Range own = stage == 0 ? whole : kPieces[param][static_cast<size_t>(world->rank())];
+          EXPECT_EQ(optimizer.pieces[param].numel(), own.numel());
+          EXPECT_TRUE(own.numel() == 0 || optimizer.pieces[param].begin == own.begin);
+          EXPECT_EQ(optimizer.steps[param], own.numel() > 0 ? 1 : 0);
+        }
+        model.run_backward(/*used=*/2);
+        sharded_step(*model.sharded, optimizer, groups, {.step = 2, .loss_scale = 4});
+        EXPECT_EQ(optimizer.calls, 2);
+        for (size_t param = 0; param < kShapes.size(); ++param) {
+          const double taken = param < 2 ? 0.5 + 0.5 / 4 : 0.5;
+          const at::Tensor want = numbers(param) - taken * mean_gradient(param, dtype);
+          const at::Tensor got = full_value(*model.sharded, {0, param}, kWeight);
+          // Numbers of up to 4 are taken from each other, in another order than here.
+          EXPECT_TRUE(at::allclose(got, want, /*rtol=*/0, /*atol=*/2e-6)) << got << "\ninstead of\n" << want;
+          EXPECT_TRUE(at::equal(model.whole(param), got.to(dtype))) << "the model does not see parameter " << param;
+          EXPECT_EQ(model.sharded->units()[0]->steps()[param], param < 2 ? 2 : 1);
+        }
+      }
+    }
+  });
+}
+
+std::string refusal_of(ThreeParams& model) {
+  const std::vector<optim::ParamGroup> groups = {{.lr = 0.5}};
+  try {
+    sharded_step(*model.sharded, WholeModelDescent(), groups, {.step = 1});
+  } catch (const UnusedParameters& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(AStepThatRefusesUnusedParameters, NamesThemOnEveryRankAndChangesNothing) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    for (const int stage : {1, 2}) {
+      Policy policy = policy_for(stage, at::kFloat);
+      policy.refuses_unused = true;
+      ThreeParams model(policy, {}, world);
+      model.run_backward(/*used=*/1);
+      EXPECT_THAT(refusal_of(model), AllOf(HasSubstr("'b', 'c'"), Not(HasSubstr("'a'")), Not(HasSubstr("ranks")),
+                                           HasSubstr("ignore_unused_parameters")));
+      for (size_t param = 0; param < kShapes.size(); ++param) {
+        EXPECT_TRUE(at::equal(full_value(*model.sharded, {0, param}, kWeight), numbers(param)));
+      }
+    }
+  });
+}
+
+TEST(AStepThatRefusesUnusedParameters, SaysOnHowManyRanksOneWasMissing) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    Policy policy = policy_for(2, at::kFloat);
+    policy.refuses_unused = true;
+    ThreeParams model(policy, {}, world);
+    model.run_backward(world->rank() == 1 ? 3 : 2);
+    EXPECT_THAT(refusal_of(model), HasSubstr("for 'c' (on 2 of 3 ranks),"));
+  });
+}
+
+// Over an accumulation each parameter needs a gradient once; a step that was taken begins anew.
+TEST(AStepThatRefusesUnusedParameters, CountsFromTheStepBefore) {
+  test::spawn_ranks(2, [](const auto& world) {
+    Policy policy = policy_of_stage(2, at::kFloat, world->size());
+    policy.refuses_unused = true;
+    ThreeParams model(policy, {}, world);
+    model.run_backward(/*used=*/1);
+    model.run_backward();
+    EXPECT_EQ(refusal_of(model), "");
+    model.run_backward(/*used=*/2);
+    EXPECT_THAT(refusal_of(model), HasSubstr("for 'c',"));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::zero
