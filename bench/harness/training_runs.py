@@ -35,7 +35,7 @@ class Run:
         return {**values, "tokens/s": self._tokens / values["step, s"]}
 
     def memory(self):
-        """Of the largest rank, around and in one more step."""
+        """Of a rank, around and in one more step."""
         values = {"memory, MB": self.ranks.memory_bytes() / 1e6}
         seen, done = [], threading.Event()
 

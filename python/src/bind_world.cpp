@@ -1,4 +1,4 @@
-// World: the ranks that train together, over the store of torch.distributed's group.
+// World: the ranks that train together, over the store of torch.distributed's group; what is of a whole process.
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -12,6 +12,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange_backend.h"
+#include "tessera/storage/cpu_allocator.h"
 
 namespace tessera::python {
 
@@ -56,6 +57,7 @@ void bind_world(py::module_& module) {
   };
   def_backend("make_shm_backend", "shm", comm::make_shm_exchange);
   def_backend("make_mpi_backend", "tessera_mpi", comm::make_mpi_exchange);
+  module.def("release_free_cpu_memory", &storage::release_free_cpu_memory, py::call_guard<py::gil_scoped_release>());
   module.def("set_log_rank", &set_log_rank, py::arg("rank"), py::arg("world_size"));
   module.def("log_info", [](const std::string& text) { write_info(text); });
   module.def("log_warning", [](const std::string& text) { write_warning(text); });

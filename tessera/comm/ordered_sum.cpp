@@ -1,44 +1,94 @@
 #include "tessera/comm/ordered_sum.h"
 
-#include <ATen/Dispatch.h>
-#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <array>
 
 #include "tessera/base/error.h"
+#include "tessera/kernels/every_cpu.h"
+#include "tessera/kernels/float_blocks.h"
 
 namespace tessera::comm {
 namespace {
 
-constexpr int64_t kBlock = 2048;   // elements summed at a time: the sums stay in the first-level cache
-constexpr int64_t kGrain = 32768;  // elements a thread takes at least
+using kernels::FloatBlocks;
 
-template <class In, class Out>
-void sum_range(const std::vector<const In*>& parts, at::opmath_type<In> scale, Out* out, int64_t begin, int64_t end) {
-  using Sum = at::opmath_type<In>;
-  std::array<Sum, kBlock> sum;
-  for (int64_t at = begin; at < end; at += kBlock) {
-    const int64_t count = std::min(kBlock, end - at);
-    for (int64_t i = 0; i < count; ++i) sum[i] = static_cast<Sum>(parts[0][at + i]);
-    for (size_t part = 1; part < parts.size(); ++part) {
-      const In* const from = parts[part] + at;
-      for (int64_t i = 0; i < count; ++i) sum[i] += static_cast<Sum>(from[i]);
+constexpr int64_t kBlock = 1024;        // elements summed at a time: the sums stay in the first-level cache
+constexpr int64_t kBlocksAThread = 32;  // at least
+constexpr size_t kStreamed =
+    1 << 20;  // bytes of a sum from which on it is stored past the caches: it would not stay there
+
+TESSERA_EVERY_CPU
+void add(const float* a, const float* b, float* sum, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) sum[i] = a[i] + b[i];
+}
+
+TESSERA_EVERY_CPU
+void scale_by(float scale, const float* values, float* scaled, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) scaled[i] = values[i] * scale;
+}
+
+// Blocks `begin` to `end`, on each thread.
+class SumOfFloats {
+ public:
+  SumOfFloats(const std::vector<at::Tensor>& parts, double scale, at::Tensor& out)
+      : parts_(parts.begin(), parts.end()),
+        scale_(static_cast<float>(scale)),
+        out_(out),
+        numel_(out.numel()),
+        streams_(out.nbytes() >= kStreamed) {}
+
+  void operator()(int64_t begin, int64_t end) const {
+    for (int64_t first = begin * kBlock; first < end * kBlock && first < numel_; first += kBlock) {
+      sum_block(first, std::min(kBlock, numel_ - first));
     }
-    for (int64_t i = 0; i < count; ++i) out[at + i] = static_cast<Out>(sum[i] * scale);
+    if (streams_) FloatBlocks::finish_streams();
   }
-}
 
-template <class In, class Out>
-void sum_parts(const std::vector<at::Tensor>& parts, double scale, at::Tensor& out) {
-  std::vector<const In*> from;
-  for (const at::Tensor& part : parts) from.push_back(part.const_data_ptr<In>());
-  auto* const to = out.mutable_data_ptr<Out>();
-  at::parallel_for(0, out.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    sum_range<In, Out>(from, static_cast<at::opmath_type<In>>(scale), to, begin, end);
-  });
-}
+ private:
+  void sum_block(int64_t first, int64_t count) const {
+    alignas(64) std::array<float, kBlock> sum_buffer, part_buffer;
+    const float* sum = parts_[0].widened(first, count, sum_buffer.data());
+    for (size_t part = 1; part < parts_.size(); ++part) {
+      add(sum, parts_[part].widened(first, count, part_buffer.data()), sum_buffer.data(), count);
+      sum = sum_buffer.data();
+    }
+    if (scale_ != 1 || parts_.size() == 1) {
+      scale_by(scale_, sum, sum_buffer.data(), count);
+      sum = sum_buffer.data();
+    }
+    streams_ ? out_.stream(first, count, sum) : out_.narrow(first, count, sum);
+  }
+
+  std::vector<FloatBlocks> parts_;
+  float scale_;
+  FloatBlocks out_;
+  int64_t numel_;
+  bool streams_;
+};
+
+class SumOfDoubles {
+ public:
+  SumOfDoubles(const std::vector<at::Tensor>& parts, double scale, at::Tensor& out)
+      : scale_(scale), out_(out.mutable_data_ptr<double>()), numel_(out.numel()) {
+    for (const at::Tensor& part : parts) parts_.push_back(part.const_data_ptr<double>());
+  }
+
+  void operator()(int64_t begin, int64_t end) const {
+    for (int64_t i = begin * kBlock; i < std::min(end * kBlock, numel_); ++i) {
+      double sum = parts_[0][i];
+      for (size_t part = 1; part < parts_.size(); ++part) sum += parts_[part][i];
+      out_[i] = sum * scale_;
+    }
+  }
+
+ private:
+  std::vector<const double*> parts_;
+  double scale_;
+  double* out_;
+  int64_t numel_;
+};
 
 }  // namespace
 
@@ -48,12 +98,10 @@ void ordered_sum(const std::vector<at::Tensor>& parts, double scale, at::Tensor&
   for (const at::Tensor& part : parts) {
     TESSERA_INVARIANT(part.is_contiguous() && part.numel() == out.numel() && part.scalar_type() == from);
   }
-  TESSERA_INVARIANT(from == to || from == at::kFloat || to == at::kFloat);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, from, "ordered_sum", [&] {
-    if (from == to) return sum_parts<scalar_t, scalar_t>(parts, scale, out);
-    if (to == at::kFloat) return sum_parts<scalar_t, float>(parts, scale, out);
-    AT_DISPATCH_REDUCED_FLOATING_TYPES(to, "ordered_sum", [&] { sum_parts<float, scalar_t>(parts, scale, out); });
-  });
+  TESSERA_INVARIANT((from == to && from == at::kDouble) || (FloatBlocks::holds(from) && FloatBlocks::holds(to)));
+  const int64_t blocks = (out.numel() + kBlock - 1) / kBlock;
+  if (from == at::kDouble) return at::parallel_for(0, blocks, kBlocksAThread, SumOfDoubles(parts, scale, out));
+  at::parallel_for(0, blocks, kBlocksAThread, SumOfFloats(parts, scale, out));
 }
 
 }  // namespace tessera::comm

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tessera/base/allocator.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
@@ -13,6 +12,7 @@
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/wiring.h"
 #include "tessera/optim/optimizers.h"
+#include "tessera/storage/cpu_allocator.h"
 #include "tessera/zero/memory_budget.h"
 #include "tessera/zero/rank_state.h"
 
@@ -60,6 +60,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
       config_(config),
       world_(options.world ? options.world : comm::init_distributed()),
       scaler_(config.loss_scaling) {
+  storage::use_reusing_cpu_allocator();
   config::require_supported(config_);
   const int64_t limit = config_.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
@@ -82,7 +83,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   if (config_.scheduler) first_schedule_step_ = config_.scheduler->params.value("last_batch_iteration", -1) + 1;
   apply_schedule();
   sharded_->set_unannounced_backward({.begins = [this] { begin_backward(); }, .ends = [this] { finish_backward(); }});
-  return_freed_memory();  // the parameters as they came
+  storage::release_free_cpu_memory();  // the parameters as they came
 }
 
 ModuleEngine::ModuleEngine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
@@ -211,6 +212,7 @@ void Engine::step() {
     scaler_.update(/*overflow=*/false);
   }
   apply_schedule();
+  storage::end_step_of_cpu_allocator();
   saver_->throw_failure();
 }
 

@@ -14,9 +14,6 @@ namespace {
 // threads.
 constexpr int64_t kProcessBytes = 157'000'000;
 
-// The allocator keeps smaller freed blocks for the next step and gives larger ones back at once (base/allocator.h).
-constexpr int64_t kLargestKept = 64 << 20;
-
 // Unit gradients that are on their way between ranks while another one fills (zero/gradient_reducer.cpp).
 constexpr int64_t kMaxInFlight = 2;
 
@@ -41,41 +38,27 @@ constexpr OptimizerTraits kOptimizers[] = {{"Adam", 2},
                                            {"OneBitLamb", 3, false, true},
                                            {"ZeroOneAdam", 4, false, true}};
 
-// One moment of a step, as the blocks that are alive in it: those that stay with the process once they are freed, and
-// those that go back to the system.
+// One moment of a step, as what is alive in it.
 class Moment {
  public:
-  explicit Moment(bool returns_large) : returns_large_(returns_large) {}
-
   void add(const std::string& what, int64_t block_bytes, int64_t count = 1) {
     if (block_bytes <= 0 || count <= 0) return;
-    std::vector<MemoryTerm>& terms = is_returned(block_bytes) ? returned_ : kept_;
-    const auto found = std::find_if(terms.begin(), terms.end(), [&](const MemoryTerm& t) { return t.what == what; });
-    MemoryTerm& term = found != terms.end() ? *found : terms.emplace_back(MemoryTerm{.what = what});
+    const auto found = std::find_if(terms_.begin(), terms_.end(), [&](const MemoryTerm& t) { return t.what == what; });
+    MemoryTerm& term = found != terms_.end() ? *found : terms_.emplace_back(MemoryTerm{.what = what});
     term.bytes += block_bytes * count;
   }
 
-  // Not written to yet: it takes room among the blocks that stay, but no memory of the system's.
-  void add_unwritten(const std::string& what, int64_t block_bytes) {
-    if (!is_returned(block_bytes)) add(what, block_bytes);
+  const std::vector<MemoryTerm>& terms() const { return terms_; }
+
+  int64_t bytes() const {
+    int64_t sum = 0;
+    for (const MemoryTerm& term : terms_) sum += term.bytes;
+    return sum;
   }
 
-  const std::vector<MemoryTerm>& kept() const { return kept_; }
-  const std::vector<MemoryTerm>& returned() const { return returned_; }
-
  private:
-  bool is_returned(int64_t block_bytes) const { return returns_large_ && block_bytes > kLargestKept; }
-
-  bool returns_large_;
-  std::vector<MemoryTerm> kept_;
-  std::vector<MemoryTerm> returned_;
+  std::vector<MemoryTerm> terms_;
 };
-
-int64_t sum_of(const std::vector<MemoryTerm>& terms) {
-  int64_t sum = 0;
-  for (const MemoryTerm& term : terms) sum += term.bytes;
-  return sum;
-}
 
 class StepModel {
  public:
@@ -183,7 +166,7 @@ class StepModel {
   }
 
   Moment head_backward() const {
-    Moment moment(setup_.on_cpu);  // an accelerator's allocator keeps all that is freed
+    Moment moment;
     add_waiting_activations(moment);
     if (model_.architecture) {
       const Architecture& net = *model_.architecture;
@@ -199,7 +182,7 @@ class StepModel {
   }
 
   Moment block_backward() const {
-    Moment moment(setup_.on_cpu);
+    Moment moment;
     add_waiting_activations(moment);
     if (model_.architecture) {
       const Architecture& net = *model_.architecture;
@@ -217,19 +200,19 @@ class StepModel {
 
   // The buffer of their unit's gradient waits for the matrix's, which comes last.
   Moment embeddings_backward() const {
-    Moment moment(setup_.on_cpu);
+    Moment moment;
     add_gathered(moment, embeddings());
     // Of the embeddings, of the head that shares them, and the sum of the two, for which autograd takes over one of
     // them unless that is a product's transposed view.
     const int64_t count = model_.head_shares_embeddings ? (is_narrow() ? 2 : 3) : 1;
     moment.add("gradients of matrices", embeddings().largest_tensor * compute_, count);
     add_reductions(moment, block(), in_flight_);
-    if (setup_.stage >= 2) moment.add_unwritten("gradients on their way", embeddings().numel * grad_);
+    if (setup_.stage >= 2) moment.add("gradients on their way", embeddings().numel * grad_);
     return moment;
   }
 
   Moment embeddings_reduction() const {
-    Moment moment(setup_.on_cpu);
+    Moment moment;
     add_gathered(moment, embeddings());
     moment.add("gradients of matrices", embeddings().largest_tensor * compute_, model_.head_shares_embeddings ? 2 : 1);
     add_reductions(moment, block(), in_flight_);
@@ -306,20 +289,12 @@ MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup) {
   MemoryNeed need;
   add_model_state(model, setup, need.terms);
 
-  // At the peak the process holds the blocks of some moment that go back once they are freed, and as many others as any
-  // moment has, because steps repeat.
+  // What the allocator keeps of freed blocks never raises the peak (storage/mapped_blocks.h).
   const std::vector<Moment> moments = StepModel(model, setup).moments();
-  const auto most = [&moments](const auto& terms_of) -> const std::vector<MemoryTerm>& {
-    const auto less = [&](const Moment& a, const Moment& b) { return sum_of(terms_of(a)) < sum_of(terms_of(b)); };
-    return terms_of(*std::max_element(moments.begin(), moments.end(), less));
-  };
-  const std::vector<MemoryTerm>& kept = most([](const Moment& moment) -> const auto& { return moment.kept(); });
-  const std::vector<MemoryTerm>& returned = most([](const Moment& moment) -> const auto& { return moment.returned(); });
-  for (const std::vector<MemoryTerm>* const terms : {&kept, &returned}) {
-    for (MemoryTerm term : *terms) {
-      term.certain = term.what == "gathered parameters";
-      need.terms.push_back(std::move(term));
-    }
+  const auto less = [](const Moment& a, const Moment& b) { return a.bytes() < b.bytes(); };
+  for (MemoryTerm term : std::max_element(moments.begin(), moments.end(), less)->terms()) {
+    term.certain = term.what == "gathered parameters";
+    need.terms.push_back(std::move(term));
   }
   need.terms.push_back({"the process itself", setup.on_cpu ? Place::kDevice : Place::kHost, kProcessBytes, false});
   return need;

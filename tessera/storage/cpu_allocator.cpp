@@ -2,22 +2,52 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
+#include "tessera/base/allocator.h"
+#include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/storage/mapped_blocks.h"
 
 namespace tessera::storage {
 namespace {
 
 constexpr size_t kAlignment = 64;
+constexpr size_t kSmallestMapped = 1 << 20;  // smaller ones malloc keeps by itself
 
-// Before the data lies the address of the block that malloc gave.
+// Never destroyed: tensors of static variables are freed after everything else.
+MappedBlocks& mapped_blocks() {
+  static auto* const blocks = new MappedBlocks;
+  return *blocks;
+}
+
+// Lies right before the data.
+struct Header {
+  void* block;
+  size_t mapped_bytes;  // 0: the block is malloc's
+};
+
 void release(void* data) {
-  if (data != nullptr) std::free(static_cast<void**>(data)[-1]);
+  if (data == nullptr) return;
+  c10::profiledCPUMemoryReporter().Delete(data);
+  const Header header = static_cast<Header*>(data)[-1];
+  if (header.mapped_bytes == 0) {
+    std::free(header.block);
+  } else {
+    mapped_blocks().give_back({header.block, header.mapped_bytes});
+  }
+}
+
+void* aligned_data(const Header& header) {
+  const auto after_header = reinterpret_cast<uintptr_t>(header.block) + sizeof(Header);
+  void* const data = reinterpret_cast<void*>((after_header + kAlignment - 1) / kAlignment * kAlignment);
+  static_cast<Header*>(data)[-1] = header;
+  return data;
 }
 
 class ReusingAllocator final : public c10::Allocator {
@@ -25,14 +55,22 @@ class ReusingAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Device cpu(c10::DeviceType::CPU);
     if (bytes == 0) return {nullptr, nullptr, &release, cpu};
-    void* const block = std::malloc(bytes + kAlignment + sizeof(void*));
-    if (block == nullptr) {
-      throw Error(ErrorKind::kMachine, {"there is no memory for " + format_bytes(bytes) + " more", "a tensor",
-                                        "tessera estimate says what the run needs, and what would fit"});
+    const size_t room = bytes + kAlignment + sizeof(Header);
+    Header header{};
+    if (bytes < kSmallestMapped) {
+      header.block = std::malloc(room);
+    } else {
+      const MappedBlock block = mapped_blocks().take(room);
+      header = {block.address, block.bytes};
     }
-    const auto after_address = reinterpret_cast<uintptr_t>(block) + sizeof(void*);
-    void* const data = reinterpret_cast<void*>((after_address + kAlignment - 1) / kAlignment * kAlignment);
-    static_cast<void**>(data)[-1] = block;
+    // Its last words are those by which Accelerate knows that a smaller batch may help.
+    if (header.block == nullptr) {
+      throw Error(ErrorKind::kMachine, {"there is no memory for " + format_bytes(bytes) + " more", "a tensor",
+                                        "tessera estimate says what the run needs, and what would fit "
+                                        "(DefaultCPUAllocator: can't allocate memory)"});
+    }
+    void* const data = aligned_data(header);
+    c10::profiledCPUMemoryReporter().New(data, bytes);
     return {data, data, &release, cpu};
   }
 
@@ -41,11 +79,26 @@ class ReusingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
+bool is_wanted() { return env_text("TESSERA_KEEP_MEMORY").value_or("1") != "0"; }
+
 }  // namespace
 
 void use_reusing_cpu_allocator() {
-  static ReusingAllocator allocator;
-  c10::SetCPUAllocator(&allocator, /*priority=*/1);
+  static const bool set = [] {
+    if (!is_wanted()) return false;
+    static ReusingAllocator allocator;
+    pthread_atfork([] { mapped_blocks().lock(); }, [] { mapped_blocks().unlock(); }, [] { mapped_blocks().unlock(); });
+    c10::SetCPUAllocator(&allocator, /*priority=*/1);
+    return true;
+  }();
+  (void)set;
+}
+
+void end_step_of_cpu_allocator() { mapped_blocks().end_step(); }
+
+void release_free_cpu_memory() {
+  mapped_blocks().release_idle();
+  return_freed_memory();
 }
 
 }  // namespace tessera::storage

@@ -1,15 +1,27 @@
-// LibTorch's CPU tensors on blocks of malloc instead of posix_memalign.
+// LibTorch's CPU tensors on blocks that the next step uses again.
 //
-// Before glibc 2.38 an aligned request cannot take a freed block of its own size: it looks for one larger by the
-// alignment. A training step asks for the same sizes again and again, so each temporary left a hole that only something
-// smaller could use: of a step's activations a quarter to two fifths more, measured in docs/memory.md. malloc reuses
-// them. Tensors stay aligned to 64 bytes, for 72 more each.
+// A training step asks for the same sizes as the one before. LibTorch's own allocator (posix_memalign) makes little of
+// it: what is large goes back to the system when it is freed, and at every step the same pages are found and cleared
+// anew, up to a third of a step's time; and before glibc 2.38 an aligned request cannot take a freed block of its own
+// size, so that small temporaries leave holes: of a step's activations a quarter to two fifths more, measured in
+// docs/memory.md.
+//
+// Here large tensors have mappings of their own that are kept (mapped_blocks.h), and small ones are malloc's, which
+// reuses its blocks. Tensors stay aligned to 64 bytes, for up to 80 more each.
 #pragma once
 
 namespace tessera::storage {
 
-// For programs whose job is training, like keep_freed_memory(); process-wide, before the first tensor is made. What
-// cannot be allocated from then on is ErrorKind::kMachine.
+// Process-wide; tensors that are there already stay where they are. Once is enough, more do nothing.
+// TESSERA_KEEP_MEMORY=0 in the environment leaves LibTorch's allocator. What cannot be allocated from then on is
+// ErrorKind::kMachine.
 void use_reusing_cpu_allocator();
+
+// A step of training is over: what several steps in a row did not use goes back to the system.
+void end_step_of_cpu_allocator();
+
+// What is free now goes back to the system: after a phase whose blocks nothing will use again, as the making of a model
+// is. Takes milliseconds.
+void release_free_cpu_memory();
 
 }  // namespace tessera::storage

@@ -2,10 +2,16 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/sum.h>
 #include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
+#include <thread>
 
 #include "tessera/base/error.h"
 
@@ -33,6 +39,41 @@ TEST_F(CpuAllocator, AFreedBlockServesTheNextRequestOfItsSize) {
   const void* const place = first.data_ptr();
   first = at::Tensor();
   EXPECT_EQ(at::empty({50'000}).data_ptr(), place);
+}
+
+TEST_F(CpuAllocator, ALargeBlockServesTheNextRequestOfItsSizeUntilItIsReleased) {
+  constexpr int64_t kNumel = 30'000'000;
+  const auto page_faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  const void* const place = at::ones({kNumel}).data_ptr();
+  const int64_t before = page_faults();
+  EXPECT_EQ(at::ones({kNumel}).data_ptr(), place);
+  EXPECT_LT(page_faults() - before, 100);
+  release_free_cpu_memory();
+  EXPECT_EQ(at::ones({kNumel}).sum().item<float>(), kNumel);
+}
+
+TEST_F(CpuAllocator, AChildOfForkAllocatesWhileAnotherThreadDid) {
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) at::empty({1'000'000});
+  });
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // instead of a hang
+      at::empty({1'000'000});
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  done = true;
+  other.join();
 }
 
 TEST_F(CpuAllocator, RawBlocksAreFreedByTheirOwnAddress) {

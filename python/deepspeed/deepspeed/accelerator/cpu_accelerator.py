@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
+from tessera import _core
 
 
 def _numa_nodes():
@@ -103,7 +104,7 @@ class CPU_Accelerator(DeepSpeedAccelerator):
     # Memory
 
     def empty_cache(self):
-        return None
+        _core.release_free_cpu_memory()
 
     def get_rss(self):
         return _kib_of("VmRSS")
