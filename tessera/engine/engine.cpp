@@ -86,6 +86,14 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   storage::release_free_cpu_memory();  // the parameters as they came
 }
 
+// The memory that steps kept goes back to the system with it.
+Engine::~Engine() {
+  saver_.reset();
+  delayed_.reset();
+  sharded_.reset();
+  storage::release_free_cpu_memory();
+}
+
 ModuleEngine::ModuleEngine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
                            const InitializeOptions& options)
     : Engine(engine::tree_of(*model).tree, config, options),

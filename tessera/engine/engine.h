@@ -85,6 +85,7 @@ struct LoadedCheckpoint {
 class Engine {
  public:
   Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options);
+  ~Engine();
 
   // Around the forward of each module, by its number in the tree, the root's included; with all tensors that go in and
   // come out.
