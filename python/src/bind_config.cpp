@@ -53,6 +53,8 @@ void bind_config(py::module_& module) {
       .def_property_readonly("accumulation", [](const DsConfig& self) { return self.batch.accumulation; })
       .def_property_readonly("global_batch", [](const DsConfig& self) { return self.batch.global; })
       .def_property_readonly("stage", [](const DsConfig& self) { return self.zero.stage; })
+      .def_property_readonly("publishes_lazily",
+                             [](const DsConfig& self) { return self.own.lazy_publish.value_or(false); })
       .def_property_readonly("compute_dtype",
                              [](const DsConfig& self) {
                                switch (self.dtypes.compute) {

@@ -119,7 +119,7 @@ class Engine(nn.Module):
 
     def _attach(self, modules):
         """Returns what takes everything away again that is attached to the client's model."""
-        if self.stage == 3:
+        if self.stage == 3 or self._resolved.publishes_lazily:
             any_frozen = any(not trainable for _, _, trainable, _ in self.core.units())
             self.hooks = ForwardHooks(self.core, modules, watches_inputs=any_frozen)
             for module in self.module.modules():
@@ -144,6 +144,7 @@ class Engine(nn.Module):
         partitioned (zero.GatheredParameters makes them whole), at other stages they are whole."""
         if self.core is None:
             return
+        self.core.finish_update()
         self.core.finish_saving()
         self._release()
         self.core = None

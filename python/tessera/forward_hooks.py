@@ -1,5 +1,5 @@
-"""Stage 3 from Python: module hooks that tell the engine when a forward begins and ends, and parameters that are gathered
-when a module reads another one's, or is given one by it.
+"""Stage 3 and tessera.lazy_publish from Python: module hooks that tell the engine when a forward begins and ends, and parameters that
+are gathered when a module reads another one's, or is given one by it.
 
 The hooks do nothing but call the engine's before_forward and after_forward; everything in backward is done by hooks that
 the engine itself puts on the outputs.

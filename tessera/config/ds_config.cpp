@@ -181,8 +181,10 @@ ActivationCheckpointing activation_checkpointing_of(const DsConfig& config) {
 
 OwnOptions own_of(const DsConfig& config) {
   const Json& limit = config.value("tessera.host_memory_limit");
+  const Json& lazy = config.value("tessera.lazy_publish");
   return {.delayed_update = config.value("tessera.delayed_update").get<bool>(),
           .delayed_update_after = config.value("tessera.delayed_update_after").get<int64_t>(),
+          .lazy_publish = lazy.is_null() ? std::nullopt : std::optional(lazy.get<bool>()),
           .host_memory_limit = limit.is_null() ? 0 : limit.get<int64_t>()};
 }
 

@@ -120,6 +120,7 @@ struct AioOptions {
 struct OwnOptions {
   bool delayed_update = false;        // the update runs beside the next step; see zero/delayed_update.h
   int64_t delayed_update_after = 40;  // applied steps
+  std::optional<bool> lazy_publish;   // new weights arrive as forwards need them; see zero/policy.h
   int64_t host_memory_limit = 0;      // bytes that this process may take; 0: no limit of ours
 };
 

@@ -617,6 +617,9 @@ constexpr Key kKeys[] = {
     {"tessera.delayed_update", kBoolean, "false", kHonoured,
      "an update runs beside the next step, which computes with the weights from before it (ZeRO-Offload)"},
     {"tessera.delayed_update_after", at_least(0), "40", kHonoured, "optimizer steps before that begins"},
+    {"tessera.lazy_publish", kBoolean, "null", kHonoured,
+     "stages 1 and 2: new weights arrive as the next forward needs them, not before step() returns; what else reads "
+     "parameters calls finish_update() first; true in tessera train, otherwise false"},
     {"tessera.host_memory_limit", above(0), "null", kHonoured,
      "bytes of memory that a rank may take; it ends with an error rather than take more"},
 

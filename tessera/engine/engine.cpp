@@ -231,6 +231,7 @@ zero::StepResult Engine::update(const zero::StepInput& input) {
 
 void Engine::finish_update() {
   if (delayed_) delayed_->finish();
+  sharded_->finish_publishing();
 }
 
 void Engine::count_skipped_step(const zero::StepResult& result) {

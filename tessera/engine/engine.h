@@ -113,7 +113,8 @@ class Engine {
   // zero::UnusedParameters where the configuration wants a gradient of every parameter.
   void step();
 
-  // With tessera.delayed_update: waits for the update that is under way and publishes it. Saving and loading do so
+  // With tessera.delayed_update: waits for the update that is under way and publishes it; with tessera.lazy_publish:
+  // for the weights that are under way. Before anything but a forward reads parameters; saving and loading do so
   // themselves. Collective.
   void finish_update();
 

@@ -51,6 +51,7 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks) {
                       .all_persistent_numel = config.zero.model_persistence_threshold};
   policy.offload = offload_of(config.zero, storage::io_options_of(config.aio));
   const bool has_that_choice = config.zero.stage == 1 || config.zero.stage == 2;  // as in DeepSpeed
+  policy.publishes_lazily = config.own.lazy_publish.value_or(false);
   policy.refuses_unused = has_that_choice && config.value("zero_optimization.ignore_unused_parameters") == false;
   return policy;
 }

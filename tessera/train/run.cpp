@@ -232,7 +232,8 @@ void train_here(const RunOptions& options, const config::RunFile& run,
   const int64_t max_steps = steps_of_run(run, loader.steps_per_epoch());
   input.auto_values.leave_unknown = false;
   input.auto_values.total_num_steps = max_steps;
-  const config::DsConfig config = config::resolve_ds_config(run, input);
+  config::DsConfig config = config::resolve_ds_config(run, input);
+  if (!config.own.lazy_publish) config.own.lazy_publish = true;  // nobody but forwards and checkpoints reads parameters
 
   std::optional<data::TokenizedDataset> eval_dataset;
   std::optional<data::MlmCollator> eval_collator;

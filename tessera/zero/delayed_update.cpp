@@ -46,6 +46,7 @@ void DelayedUpdate::take_gradients() {
 
 StepResult DelayedUpdate::step(std::span<const optim::ParamGroup> groups, const StepInput& input) {
   finish();
+  model_.finish_publishing();  // of the steps before updates began to be delayed
   StepPlan plan = plan_step(model_, input);
   StepResult result = plan.result;
   if (!result.skipped) {

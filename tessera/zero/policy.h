@@ -65,7 +65,8 @@ struct Policy {
   Averaging averaging;
   Gathering gathering;
   Offload offload;
-  bool refuses_unused = false;  // a step is an error where a trainable parameter had no gradient on some rank
+  bool publishes_lazily = false;  // new weights arrive as forwards need them; false: before the step ends
+  bool refuses_unused = false;    // a step is an error where a trainable parameter had no gradient on some rank
 
   // Master weights beside the compute weights; in one dtype the compute weights are the master.
   bool has_master() const { return compute_dtype != master_dtype; }

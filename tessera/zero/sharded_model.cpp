@@ -227,8 +227,13 @@ void ShardedModel::let_go(size_t unit) {
   units_[unit]->release();
 }
 
-void ShardedModel::let_go_all() {
+void ShardedModel::finish_publishing() {
+  for (const auto& unit : units_) unit->finish_publish();
   world_->settle();
+}
+
+void ShardedModel::let_go_all() {
+  finish_publishing();
   if (!policy_.shard_parameters) return;
   for (const size_t unit : all_units()) let_go(unit);
 }
@@ -240,12 +245,14 @@ std::vector<size_t> ShardedModel::all_units() const {
 }
 
 void ShardedModel::hold_all() {
+  finish_publishing();
   if (policy_.shard_parameters) hold(all_units());
 }
 
 void ShardedModel::drop_all() { drop_units(all_units()); }
 
 void ShardedModel::hold_units(const std::vector<size_t>& units) {
+  for (const size_t unit : units) units_[unit]->finish_publish();
   if (policy_.shard_parameters) hold(units);
 }
 
@@ -266,6 +273,7 @@ void ShardedModel::also_uses(size_t module, size_t unit) {
   std::vector<size_t>& used = units_of_module_[module];
   if (std::find(used.begin(), used.end(), unit) != used.end()) return;
   used.push_back(unit);
+  units_[unit]->take_published();
   if (!policy_.shard_parameters) return;
   for (const auto& call : calls_in_forward_) {
     if (call->module == module) hold({unit});
@@ -277,6 +285,7 @@ std::optional<size_t> ShardedModel::running_module() const {
 }
 
 void ShardedModel::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
+  for (const size_t unit : units_of_module_[module]) units_[unit]->take_published();
   if (!policy_.shard_parameters) return;
   const auto call = std::make_shared<Call>(Call{.module = module});
   calls_in_forward_.push_back(call);

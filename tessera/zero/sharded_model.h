@@ -71,6 +71,10 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void hold_all();
   void drop_all();
 
+  // Until every new weight that a step has sent round is there, and nobody reads this rank's any more. See
+  // Policy::publishes_lazily.
+  void finish_publishing();
+
   // Some units of it. Collective at stage 3; elsewhere they do nothing.
   void hold_units(const std::vector<size_t>& units);
   void drop_units(const std::vector<size_t>& units);

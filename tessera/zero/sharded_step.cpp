@@ -3,15 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 namespace tessera::zero {
-namespace {
-
-void finish_all(std::vector<comm::Collective>& collectives) {
-  for (comm::Collective& collective : collectives) {
-    if (collective.in_flight()) collective.finish();
-  }
-}
-
-}  // namespace
 
 StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
                         std::span<const optim::ParamGroup> groups, const StepInput& input) {
@@ -19,11 +10,9 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
   model.let_go_all();
   const StepPlan plan = plan_step(model, input);
   if (!plan.result.skipped) {
-    std::vector<comm::Collective> publishing;
     StateTiles tiles(model, optimizer.elementwise());
-    update_state(model, tiles, optimizer, groups, plan,
-                 [&](Unit& unit) { publishing.push_back(unit.start_publish()); });
-    finish_all(publishing);
+    update_state(model, tiles, optimizer, groups, plan, [](Unit& unit) { unit.start_publish(); });
+    if (!model.policy().publishes_lazily) model.finish_publishing();
   }
   model.reducer().clear();
   return plan.result;
@@ -32,12 +21,11 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
 void publish_parameters(ShardedModel& model) {
   const at::NoGradGuard no_grad;
   model.let_go_all();
-  std::vector<comm::Collective> publishing;
   for (const auto& unit : model.units()) {
     unit->refresh_compute();
-    publishing.push_back(unit->start_publish());
+    unit->start_publish();
   }
-  finish_all(publishing);
+  model.finish_publishing();
 }
 
 }  // namespace tessera::zero

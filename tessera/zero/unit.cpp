@@ -211,9 +211,18 @@ void Unit::refresh_compute() {
   compute_.store(master_.load());
 }
 
-comm::Collective Unit::start_publish() {
-  if (policy_.shard_parameters || !policy_.shard_optimizer) return {};
-  return world_.start_all_gather(full_, compute_.tensor(), name_);
+void Unit::start_publish() {
+  if (policy_.shard_parameters || !policy_.shard_optimizer) return;
+  TESSERA_INVARIANT(!publishing_.in_flight());
+  publishing_ = world_.start_all_gather(full_, compute_.tensor(), name_);
+}
+
+void Unit::finish_publish() {
+  if (publishing_.in_flight()) std::exchange(publishing_, {}).finish();
+}
+
+void Unit::take_published() {
+  if (publishing_.in_flight()) std::exchange(publishing_, {}).take_result();
 }
 
 Unit::Bytes Unit::model_state_bytes() const {

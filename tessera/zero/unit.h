@@ -130,8 +130,12 @@ class Unit {
 
   // After master() has changed: rounds it into this rank's compute weights, …
   void refresh_compute();
-  // … and, where parameters are whole but each rank updates only its slice, sends them round.
-  comm::Collective start_publish();
+  // … and, where parameters are whole but each rank updates only its slice, sends them round. Until somebody waits for
+  // them, the parameters are partly old.
+  void start_publish();
+  void finish_publish();
+  // As finish_publish(), but others may still read what is this rank's: until settle() it must not change.
+  void take_published();
 
   // Bytes of all that stays between steps: parameters, gradients, master weights, optimizer state; in memory and on
   // disk.
@@ -170,6 +174,7 @@ class Unit {
   std::optional<storage::AlignedBuffer> fetched_;  // the shard, coming in or there
   storage::SwapFile::Transfer fetching_ = 0;
   comm::Collective gathering_;
+  comm::Collective publishing_;
 };
 
 // Frees or allocates the bytes under a tensor without touching the tensor itself. See Note [Views survive release].

@@ -1,5 +1,5 @@
 // tessera.delayed_update against its definition, written out: the gradients of a step are taken at weights that have
-// not seen the update of the step before.
+// not seen the update of the step before. And tessera.lazy_publish, with which they have.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -124,6 +124,29 @@ TEST(DelayedUpdate, IsTheFormulaAtEveryStage) {
           }
         }
       });
+    }
+  }
+}
+
+// Its weights are those of steps that nothing delays; with both, of the steps before that one begins.
+TEST(LazyPublish, ChangesNoWeight) {
+  for (const char* const backend : {"shm", "gloo"}) {
+    for (const int after : {kSteps, 2}) {
+      const std::vector<at::Tensor> want = reference_weights(2, after);
+      test::spawn_ranks(
+          2,
+          [&](const auto& world) {
+            for (const int stage : {0, 1, 2, 3}) {
+              json own = {{"lazy_publish", true}};
+              if (after < kSteps) own.update(delayed_after(after));
+              const std::vector<at::Tensor> got = trained_weights(config_of(stage, own), world);
+              for (size_t i = 0; i < want.size(); ++i) {
+                EXPECT_TRUE(at::allclose(got[i].to(at::kFloat), want[i].to(at::kFloat), /*rtol=*/1e-6, /*atol=*/1e-6))
+                    << "stage " << stage << ", parameter " << i;
+              }
+            }
+          },
+          {.backend = backend});
     }
   }
 }

@@ -153,5 +153,59 @@ TEST(AStepThatRefusesUnusedParameters, CountsFromTheStepBefore) {
   });
 }
 
+// On rank 1, an update that ends only once the others have come to the same barrier.
+class DescentWithALateRank : public WholeModelDescent {
+ public:
+  explicit DescentWithALateRank(comm::Communicator& world) : world_(world) {}
+  void update(std::span<optim::ParamSlice> slices, const optim::UpdateInput& input) const override {
+    if (world_.rank() == 1) world_.barrier("steps of the others");
+    WholeModelDescent::update(slices, input);
+  }
+
+ private:
+  comm::Communicator& world_;
+};
+
+// A step that waited for the late rank's weights would wait until the time-out.
+TEST(AStepThatPublishesLazily, DoesNotWaitForWeightsButForwardDoes) {
+  test::spawn_ranks(kThreeRanks,
+                    [](const auto& world) {
+                      for (const int stage : {1, 2}) {
+                        Policy policy = policy_for(stage, at::kFloat);
+                        policy.publishes_lazily = true;
+                        ThreeParams model(policy, {}, world);
+                        const auto others = world->with_channel("test");
+                        const DescentWithALateRank optimizer(*others);
+                        model.run_backward();
+                        const std::vector<optim::ParamGroup> groups = {{.lr = 0.5}};
+                        sharded_step(*model.sharded, optimizer, groups, {.step = 1});
+                        if (world->rank() != 1) others->barrier("steps of the others");
+                        model.sharded->before_forward(0, {});
+                        for (size_t param = 0; param < kShapes.size(); ++param) {
+                          const at::Tensor want = numbers(param) - 0.5 * mean_gradient(param, at::kFloat);
+                          EXPECT_TRUE(at::allclose(model.params[param].detach(), want, /*rtol=*/0, /*atol=*/2e-6))
+                              << param;
+                        }
+                        model.sharded->after_forward(0, {});
+                      }
+                    },
+                    {.timeout = std::chrono::seconds(10)});
+}
+
+// Without a forward in between.
+TEST(AStepThatPublishesLazily, LeavesNothingOutOfDateBehindTheGuard) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    Policy policy = policy_for(1, at::kFloat);
+    policy.publishes_lazily = true;
+    ThreeParams model(policy, {}, world);
+    const WholeModelDescent optimizer;
+    model.run_backward();
+    const std::vector<optim::ParamGroup> groups = {{.lr = 0.5}};
+    sharded_step(*model.sharded, optimizer, groups, {.step = 1});
+    const at::Tensor want = numbers(1) - 0.5 * mean_gradient(1, at::kFloat);
+    EXPECT_TRUE(at::allclose(model.whole(1), want, /*rtol=*/0, /*atol=*/2e-6));
+  });
+}
+
 }  // namespace
 }  // namespace tessera::zero
