@@ -5,7 +5,6 @@ from harness.training_cases import MODELS, Case, parameters
 
 STAGES = range(4)
 COMPUTE = "compute alone: the same step by ranks that do not communicate"
-FAULTS = "that bound keeps freed memory, where these programs, as users start them, get fresh pages from the system in every step"
 
 
 class Gap:
@@ -40,7 +39,7 @@ def table(samples_of):
         for framework, door in (("tessera", "Python"), ("tessera-c++", "C++")):
             for stage in STAGES:
                 case = Case(framework, stage)
-                bounds = [COMPUTE, moved(samples_of.get("collectives"), precision, stage), *([FAULTS] if door == "Python" else [])]
+                bounds = [COMPUTE, moved(samples_of.get("collectives"), precision, stage)]
                 gap.add(f"step, {precision}, micro batch {micro_batch}, stage {stage}, from {door}", part,
                         lambda samples, setting, case=case: samples.ratio(setting, "step, s", case.name, case.bound.name),
                         ("at most", limit), "; ".join(bounds))

@@ -54,8 +54,7 @@ def program(tmp_path):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_steps_need_no_new_pages_and_a_deleted_engine_frees_its_own(program, stage):
     said = run_for_json(program, stage)
-    pages_of_an_activation = 1024
-    assert said["faults"] < pages_of_an_activation / 2  # of five steps, in each of which there are twelve such tensors and more
+    assert said["faults"] < 200  # pages, in five steps; each tensor of theirs has 1024
     moments = 2 * 6 * 4 * 2**20 / (1 if stage == 0 else 2)
     assert said["freed"] > moments
 
@@ -63,4 +62,4 @@ def test_steps_need_no_new_pages_and_a_deleted_engine_frees_its_own(program, sta
 def test_without_kept_memory_each_step_faults_its_pages_in(program):
     """Or the test above would see nothing."""
     said = run_for_json(program, 2, TESSERA_KEEP_MEMORY="0")
-    assert said["faults"] > 5 * 6 * 1024
+    assert said["faults"] > 2000

@@ -1,6 +1,5 @@
 #include "tessera/nn/layers.h"
 
-#include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
@@ -13,13 +12,10 @@
 #include <optional>
 #include <unordered_set>
 
+#include "tessera/kernels/matrix_products.h"
+
 namespace tessera::nn {
 namespace {
-
-bool has_fast_16_bit_products() {
-  static const bool fast = at::get_cpu_capability() == "AVX512";
-  return fast;
-}
 
 class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
  public:
@@ -69,8 +65,7 @@ Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias) {
 }
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  const bool is_wide = input.element_size() >= 4;
-  if (!is_wide && input.is_cpu() && !has_fast_16_bit_products()) {
+  if (input.is_cpu() && !kernels::has_fast_products(input.scalar_type())) {
     return LinearInFp32::apply(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   }
   return bias.defined() ? at::linear(input, weight, bias) : at::linear(input, weight);

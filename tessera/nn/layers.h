@@ -12,9 +12,9 @@ namespace tessera::nn {
 // fp32, requires grad, no bytes.
 at::Tensor declared_parameter(std::vector<int64_t> shape);
 
-// input weight^T + bias (undefined: none), in the input's dtype. On a CPU without AVX-512 LibTorch's products of 16-bit
-// numbers are up to 30 times slower than those of fp32, so there they are computed in fp32 and rounded; what is kept
-// for backward stays 16 bits wide.
+// input weight^T + bias (undefined: none), in the input's dtype. Where a CPU has no fast products of 16-bit
+// numbers (kernels/matrix_products.h) they are computed in fp32 and rounded; what is kept for backward stays 16 bits
+// wide.
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
 // y = x weight^T + bias; weight (out_features, in_features), bias (out_features).

@@ -57,7 +57,7 @@ struct TrainingSetup {
   int64_t prefetch_bucket_size = 50'000'000;
 
   bool on_cpu = true;         // the device is this host
-  bool wide_products = true;  // products of 16-bit matrices are computed in fp32: a CPU without AVX-512 (nn/layers.h)
+  bool wide_products = true;  // products of 16-bit matrices are computed in fp32 (nn/layers.h)
 };
 
 struct MemoryTerm {
@@ -78,9 +78,6 @@ MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup);
 
 // All that a ds_config says about it; `ranks`, batch and dtypes included. The rest keeps its defaults.
 TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks);
-
-// Whether this CPU computes products of 16-bit matrices in fp32.
-bool computes_16_bit_products_in_fp32();
 
 int64_t bytes_of(config::Dtype dtype);
 const char* name_of(OffloadTo offload);  // "none", "cpu", "nvme"
