@@ -168,6 +168,7 @@ void Engine::abandon_pass() {
 }
 
 void Engine::zero_grad() {
+  world_->settle();
   sharded_->reducer().clear();
   gradients_pending_ = false;
 }

@@ -48,7 +48,8 @@ GradientReducer::~GradientReducer() {
 void GradientReducer::open_pending(size_t unit) {
   UnitGradients& gradients = gradients_[unit];
   // A gradient that comes after its unit's reduction (a re-entrant backward, a second one before the step) gets a
-  // buffer of its own.
+  // buffer of its own. The unit's own is nobody else's to read by now, because whoever clears the sums settles before;
+  // to settle here would let each unit wait until the ranks behind have read the one before.
   const bool own_buffer = policy_.shard_gradients || gradients.has_sum;
   if (own_buffer) {
     const StateTensor& kept = units_[unit]->grad();
@@ -56,7 +57,6 @@ void GradientReducer::open_pending(size_t unit) {
     gradients.pending = world_.empty(units_[unit]->layout().numel(), at::TensorOptions(device).dtype(kept.dtype()));
     zero_padding(units_[unit]->layout(), gradients.pending);
   } else {
-    world_.settle();  // others may still read it
     gradients.pending = units_[unit]->grad().tensor();
   }
 }
@@ -205,6 +205,7 @@ void GradientReducer::finish_backward() {
 void GradientReducer::abandon() {
   while (!in_flight_.empty()) finish_oldest();
   finish_leaving();
+  world_.settle();
   end_backward();
   clear();
 }
