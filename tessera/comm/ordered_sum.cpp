@@ -16,8 +16,7 @@ using kernels::FloatBlocks;
 
 constexpr int64_t kBlock = 1024;        // elements summed at a time: the sums stay in the first-level cache
 constexpr int64_t kBlocksAThread = 32;  // at least
-constexpr size_t kStreamed =
-    1 << 20;  // bytes of a sum from which on it is stored past the caches: it would not stay there
+constexpr size_t kStreamed = 1 << 20;   // bytes from which on a sum is stored past the caches: it would not stay there
 
 TESSERA_EVERY_CPU
 void add(const float* a, const float* b, float* sum, int64_t count) {

@@ -13,6 +13,7 @@
 #include "tessera/engine/wiring.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/storage/cpu_allocator.h"
+#include "tessera/storage/dtype.h"
 #include "tessera/zero/memory_budget.h"
 #include "tessera/zero/rank_state.h"
 
@@ -68,7 +69,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
     for (const std::string& warning : config_.warnings) log_warning("{}", warning);
   }
   for (const zero::ModuleParams& module : model.modules) module_names_.push_back(module.name);
-  if (config_.dtypes.autocast) autocast_dtype_ = engine::scalar_type(*config_.dtypes.autocast);
+  if (config_.dtypes.autocast) autocast_dtype_ = storage::scalar_type(*config_.dtypes.autocast);
   engine::Wiring wiring = engine::wire(std::move(model), config_, options, world_);
   optimizer_ = std::move(wiring.optimizer);
   schedule_ = std::move(wiring.schedule);

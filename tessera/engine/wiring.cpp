@@ -3,9 +3,12 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/optim/optimizers.h"
+#include "tessera/storage/dtype.h"
 
 namespace tessera::engine {
 namespace {
+
+using storage::scalar_type;
 
 // Only what is sharded is offloaded. On a CPU device the host's memory is the device's, so "cpu" moves nothing.
 zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io) {
@@ -50,8 +53,8 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks) {
                       .persistent_numel = config.zero.param_persistence_threshold,
                       .all_persistent_numel = config.zero.model_persistence_threshold};
   policy.offload = offload_of(config.zero, storage::io_options_of(config.aio));
-  const bool has_that_choice = config.zero.stage == 1 || config.zero.stage == 2;  // as in DeepSpeed
   policy.publishes_lazily = config.own.lazy_publish.value_or(false);
+  const bool has_that_choice = config.zero.stage == 1 || config.zero.stage == 2;  // as in DeepSpeed
   policy.refuses_unused = has_that_choice && config.value("zero_optimization.ignore_unused_parameters") == false;
   return policy;
 }
@@ -137,18 +140,6 @@ void cast_buffers(std::vector<at::Tensor>& buffers, at::ScalarType dtype) {
 }
 
 }  // namespace
-
-at::ScalarType scalar_type(config::Dtype dtype) {
-  switch (dtype) {
-    case config::Dtype::kFp32:
-      return at::kFloat;
-    case config::Dtype::kBf16:
-      return at::kBFloat16;
-    case config::Dtype::kFp16:
-      return at::kHalf;
-  }
-  return at::kFloat;
-}
 
 Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOptions& options,
             std::shared_ptr<comm::Communicator> world) {

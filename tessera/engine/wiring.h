@@ -16,8 +16,6 @@ struct Wiring {
   std::shared_ptr<zero::ShardedModel> sharded;
 };
 
-at::ScalarType scalar_type(config::Dtype dtype);
-
 Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOptions& options,
             std::shared_ptr<comm::Communicator> world);
 

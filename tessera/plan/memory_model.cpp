@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/kernels/matrix_products.h"
 #include "tessera/plan/offload_traffic.h"
+#include "tessera/storage/dtype.h"
 
 namespace tessera::plan {
 namespace {
@@ -227,11 +228,6 @@ class StepModel {
   int64_t in_flight_;
 };
 
-at::ScalarType scalar_type(config::Dtype dtype) {
-  if (dtype == config::Dtype::kFp32) return at::kFloat;
-  return dtype == config::Dtype::kBf16 ? at::kBFloat16 : at::kHalf;
-}
-
 Place place_of(OffloadTo offload, const TrainingSetup& setup) {
   if (offload == OffloadTo::kNvme) return Place::kNvme;
   return offload == OffloadTo::kCpu && !setup.on_cpu ? Place::kHost : Place::kDevice;
@@ -325,7 +321,7 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
                       .max_live_parameters = config.zero.max_live_parameters,
                       .max_reuse_distance = config.zero.max_reuse_distance,
                       .prefetch_bucket_size = config.zero.prefetch_bucket_size,
-                      .wide_products = !kernels::has_fast_products(scalar_type(config.dtypes.compute))};
+                      .wide_products = !kernels::has_fast_products(storage::scalar_type(config.dtypes.compute))};
   if (config.optimizer) {
     const std::string& type = config.optimizer->type;
     for (const OptimizerTraits& traits : kOptimizers) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "tessera/base/allocator.h"
 #include "tessera/base/env.h"
@@ -79,19 +80,16 @@ class ReusingAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
 };
 
-bool is_wanted() { return env_text("TESSERA_KEEP_MEMORY").value_or("1") != "0"; }
-
 }  // namespace
 
 void use_reusing_cpu_allocator() {
-  static const bool set = [] {
-    if (!is_wanted()) return false;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (env_text("TESSERA_KEEP_MEMORY") == "0") return;
     static ReusingAllocator allocator;
     pthread_atfork([] { mapped_blocks().lock(); }, [] { mapped_blocks().unlock(); }, [] { mapped_blocks().unlock(); });
     c10::SetCPUAllocator(&allocator, /*priority=*/1);
-    return true;
-  }();
-  (void)set;
+  });
 }
 
 void end_step_of_cpu_allocator() { mapped_blocks().end_step(); }

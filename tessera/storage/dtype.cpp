@@ -3,6 +3,7 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 
 #include "tessera/base/error.h"
+#include "tessera/config/ds_config.h"
 
 namespace tessera::storage {
 namespace {
@@ -29,6 +30,18 @@ const DtypeNames& names_of(at::ScalarType dtype) {
 }
 
 }  // namespace
+
+at::ScalarType scalar_type(config::Dtype dtype) {
+  switch (dtype) {
+    case config::Dtype::kFp32:
+      return at::kFloat;
+    case config::Dtype::kBf16:
+      return at::kBFloat16;
+    case config::Dtype::kFp16:
+      return at::kHalf;
+  }
+  return at::kFloat;
+}
 
 std::optional<at::ScalarType> dtype_of_safetensors(std::string_view name) {
   for (const DtypeNames& names : kDtypes) {

@@ -1,4 +1,5 @@
-// Names of dtypes as the safetensors format writes them ("F32", "BF16", …) and as people do ("fp32", "bf16").
+// LibTorch's dtypes, of the configuration's; and their names, as the safetensors format writes them ("F32", "BF16", …)
+// and as people do ("fp32", "bf16").
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,7 +8,13 @@
 #include <string>
 #include <string_view>
 
+namespace tessera::config {
+enum class Dtype;
+}
+
 namespace tessera::storage {
+
+at::ScalarType scalar_type(config::Dtype dtype);
 
 // Nothing for a name that the format, or LibTorch, does not have.
 std::optional<at::ScalarType> dtype_of_safetensors(std::string_view name);

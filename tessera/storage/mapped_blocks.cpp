@@ -5,15 +5,16 @@
 #include <algorithm>
 #include <bit>
 
+#include "tessera/storage/aligned_buffer.h"
+
 namespace tessera::storage {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = 2 << 20;
 
 // 64 sizes between a power of two and the next.
 size_t rounded(size_t bytes) {
-  const size_t unit = std::max(kPage, std::bit_floor(bytes) / 64);
+  const size_t unit = std::max(kPageBytes, std::bit_floor(bytes) / 64);
   return (bytes + unit - 1) / unit * unit;
 }
 

@@ -64,7 +64,7 @@ class GradientReducer {
   // In the middle of a backward: waits for the reductions that were started, and forgets all gradients.
   void abandon();
 
-  // Forgets all gradients: the next one of each parameter overwrites.
+  // Forgets all gradients, of which nothing may be lent any more: the next one of each parameter overwrites.
   void clear();
 
  private:

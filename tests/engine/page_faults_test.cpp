@@ -3,9 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "tessera/base/allocator.h"
 #include "tessera/engine/engine.h"
-#include "tessera/storage/cpu_allocator.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 
@@ -59,8 +57,6 @@ TEST_P(PageFaults, AreOverAfterTheFirstSteps) {
   const Case& how = GetParam();
   test::spawn_ranks(2,
                     [&](std::shared_ptr<comm::Communicator> world) {
-                      keep_freed_memory();
-                      storage::use_reusing_cpu_allocator();
                       const auto engine = initialize(
                           std::make_shared<WideModel>(),
                           config::parse_ds_config({{"train_micro_batch_size_per_gpu", 8},
