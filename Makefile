@@ -31,7 +31,7 @@ test: configured-with-tests  ## Everything that is tested
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests
 
-bench: configured-with-tests  ## Measure beside the peers into bench/results.md, about 35 minutes (ARGS="--quick": 3)
+bench: configured-with-tests  ## Measure beside the peers into bench/results.md, about 45 minutes (ARGS="--quick": 3)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs
 	@bench/run $(ARGS)
 

@@ -17,7 +17,7 @@ def describe():
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "date": datetime.date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {model} ({vectors}), {memory / 2**30:.0f} GiB, Linux {platform.release()}",
+        "machine": f"{os.cpu_count()} cores, {model} ({vectors}), {memory / 2**30:.0f} GiB, Linux {platform.release().split('-')[0]}",
         "load before": f"{os.getloadavg()[0]:.2f}",
         "Tessera": _first_line([places.TESSERA, "--version"]),
         "torch": _version(places.OUR_PYTHON, "torch"),

@@ -24,13 +24,13 @@ class Part:
 
 TINY = ["--model", "bert-tiny", "--length", 32, "--rounds", 1]
 PARTS = [
-    Part("training-fp32", "Training, fp32", "training", SMALL, 5.5,
-         [*TINY, "--stages", "0,3", *WITHOUT_CPP]),
-    Part("training-bf16", "Training, bf16", "training", [*SMALL, "--precision", "bf16"], 5.5,
-         [*TINY, "--precision", "bf16", "--stages", "0", "--frameworks", "tessera,tessera-c++,ddp"]),
-    Part("training-micro-1-fp32", "Training, micro batch 1, fp32", "training", [*SMALL, "--micro-batch", 1], 3, None),
+    Part("training-fp32", "Training, fp32", "training", SMALL, 10,
+         [*TINY, "--stages", "0,3", *WITHOUT_CPP], 9),
+    Part("training-bf16", "Training, bf16", "training", [*SMALL, "--precision", "bf16"], 6.5,
+         [*TINY, "--precision", "bf16", "--stages", "0", "--frameworks", "tessera,tessera-c++,ddp"], 9),
+    Part("training-micro-1-fp32", "Training, micro batch 1, fp32", "training", [*SMALL, "--micro-batch", 1], 4.5, None, 9),
     Part("training-micro-1-bf16", "Training, micro batch 1, bf16", "training",
-         [*SMALL, "--micro-batch", 1, "--precision", "bf16", "--frameworks", "tessera,tessera-c++"], 1.5, None),
+         [*SMALL, "--micro-batch", 1, "--precision", "bf16", "--frameworks", "tessera,tessera-c++"], 1.5, None, 9),
     Part("training-bert-base", "BERT base", "training", ["--model", "bert-base", "--micro-batch", 1, *WITHOUT_CPP], 5, None, 3),
     Part("training-gpt2-offload", "GPT-2 with and without offload", "training",
          ["--model", "gpt2", "--micro-batch", 1, "--precision", "bf16", "--stages", "2,3", "--offload", "both", *WITHOUT_CPP], 4.5,
@@ -39,7 +39,7 @@ PARTS = [
          [*SMALL, "--micro-batch", 1, "--ranks", 1, "--stages", "0,3", *WITHOUT_CPP], 1, None),
     Part("scaling-4-ranks", "Scaling: four ranks", "training",
          [*SMALL, "--micro-batch", 1, "--ranks", 4, "--stages", "0,3", *WITHOUT_CPP], 2.5, None),
-    Part("start", "Start to the end of the first step", "start", [], 1.5, ["--model", "bert-tiny", "--rounds", 1], 3),
+    Part("start", "Start to the end of the first step", "start", [], 2.5, ["--model", "bert-tiny", "--rounds", 1], 3),
     Part("collectives", "Collectives", "collectives", [], 1, ["--mib", "1", "--rounds", 2]),
     Part("optimizer", "Optimizer", "optimizer", [], 0.5, ["--params", 1_000_000, "--rounds", 2], 20),
     Part("checkpoint", "Checkpoints", "checkpoint", ["--stages", "3"], 1.7, None, 2),

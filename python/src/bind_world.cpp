@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/await_listener.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
@@ -57,6 +58,8 @@ void bind_world(py::module_& module) {
   };
   def_backend("make_shm_backend", "shm", comm::make_shm_exchange);
   def_backend("make_mpi_backend", "tessera_mpi", comm::make_mpi_exchange);
+  module.def("await_listener", &comm::await_listener, py::arg("host"), py::arg("port"), py::arg("at_most"),
+             "at_most: a timedelta", py::call_guard<py::gil_scoped_release>());
   module.def("release_free_cpu_memory", &storage::release_free_cpu_memory, py::call_guard<py::gil_scoped_release>());
   module.def("set_log_rank", &set_log_rank, py::arg("rank"), py::arg("world_size"));
   module.def("log_info", [](const std::string& text) { write_info(text); });

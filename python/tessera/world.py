@@ -2,10 +2,12 @@
 
 import os
 import weakref
+from datetime import timedelta
 
 import torch.distributed as dist
 
 from tessera import _core
+from tessera.rendezvous_env import has_rendezvous
 
 # torch.distributed's groups over the shared memory of one host, init_process_group("shm"), and over the MPI of the mpirun
 # that started the ranks ("mpi" itself is torch's own, which its wheels lack).
@@ -21,7 +23,15 @@ def join(backend="gloo"):
     """Makes torch.distributed's default group from the launcher's environment, if nobody has yet."""
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return
+    await_rank_0()
     dist.init_process_group(backend)
+
+
+def await_rank_0():
+    """For a rank that is about to join the default group and may be ahead of rank 0: torch's store would try in vain and
+    then sleep for up to a second."""
+    if int(os.environ.get("RANK", "0")) > 0 and has_rendezvous(os.environ):
+        _core.await_listener(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), at_most=timedelta(seconds=10))
 
 
 def world_of(group=None):

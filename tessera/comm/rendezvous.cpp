@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <strings.h>
 
+#include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/await_listener.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
@@ -74,6 +76,9 @@ milliseconds timeout_of(const InitOptions& options) {
   return std::chrono::seconds(seconds);
 }
 
+// For how long rank 0 may be late before c10d's own way of trying again, with its longer pauses, is as good.
+constexpr milliseconds kRank0IsLate{10'000};
+
 c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(world.master_port);
@@ -82,6 +87,7 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds t
   options.waitWorkers = false;
   options.timeout = timeout;
   const std::string place = fmt::format("{}:{}", world.master_addr, world.master_port);
+  if (!options.isServer) await_listener(world.master_addr, world.master_port, std::min(timeout / 10, kRank0IsLate));
   try {
     return c10::make_intrusive<c10d::TCPStore>(world.master_addr, options);
   } catch (const std::exception& error) {

@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <map>
+#include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/unique_fd.h"
+#include "tessera/comm/await_listener.h"
 #include "tessera/comm/communicator.h"
 
 namespace tessera::comm {
@@ -108,16 +112,30 @@ TEST_F(WorldFromEnvironment, RefusesWhatIsNoNumber) {
   EXPECT_THAT(error_of(world_from_environment), HasSubstr("RANK is 'zero', not a whole number"));
 }
 
+// A TCP socket on a port that nobody else has.
+class Port {
+ public:
+  Port() {
+    address_.sin_family = AF_INET;
+    address_.sin_addr.s_addr = htonl(INADDR_ANY);
+    socklen_t length = sizeof(address_);
+    check(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address_), length));
+    check(getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address_), &length));
+  }
+  void listen() { check(::listen(socket_.get(), 1)); }
+  int number() const { return ntohs(address_.sin_port); }
+
+ private:
+  static void check(int result) { ASSERT_EQ(result, 0); }
+
+  UniqueFd socket_{socket(AF_INET, SOCK_STREAM, 0)};
+  sockaddr_in address_{};
+};
+
 TEST(Rendezvous, APortInUseIsAnErrorOfTheMachine) {
-  const int taken = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t length = sizeof(address);
-  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(listen(taken, 1), 0);
-  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  const World world{.rank = 0, .size = 2, .master_addr = "127.0.0.1", .master_port = ntohs(address.sin_port)};
+  Port taken;
+  taken.listen();
+  const World world{.rank = 0, .size = 2, .master_addr = "127.0.0.1", .master_port = taken.number()};
   try {
     init_distributed(world, {.timeout = std::chrono::seconds(2)});
     FAIL() << "did not throw";
@@ -125,7 +143,28 @@ TEST(Rendezvous, APortInUseIsAnErrorOfTheMachine) {
     EXPECT_EQ(error.kind(), ErrorKind::kMachine) << error.what();
     EXPECT_THAT(error.what(), HasSubstr("already in use"));
   }
-  close(taken);
+}
+
+TEST(AwaitListener, ReturnsOnceSomebodyListens) {
+  Port port;
+  std::atomic<bool> listens = false;
+  std::thread late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    listens = true;
+    port.listen();
+  });
+  await_listener("localhost", port.number(), std::chrono::minutes(1));
+  EXPECT_TRUE(listens);
+  late.join();
+}
+
+TEST(AwaitListener, LeavesWhatIsNoRefusalToTheCaller) {
+  await_listener("no-such-host.invalid", 29500, std::chrono::hours(1));
+}
+
+TEST(AwaitListener, GivesUpInTheEnd) {
+  const Port nobody_listens;
+  await_listener("localhost", nobody_listens.number(), std::chrono::milliseconds(100));
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ class TorchBackend(Backend):
         self.world_rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
 
     def init_process_group(self, backend, timeout, init_method, rank, world_size):
-        if backend in ("shm", "tessera_mpi"):
-            importlib.import_module("tessera.world")  # registers them
+        world = importlib.import_module("tessera.world")  # registers shm and tessera_mpi
+        if init_method in (None, "env://") and rank < 0:
+            world.await_rank_0()
         where = {} if init_method is None else {"init_method": init_method}
         torch.distributed.init_process_group(backend, timeout=timeout, rank=rank, world_size=world_size, **where)
 
