@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test demo bench peers format check clean
+.PHONY: help build configured-with-tests test demo bench gpu peers format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -34,6 +34,11 @@ test: configured-with-tests  ## Everything that is tested
 bench: configured-with-tests  ## Measure beside the peers into bench/results.md, about 45 minutes (ARGS="--quick": 3)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs
 	@bench/run $(ARGS)
+
+gpu: configured-with-tests  ## On a machine with CUDA GPUs: the tests of devices there, and speed and size into bench/gpu.md
+	@cmake --build --preset release -j $(JOBS) --target device_test tessera_python bench_programs
+	@TESSERA_TEST_DEVICE=cuda ctest --test-dir build/release --output-on-failure -R '^engine\..*Device'
+	@bench/gpu $(ARGS)
 
 peers:  ## What the benchmarks compare with (DeepSpeed), into .venv-peers; slow
 	@scripts/setup --peers

@@ -18,11 +18,16 @@ from harness.models import make_model  # noqa: E402
 
 def main(options):
     torch.set_num_threads(1)
+    device = torch.device(options["device"])
+    if device.type == "cuda":  # this host's GPUs, shared by its ranks in turn
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    options["device"] = device
     model = make_model(options["model"])
     train_step = FRAMEWORKS[options["framework"]](options, model)
     generator = torch.Generator().manual_seed(int(os.environ.get("RANK", 0)))
     shape = options["ds_config"]["train_micro_batch_size_per_gpu"], options["length"]
-    ids, labels = (torch.randint(options["model"]["vocab_size"], shape, generator=generator) for _ in range(2))
+    ids, labels = (torch.randint(options["model"]["vocab_size"], shape, generator=generator).to(device) for _ in range(2))
 
     def take_steps(count):
         begin, update_seconds = time.perf_counter(), 0
@@ -30,7 +35,8 @@ def main(options):
             loss, seconds = train_step(ids, labels)
             update_seconds += seconds
         loss = loss.item()
-        print(f"{time.perf_counter() - begin:.6f} {update_seconds:.6f} {loss:.9g}", file=answers)
+        peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+        print(f"{time.perf_counter() - begin:.6f} {update_seconds:.6f} {loss:.9g} {peak}", file=answers)
 
     take_steps(1)
     for line in sys.stdin:

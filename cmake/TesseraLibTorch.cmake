@@ -53,6 +53,8 @@ if(torch_needs_toolkit)
   set(TORCH_INCLUDE_DIRS ${TESSERA_TORCH_FOUND}/include ${TESSERA_TORCH_FOUND}/include/torch/csrc/api/include)
   set(TORCH_LIBRARY ${TESSERA_TORCH_FOUND}/lib/libtorch.so)
   set(TORCH_LIBRARIES ${TORCH_LIBRARY} ${TESSERA_TORCH_FOUND}/lib/libtorch_cpu.so ${TESSERA_TORCH_FOUND}/lib/libc10.so)
+  # No source names what it holds, the operators for CUDA: a linker would leave it out.
+  list(APPEND TORCH_LIBRARIES -Wl,--push-state,--no-as-needed,${TESSERA_TORCH_FOUND}/lib/libtorch_cuda.so,--pop-state)
   set(Torch_FOUND TRUE)
 elseif(SKBUILD)  # a prefix of somebody else's may hold another torch
   find_package(Torch QUIET PATHS ${TESSERA_TORCH_FOUND}/share/cmake NO_DEFAULT_PATH)

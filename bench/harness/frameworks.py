@@ -16,15 +16,16 @@ def alone(options, model):
 
 
 def ddp(options, model):
-    dist.init_process_group("gloo")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if options["device"].type == "cuda" else "gloo")
     return _torch_step(model, options, wrap=nn.parallel.DistributedDataParallel)
 
 
 def fsdp2(options, model):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    dist.init_process_group("gloo")
-    settings = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),)), "reshard_after_forward": options["stage"] == 3}
+    dist.init_process_group("cpu:gloo,cuda:nccl" if options["device"].type == "cuda" else "gloo")
+    model.to(options["device"])
+    settings = {"mesh": init_device_mesh(options["device"].type, (dist.get_world_size(),)), "reshard_after_forward": options["stage"] == 3}
     if options["precision"] == "bf16":
         settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     for block in model.blocks:
@@ -41,9 +42,7 @@ def deepspeed(options, model):
     def step(ids, labels):
         loss = engine(ids, labels)
         engine.backward(loss)
-        begin = time.perf_counter()
-        engine.step()
-        return loss, time.perf_counter() - begin
+        return loss, _seconds_of(engine.step)
     return step
 
 
@@ -69,6 +68,7 @@ class MasterWeightsAdamW:
 
 
 def _torch_step(model, options, wrap=lambda model: model):
+    model.to(options["device"])
     if options["precision"] == "bf16":
         optimizer = MasterWeightsAdamW(model.parameters(), options["optimizer"])  # copies them before they are rounded
         model.bfloat16()
@@ -81,10 +81,24 @@ def _torch_step(model, options, wrap=lambda model: model):
 def _plain_step(model, optimizer, ids, labels):
     loss = model(ids, labels)
     loss.backward()
+
+    def update():
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss, _seconds_of(update)
+
+
+def _seconds_of(update):
+    _finish_gpu_work()
     begin = time.perf_counter()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss, time.perf_counter() - begin
+    update()
+    _finish_gpu_work()
+    return time.perf_counter() - begin
+
+
+def _finish_gpu_work():
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 FRAMEWORKS = {"alone": alone, "ddp": ddp, "fsdp2": fsdp2, "tessera": deepspeed, "deepspeed": deepspeed}

@@ -72,7 +72,7 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(width, eps=1e-12)
 
     def forward(self, ids):
-        positions = torch.arange(ids.shape[1]).unsqueeze(0)
+        positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
         x = self.word_embeddings(ids) + self.token_type_embeddings(torch.zeros_like(ids))
         return self.LayerNorm(x + self.position_embeddings(positions))
 
@@ -139,7 +139,7 @@ class Gpt2(nn.Module):
         return self.h
 
     def forward(self, ids, labels):
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for layer in self.blocks:
             x = layer(x)
         return functional.cross_entropy(self.lm_head(self.ln_f(x)).flatten(0, 1).float(), labels.flatten())

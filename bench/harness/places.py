@@ -1,6 +1,7 @@
 """Where our programs and the Pythons are, and which peers are installed.
 
-TESSERA_BUILD and TESSERA_PEERS name another build and another environment of the peers than build/release and .venv-peers.
+TESSERA_BUILD and TESSERA_PEERS name another build and another environment of the peers than build/release and .venv-peers;
+TESSERA_PYTHON another Python with torch than that of .venv.
 """
 
 import functools
@@ -13,7 +14,7 @@ BENCH = pathlib.Path(__file__).resolve().parent.parent
 ROOT = BENCH.parent
 BUILD = pathlib.Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release")).resolve()
 TESSERA = BUILD / "tessera"
-OUR_PYTHON = ROOT / ".venv" / "bin" / "python"
+OUR_PYTHON = pathlib.Path(os.environ.get("TESSERA_PYTHON", ROOT / ".venv" / "bin" / "python"))
 # Resolved: DeepSpeed compiles its operators anew for each path that it is found by.
 PEERS_PYTHON = pathlib.Path(os.environ.get("TESSERA_PEERS", ROOT / ".venv-peers")).resolve() / "bin" / "python"
 OUR_MODULES = os.pathsep.join(map(str, (BUILD / "python", ROOT / "python" / "deepspeed")))

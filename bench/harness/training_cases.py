@@ -73,9 +73,11 @@ class Setting:
     micro_batch: int
     length: int
     ranks: int
+    device: str = "cpu"
 
     def __str__(self):
-        return f"{self.model}, {self.precision}, micro batch {self.micro_batch} of {self.length} tokens, {self.ranks} ranks"
+        return f"{self.model}, {self.precision}, micro batch {self.micro_batch} of {self.length} tokens, {self.ranks} ranks" + (
+            "" if self.device == "cpu" else f", {self.device}")
 
     def options(self, case):
         """What a rank gets."""
@@ -84,7 +86,7 @@ class Setting:
             zero["offload_optimizer"] = {"device": "cpu"}
         return json.dumps({
             "framework": case.framework, "stage": case.stage, "precision": self.precision, "optimizer": OPTIMIZER,
-            "model": MODELS[self.model], "length": self.length,
+            "model": MODELS[self.model], "length": self.length, "device": self.device,
             "ds_config": {"train_micro_batch_size_per_gpu": self.micro_batch, "bf16": {"enabled": self.precision == "bf16"},
                           "gradient_clipping": 0.0,  # the default, 1.0, would be work that DDP and FSDP2 do not do
                           "zero_optimization": zero, "optimizer": {"type": "AdamW", "params": OPTIMIZER}}})
@@ -116,11 +118,13 @@ def parameters(model):
 
 
 def rank_bytes(case, model, setting):
-    """About how much a rank takes at its peak: 16 bytes a parameter (ZeRO, Rajbhandari et al. 2020, section 3.1), of which the stages
-    share out more and more, the logits and their gradient, and the process."""
+    """The most that a rank takes, about: 16 bytes a parameter (ZeRO, Rajbhandari et al. 2020, section 3.1), the logits and their gradient,
+    and the process. Of the bytes that stages share out DeepSpeed needs as many for its buckets, at stage 3 twice as many."""
     share = {None: 16, 0: 16, 1: 8 + 8 / setting.ranks, 2: 4 + 12 / setting.ranks, 3: 4 + 16 / setting.ranks}[case.stage]
+    if case.framework in ("deepspeed", "fsdp2"):
+        share = 24 if case.framework == "deepspeed" and case.stage == 3 else 16
     tokens = setting.micro_batch * setting.length
-    return share * parameters(model) + 3 * 4 * tokens * model["vocab_size"] + 200 * tokens * model["hidden_size"] + 400e6
+    return share * parameters(model) + 3 * 4 * tokens * model["vocab_size"] + 200 * tokens * model["hidden_size"] + 600e6
 
 
 def available_bytes():

@@ -48,8 +48,9 @@ void add_param(Tree& self, size_t module, const std::string& name, const at::Ten
 
 std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& config,
                                     const std::shared_ptr<comm::Communicator>& world, const py::list& groups,
-                                    std::map<std::string, size_t> group_of, const py::object& torch_step) {
-  InitializeOptions options{.world = world};
+                                    std::map<std::string, size_t> group_of, const py::object& torch_step,
+                                    std::optional<at::Device> device) {
+  InitializeOptions options{.world = world, .device = device};
   const std::vector<optim::ParamGroup> named =
       config.optimizer ? optim::param_groups(*config.optimizer) : std::vector<optim::ParamGroup>(1);
   for (const py::handle group : groups) {
@@ -147,7 +148,7 @@ void bind_engine(py::module_& module) {
 
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init(&make_engine), py::arg("tree"), py::arg("config"), py::arg("world"), py::arg("groups"),
-           py::arg("group_of"), py::arg("torch_step"))
+           py::arg("group_of"), py::arg("torch_step"), py::arg("device"))
       .def("before_forward", &Engine::before_forward, py::arg("module"), py::arg("inputs"), no_gil)
       .def("after_forward", &Engine::after_forward, py::arg("module"), py::arg("outputs"), no_gil)
       .def(

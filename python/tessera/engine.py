@@ -25,9 +25,10 @@ logger = logging.getLogger("tessera")
 
 
 class Engine(nn.Module):
-    """Made by tessera.initialize(). `module` is the client's model, the same object."""
+    """Made by tessera.initialize(). `module` is the client's model, the same object. `device`: where its parameters and
+    buffers go; None: where the first of them is."""
 
-    def __init__(self, model, config, raw_config, optimizer, torch_step, world):
+    def __init__(self, model, config, raw_config, optimizer, torch_step, world, device=None):
         super().__init__()
         self.core = None
         self.module = model
@@ -53,7 +54,7 @@ class Engine(nn.Module):
 
         _take_from_earlier_engines(model)
         mark_leaves_of_config(model, self._values)
-        names, modules = self._tree(model, config, optimizer)
+        names, modules = self._tree(model, config, optimizer, device)
         self._names = names  # id of a parameter -> its first name
         self._modules_by_number = modules
         self._release = self._attach(modules)
@@ -62,7 +63,7 @@ class Engine(nn.Module):
 
     # ---- making
 
-    def _tree(self, model, config, optimizer):
+    def _tree(self, model, config, optimizer, device):
         """Hands the parameters over, each under the module that announces it. Returns names and modules by number."""
         tree = _core.ModelTree()
         announcing = announcing_modules(model, is_leaf)
@@ -94,7 +95,7 @@ class Engine(nn.Module):
         self.core = _core.Engine(
             tree=tree, config=config, world=self._world,
             groups=[_hyperparameters(group) for group in groups], group_of=group_of,
-            torch_step=self.torch_step)
+            torch_step=self.torch_step, device=device)
         own = weakref.ref(self)
         for parameter, shape in shapes.values():
             zero.given_to_engine(parameter, own, self.core.place_of(parameter), shape)
@@ -107,9 +108,6 @@ class Engine(nn.Module):
     @staticmethod
     def _is_ours(name, parameter):
         """Quantised weights (integers) and parameters without elements stay as they are, whole on every rank."""
-        if parameter.device.type != "cpu":
-            raise _core.UsageError(f"the parameter '{name}' is on {parameter.device}: this version trains on CPUs alone\n"
-                                   "  fix:   move the model to the CPU, and hide GPUs with CUDA_VISIBLE_DEVICES=''")
         if parameter.is_floating_point():
             return zero.piece_of(parameter) is not None or parameter.numel() > 0
         if parameter.requires_grad:

@@ -21,13 +21,13 @@ _PLACEHOLDER = {"type": "SGD", "params": {"lr": 0.0}}  # for an engine that neve
 
 def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None,
                distributed_port=29500, mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None,
-               config_params=None, engine_class=Engine):
+               config_params=None, device=None, engine_class=Engine):
     """Collective. Returns (engine, optimizer, dataloader, lr_scheduler); the last three may be None.
 
     config: a dict, a path or base64 of JSON; or args.deepspeed_config. optimizer: a torch.optim.Optimizer, or a function
     of the parameters that returns one; it wins over the configuration's. lr_scheduler: a scheduler, or a function of
     the optimizer that returns one. model_parameters: parameters or parameter groups to train, for the configuration's
-    optimizer.
+    optimizer. device: where the model trains, to which it is moved; None: where its first parameter is.
     """
     if model is None:
         raise AssertionError("initialize needs a model: model=<torch.nn.Module>")
@@ -45,7 +45,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         values["optimizer"] = block
     resolved = _core.Config(values, place=place_of(source), data_parallel_size=world.size)
 
-    engine = engine_class(model, resolved, raw, optimizer, torch_step, world)
+    engine = engine_class(model, resolved, raw, optimizer, torch_step, world, device)
     engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"))
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)

@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -106,7 +107,15 @@ size_t copy_into(storage::AlignedBuffer& image, const ShardPlan& plan) {
   size_t place = header.size();
   for (const ShardPlan::Source& source : plan.sources) {
     const at::Tensor& tensor = source.tensor.tensor();
-    TESSERA_INVARIANT(tensor.is_contiguous() && tensor.device().is_cpu());
+    TESSERA_INVARIANT(tensor.is_contiguous());
+    if (!tensor.is_cpu()) {
+      for (const zero::Range& cut : source.cuts) {
+        const at::Tensor part = tensor.narrow(0, cut.begin, cut.numel());
+        at::from_blob(image.data() + place, {cut.numel()}, part.scalar_type()).copy_(part);
+        place += part.nbytes();
+      }
+      continue;
+    }
     const char* const begin = static_cast<const char*>(tensor.const_data_ptr());
     for (const zero::Range& cut : source.cuts) {
       const char* const from = begin + cut.begin * static_cast<int64_t>(tensor.element_size());

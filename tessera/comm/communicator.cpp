@@ -122,7 +122,7 @@ void Communicator::explain(const PeerFailure& failure, const std::string& operat
 }
 
 at::Tensor Communicator::empty(int64_t numel, const at::TensorOptions& options) const {
-  if (!connection_ || !options.device().is_cpu()) return at::empty({numel}, options);
+  if (!connection_) return at::empty({numel}, options);
   return connection_->exchange->empty(numel, options);
 }
 

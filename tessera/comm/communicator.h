@@ -11,9 +11,9 @@
 // Sums are added in rank order, in fp32, and rounded once (ordered_sum.h), so an all-reduce has the same bits as a
 // reduce-scatter followed by an all-gather.
 //
-// Tensors: contiguous, on the CPU; they are borrowed until finish() returns. A communicator is used by one thread at a
-// time (autograd's backward thread counts as its caller's). Every rank issues the same collectives; within one channel
-// (see with_channel) in the same order.
+// Tensors: contiguous, on any device (staged_exchange.h); they are borrowed until finish() returns. A communicator is
+// used by one thread at a time (autograd's backward thread counts as its caller's). Every rank issues the same
+// collectives; within one channel (see with_channel) in the same order.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,7 @@
 #include "tessera/comm/ordered_sum.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <array>
@@ -89,6 +90,12 @@ class SumOfDoubles {
   int64_t numel_;
 };
 
+void sum_on_device(const std::vector<at::Tensor>& parts, double scale, at::Tensor& out) {
+  at::Tensor sum = parts.front().to(c10::promoteTypes(out.scalar_type(), at::kFloat), false, /*copy=*/true);
+  for (size_t part = 1; part < parts.size(); ++part) sum.add_(parts[part]);
+  out.copy_(sum.mul_(scale));
+}
+
 }  // namespace
 
 void ordered_sum(const std::vector<at::Tensor>& parts, double scale, at::Tensor& out) {
@@ -98,6 +105,7 @@ void ordered_sum(const std::vector<at::Tensor>& parts, double scale, at::Tensor&
     TESSERA_INVARIANT(part.is_contiguous() && part.numel() == out.numel() && part.scalar_type() == from);
   }
   TESSERA_INVARIANT((from == to && from == at::kDouble) || (FloatBlocks::holds(from) && FloatBlocks::holds(to)));
+  if (!out.is_cpu()) return sum_on_device(parts, scale, out);
   const int64_t blocks = (out.numel() + kBlock - 1) / kBlock;
   if (from == at::kDouble) return at::parallel_for(0, blocks, kBlocksAThread, SumOfDoubles(parts, scale, out));
   at::parallel_for(0, blocks, kBlocksAThread, SumOfFloats(parts, scale, out));

@@ -9,8 +9,8 @@
 
 namespace tessera::comm {
 
-// All tensors: contiguous, one numel. The parts have one floating dtype of fp32, bf16, fp16, fp64; `out` has the same,
-// or one of the two is fp32. `out` may be one of the parts.
+// All tensors: contiguous, on one device, one numel. The parts have one floating dtype of fp32, bf16, fp16, fp64; `out`
+// has the same, or one of the two is fp32. `out` may be one of the parts.
 void ordered_sum(const std::vector<at::Tensor>& parts, double scale, at::Tensor& out);
 
 }  // namespace tessera::comm

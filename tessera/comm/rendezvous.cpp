@@ -17,6 +17,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/mpi/meeting.h"
+#include "tessera/comm/staged_exchange.h"
 
 namespace tessera::comm {
 namespace {
@@ -198,7 +199,7 @@ std::shared_ptr<Communicator> connect(const World& world, c10::intrusive_ptr<c10
   const milliseconds timeout = timeout_of(options);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(shared));
   wait_for_everybody(*store, world, timeout);
-  auto exchange = make_exchange(backend_of(options), {store, world, timeout});
+  auto exchange = make_staged_exchange(make_exchange(backend_of(options), {store, world, timeout}), world.rank);
   log_debug("joined a world of {} as '{}'", world.size, name);
   std::shared_ptr<Communicator::Connection> connection(
       new Communicator::Connection{std::move(exchange), store, timeout, WaitBoard(store, world.rank, world.size)});

@@ -27,6 +27,7 @@ namespace {
 
 // Names of a rank's own tensors in a checkpoint; those that the engine's user gave follow the prefix.
 const std::string kRandomState = "random_state";
+const std::string kDeviceRandomState = "device_random_state";
 const std::string kClientPrefix = "client/";
 
 std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfig& config) {
@@ -305,6 +306,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
   finish_update();
   std::map<std::string, at::Tensor> own = zero::rank_state(*sharded_, *optimizer_);
   own[kRandomState] = engine::random_state();
+  if (!device().is_cpu()) own[kDeviceRandomState] = engine::random_state(device());
   for (const auto& [name, tensor] : rank_tensors) own[kClientPrefix + name] = tensor;
   return saver_->save({.folder = folder,
                        .tag = tag.empty() ? fmt::format("global_step{}", global_steps_) : tag,
@@ -356,6 +358,10 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
   const auto random = loaded->rank_tensors.find(kRandomState);
   if (random != loaded->rank_tensors.end()) {
     engine::set_random_state(random->second);
+    const auto of_device = loaded->rank_tensors.find(kDeviceRandomState);
+    if (!device().is_cpu() && of_device != loaded->rank_tensors.end()) {
+      engine::set_random_state(of_device->second, device());
+    }
   } else if (world_->rank() == 0 && options.optimizer_states) {
     log_info("the checkpoint was made by another number of ranks: random numbers (dropout) continue from the seed");
   }

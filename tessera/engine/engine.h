@@ -51,6 +51,9 @@ namespace tessera {
 struct InitializeOptions {
   std::shared_ptr<comm::Communicator> world;  // null: init_distributed()
 
+  // Where the model trains: its parameters and buffers are moved there. Nothing: where its first parameter is.
+  std::optional<at::Device> device = {};
+
   // Writes initial values of declared parameters (nn::declared_parameter). Must be given when the model has such; other
   // parameters start with what they hold on rank 0.
   zero::FillParameter fill;
@@ -165,6 +168,7 @@ class Engine {
   const optim::Optimizer& optimizer() const { return *optimizer_; }
   const config::DsConfig& config() const { return config_; }
   comm::Communicator& world() { return *world_; }
+  at::Device device() const { return sharded_->device(); }  // where it trains
   // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
   int64_t model_state_bytes() const { return sharded_->model_state_bytes().memory; }
   int64_t offloaded_bytes() const { return sharded_->model_state_bytes().disk; }
@@ -259,7 +263,7 @@ class ModelEngine : public ModuleEngine {
   // For models with several entries: call([](Model& m, auto& batch) { return m.loss(batch); }, batch).
   template <class Function, class... Args>
   auto call(Function function, Args&&... args) {
-    const engine::Autocast autocast(at::kCPU, autocast_dtype());
+    const engine::Autocast autocast(device().type(), autocast_dtype());
     const nn::ActivationStore::Scope scope(activations_);
     Engine::before_forward(kRootModule, nn::tensors_in(args...));
     auto output = function(*typed_model_, input(std::forward<Args>(args))...);

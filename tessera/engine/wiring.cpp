@@ -10,14 +10,15 @@ namespace {
 
 using storage::scalar_type;
 
-// Only what is sharded is offloaded. On a CPU device the host's memory is the device's, so "cpu" moves nothing.
-zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io) {
+// Only what is sharded is offloaded. Where the CPU trains, the host's memory is the device's, so "cpu" moves nothing.
+zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io, at::Device device) {
   const auto swap_file = [&io](const config::OffloadOptions& options, const std::string& key) {
     return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path, io, key) : nullptr;
   };
   zero::Offload offload;
   if (zero.stage >= 1) {
     offload.optimizer = swap_file(zero.offload_optimizer, "zero_optimization.offload_optimizer.nvme_path");
+    offload.optimizer_on_host = !device.is_cpu() && zero.offload_optimizer.device != "none";
     offload.optimizer_share = zero.offload_optimizer.ratio;
     offload.tile_numel = std::min(offload.tile_numel, std::max<int64_t>(zero.sub_group_size, 1));
     offload.reads_ahead = zero.offload_optimizer.pipeline_read;
@@ -26,6 +27,7 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
   }
   if (zero.stage >= 3) {
     offload.parameters = swap_file(zero.offload_param, "zero_optimization.offload_param.nvme_path");
+    offload.parameters_on_host = !device.is_cpu() && zero.offload_param.device != "none";
     offload.parameters_in_memory = zero.offload_param.max_in_cpu;
     offload.fetches = std::make_shared<storage::BufferPool>(
         static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
@@ -33,10 +35,11 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
   return offload;
 }
 
-zero::Policy policy_of(const config::DsConfig& config, int ranks) {
+zero::Policy policy_of(const config::DsConfig& config, int ranks, at::Device device) {
   const config::Dtypes& dtypes = config.dtypes;
   const config::GradientAveraging& averaging = config.averaging;
   zero::Policy policy = zero::policy_of_stage(config.zero.stage, scalar_type(dtypes.compute), ranks);
+  policy.device = device;
   policy.master_dtype = scalar_type(dtypes.master);
   policy.state_dtype = scalar_type(dtypes.state);
   policy.grad_dtype = scalar_type(dtypes.grad);
@@ -52,7 +55,7 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks) {
                       .reuse_numel = config.zero.max_reuse_distance,
                       .persistent_numel = config.zero.param_persistence_threshold,
                       .all_persistent_numel = config.zero.model_persistence_threshold};
-  policy.offload = offload_of(config.zero, storage::io_options_of(config.aio));
+  policy.offload = offload_of(config.zero, storage::io_options_of(config.aio), device);
   policy.publishes_lazily = config.own.lazy_publish.value_or(false);
   const bool has_that_choice = config.zero.stage == 1 || config.zero.stage == 2;  // as in DeepSpeed
   policy.refuses_unused = has_that_choice && config.value("zero_optimization.ignore_unused_parameters") == false;
@@ -106,6 +109,10 @@ std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::D
 
 // Compressed, a step moves a bit an element; sending round the weights of a sharded step would move 16.
 void keep_whole(zero::Policy& policy, int rank) {
+  if (!policy.device->is_cpu()) {
+    throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works on the CPU alone", "initialize",
+                                     "train on the CPU, or choose another optimizer"});
+  }
   if (policy.shard_gradients) {
     throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works at stages 0 and 1", "initialize",
                                      "set zero_optimization.stage to 0 or 1, or choose another optimizer"});
@@ -133,10 +140,20 @@ void check_whole_model(const zero::Policy& policy) {
   }
 }
 
-void cast_buffers(std::vector<at::Tensor>& buffers, at::ScalarType dtype) {
+void place_buffers(std::vector<at::Tensor>& buffers, at::Device device, std::optional<at::ScalarType> floating) {
   for (at::Tensor& buffer : buffers) {
-    if (at::isFloatingType(buffer.scalar_type())) buffer.set_data(buffer.to(dtype));
+    const bool casts = floating && at::isFloatingType(buffer.scalar_type());
+    const at::Tensor placed = buffer.to(device, casts ? *floating : buffer.scalar_type());
+    if (!placed.is_same(buffer)) buffer.set_data(placed);
   }
+}
+
+at::Device device_of(const ModelTree& tree, const InitializeOptions& options) {
+  if (options.device) return *options.device;
+  for (const zero::ModuleParams& module : tree.modules) {
+    for (const zero::NamedParam& param : module.params) return param.tensor.device();
+  }
+  return at::kCPU;
 }
 
 }  // namespace
@@ -148,7 +165,9 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
                                      R"(add e.g. "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}})"});
   }
   check_parameters(tree, static_cast<bool>(options.fill));
-  if (config.dtypes.buffers) cast_buffers(tree.buffers, scalar_type(*config.dtypes.buffers));
+  const at::Device device = device_of(tree, options);
+  place_buffers(tree.buffers, device,
+                config.dtypes.buffers ? std::optional(scalar_type(*config.dtypes.buffers)) : std::nullopt);
 
   Wiring wiring;
   wiring.optimizer = options.optimizer;
@@ -160,7 +179,7 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
     wiring.schedule = optim::schedules().find(config.scheduler->type, config.scheduler->where).make(*config.scheduler);
   }
   wiring.groups = group_parameters(tree, config, options);
-  zero::Policy policy = policy_of(config, world->size());
+  zero::Policy policy = policy_of(config, world->size(), device);
   const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),
                                    .numbers = wiring.optimizer->number_names().size(),
                                    .sign_errors = wiring.optimizer->averages_by_signs()};

@@ -9,7 +9,7 @@ void Adagrad::update(std::span<ParamSlice> slices, const UpdateInput& input) con
   for (ParamSlice& slice : slices) {
     const ParamGroup& group = input.groups[slice.group];
     if (input.grad_divisor != 1) slice.grad.div_(input.grad_divisor);
-    const at::Tensor step = at::full({}, static_cast<double>(slice.step), at::kFloat);
+    const at::Tensor step = at::full({}, static_cast<double>(slice.step), slice.weight.options());
     at::_fused_adagrad_({slice.weight}, {slice.grad}, {slice.state[0]}, {step}, group.lr, lr_decay_, group.weight_decay,
                         group.eps, /*maximize=*/false);
   }

@@ -13,6 +13,12 @@
 
 namespace tessera::optim {
 
+namespace {
+
+constexpr double kVeryLate = 1e9;  // a step at which 1 - beta^t is 1
+
+}  // namespace
+
 std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
 
 void Adam::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
@@ -40,22 +46,25 @@ void Adam::update(std::span<ParamSlice> slices, const UpdateInput& input) const 
   }
 }
 
-// LibTorch's operators know one dtype, and always correct the bias.
+// LibTorch's operators know one dtype, and always correct the bias: by nothing at a very late step, see update_fused().
+// There no slice is given in another dtype, see state_update.cpp.
 bool Adam::fits_fused(const ParamSlice& slice) const {
+  if (!slice.weight.is_cpu()) return true;
   return options_.bias_correction && !slice.compute.defined() && slice.weight.scalar_type() == at::kFloat &&
          slice.grad.scalar_type() == at::kFloat && slice.state[0].scalar_type() == at::kFloat;
 }
 
 void Adam::update_fused(std::span<ParamSlice* const> slices, const ParamGroup& group, double grad_divisor) const {
+  const at::TensorOptions number = slices.front()->weight.options();
   std::optional<at::Tensor> divisor;
-  if (grad_divisor != 1) divisor = at::full({}, grad_divisor, at::kFloat);
+  if (grad_divisor != 1) divisor = at::full({}, grad_divisor, number);
   std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, steps;
   for (const ParamSlice* const slice : slices) {
     weights.push_back(slice->weight);
     grads.push_back(slice->grad);
     exp_avgs.push_back(slice->state[0]);
     exp_avg_sqs.push_back(slice->state[1]);
-    steps.push_back(at::full({}, static_cast<double>(slice->step), at::kFloat));
+    steps.push_back(at::full({}, options_.bias_correction ? static_cast<double>(slice->step) : kVeryLate, number));
   }
   const auto fused = options_.decoupled_decay
                          ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)

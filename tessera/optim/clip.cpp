@@ -2,6 +2,8 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +17,8 @@ namespace {
 
 constexpr int64_t kBlock = 65536;  // elements summed by one thread, in one order
 constexpr int64_t kLanes = 16;     // partial sums that a compiler can keep in vector registers
+
+constexpr int64_t kWidened = 16 << 20;  // elements of a device's tensor that are in fp64 at a time
 
 template <class Element>
 double sum_block(const Element* values, int64_t count) {
@@ -33,10 +37,19 @@ double sum_block(const Element* values, int64_t count) {
   return std::accumulate(lanes.begin(), lanes.end(), 0.0);
 }
 
+double sum_on_device(const at::Tensor& flat) {
+  at::Tensor sum = at::zeros({}, flat.options().dtype(at::kDouble));
+  for (const at::Tensor& chunk : flat.split(kWidened)) {
+    sum += at::linalg_vector_norm(chunk, 2, std::nullopt, /*keepdim=*/false, at::kDouble).square();
+  }
+  return sum.item<double>();
+}
+
 }  // namespace
 
 double sum_of_squares(const at::Tensor& flat) {
   TESSERA_INVARIANT(flat.is_contiguous());
+  if (!flat.is_cpu()) return sum_on_device(flat);
   const int64_t numel = flat.numel();
   std::vector<double> blocks((numel + kBlock - 1) / kBlock);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, flat.scalar_type(), "sum_of_squares", [&] {

@@ -30,13 +30,12 @@ void AlignedBuffer::reserve(size_t bytes) {
   data_ = nullptr;
   capacity_ = 0;
   const size_t rounded = whole_pages(bytes);
-  void* const mapped = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
+  data_ = static_cast<char*>(map_pages(rounded));
+  if (data_ == nullptr) {
     throw Error(ErrorKind::kMachine,
                 {fmt::format("{} of host memory cannot be had: {}", format_bytes(rounded), errno_text(errno)),
                  "a buffer for files", "use more ranks, or a machine with more memory"});
   }
-  data_ = static_cast<char*>(mapped);
   capacity_ = rounded;
 }
 

@@ -4,12 +4,9 @@
 
 #include <cstddef>
 
+#include "tessera/storage/pages.h"
+
 namespace tessera::storage {
-
-inline constexpr size_t kPageBytes = 4096;
-
-// Rounded up.
-constexpr size_t whole_pages(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 class AlignedBuffer {
  public:

@@ -5,24 +5,15 @@
 #include <algorithm>
 #include <bit>
 
-#include "tessera/storage/aligned_buffer.h"
+#include "tessera/storage/pages.h"
 
 namespace tessera::storage {
 namespace {
-
-constexpr size_t kHugePage = 2 << 20;
 
 // 64 sizes between a power of two and the next.
 size_t rounded(size_t bytes) {
   const size_t unit = std::max(kPageBytes, std::bit_floor(bytes) / 64);
   return (bytes + unit - 1) / unit * unit;
-}
-
-void* map(size_t bytes) {
-  void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) return nullptr;
-  if (bytes >= kHugePage) madvise(address, bytes, MADV_HUGEPAGE);  // refused where the system has none: as well
-  return address;
 }
 
 }  // namespace
@@ -36,10 +27,10 @@ MappedBlock MappedBlocks::take(size_t bytes) {
     block.bytes = rounded(bytes);
     const size_t wanted = bytes_in_use_ + block.bytes;
     shrink_idle_to(most_in_use_ > wanted ? most_in_use_ - wanted : 0);
-    block.address = map(block.bytes);
+    block.address = map_pages(block.bytes);
     if (block.address == nullptr) {
       shrink_idle_to(0);
-      block.address = map(block.bytes);
+      block.address = map_pages(block.bytes);
     }
     if (block.address == nullptr) return {};
   }

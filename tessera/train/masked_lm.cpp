@@ -10,18 +10,19 @@
 namespace tessera::train {
 namespace {
 
-// A tensor over the batch's own memory, which outlives it here.
-at::Tensor wrap(const data::Batch& batch, const std::vector<int64_t>& values) {
-  return at::from_blob(const_cast<int64_t*>(values.data()), {batch.rows, batch.length}, at::kLong);
+// On the CPU a tensor over the batch's own memory, which outlives it here.
+at::Tensor wrap(const data::Batch& batch, const std::vector<int64_t>& values, at::Device device) {
+  return at::from_blob(const_cast<int64_t*>(values.data()), {batch.rows, batch.length}, at::kLong).to(device);
 }
 
 }  // namespace
 
 at::Tensor masked_loss_sum(BertEngine& engine, const data::Batch& batch) {
-  const models::BertInput input{.input_ids = wrap(batch, batch.input_ids),
-                                .attention_mask = wrap(batch, batch.attention_mask),
-                                .token_type_ids = wrap(batch, batch.token_type_ids)};
-  const at::Tensor labels = wrap(batch, batch.labels);
+  const auto on_device = [&](const std::vector<int64_t>& values) { return wrap(batch, values, engine.device()); };
+  const models::BertInput input{.input_ids = on_device(batch.input_ids),
+                                .attention_mask = on_device(batch.attention_mask),
+                                .token_type_ids = on_device(batch.token_type_ids)};
+  const at::Tensor labels = on_device(batch.labels);
   return engine.call([](models::BertForMaskedLM& model, const models::BertInput& in,
                         const at::Tensor& targets) { return model.masked_loss_sum(in, targets); },
                      input, labels);

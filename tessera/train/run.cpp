@@ -23,6 +23,7 @@
 #include "tessera/engine/timeline.h"
 #include "tessera/plan/memory_check.h"
 #include "tessera/storage/cpu_allocator.h"
+#include "tessera/storage/device.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/trainer.h"
 
@@ -35,10 +36,6 @@ void check_run(const config::RunFile& run) {
   if (run.task != "mlm") {
     throw Error(ErrorKind::kConfig,
                 {fmt::format("the task '{}' is not known", run.task), run.name + ", task", "use mlm"});
-  }
-  if (run.training.device == "cuda") {
-    throw Error(ErrorKind::kConfig,
-                {"training on CUDA devices is not supported yet", run.name + ", training.device", "use auto or cpu"});
   }
 }
 
@@ -65,12 +62,17 @@ void check_sizes(const config::RunFile& run, const models::BertConfig& model, co
   }
 }
 
-// Before anything is allocated. All ranks look at what the ranks of their host saw, so that they refuse together.
+at::Device device_of(const config::RunFile& run, const comm::Communicator& world) {
+  return storage::device_of_rank(run.training.device, world.local_rank(), run.name + ", training.device");
+}
+
+// Before anything is allocated; of runs on the CPU, whose memory it knows. All ranks look at what the ranks of their
+// host saw, so that they refuse together.
 void check_memory(const config::RunFile& run, const models::BertConfig& model, const config::DsConfig& config,
                   comm::Communicator& world) {
   const int64_t limit = config.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
-  if (!run.training.memory_check) return;
+  if (!run.training.memory_check || !device_of(run, world).is_cpu()) return;
   plan::ModelCensus census = plan::read_census(run.model.path);
   census.architecture->hidden_dropout = model.hidden_dropout_prob;
   census.architecture->attention_dropout = model.attention_probs_dropout_prob;
@@ -162,12 +164,17 @@ std::unique_ptr<ModelEngine<models::BertForMaskedLM>> make_engine(const config::
                                                                   const models::BertConfig& model_config,
                                                                   const config::DsConfig& config,
                                                                   const std::shared_ptr<comm::Communicator>& world) {
+  const at::Device device = device_of(run, *world);
+  const auto seed = static_cast<uint64_t>(run.training.seed + world->rank());  // dropout differs by rank
+  engine::seed_random_state(seed);
+  if (!device.is_cpu()) engine::seed_random_state(seed, device);
   const auto model = std::make_shared<models::BertForMaskedLM>(model_config);
   model->checkpoint_activations(run.training.activation_checkpointing);
   InitialValues values(run, model_config, *model);
   auto engine =
       initialize(model, config,
                  {.world = world,
+                  .device = device,
                   .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
                   .no_decay = without_decay});
   if (world->rank() == 0) values.report();
@@ -242,7 +249,6 @@ void train_here(const RunOptions& options, const config::RunFile& run,
     eval_collator.emplace(*eval_dataset, *tokenizer, mlm_options(run));
   }
 
-  engine::seed_random_state(static_cast<uint64_t>(run.training.seed + world->rank()));  // dropout differs by rank
   const auto engine = make_engine(run, model_config, config, world);
   if (world->rank() == 0) {
     log_info("{} parameters, ZeRO stage {}, {} rank{}; {} samples, {} steps of {} samples",

@@ -53,7 +53,7 @@ void GradientReducer::open_pending(size_t unit) {
   const bool own_buffer = policy_.shard_gradients || gradients.has_sum;
   if (own_buffer) {
     const StateTensor& kept = units_[unit]->grad();
-    const auto device = units_[unit]->params().front().tensor.device();
+    const at::Device device = units_[unit]->device();
     gradients.pending = world_.empty(units_[unit]->layout().numel(), at::TensorOptions(device).dtype(kept.dtype()));
     zero_padding(units_[unit]->layout(), gradients.pending);
   } else {
@@ -118,7 +118,8 @@ void GradientReducer::start_reduction(size_t unit) {
   const std::string& label = units_[unit]->name();
   const Range slice = layout.slice(world_.rank());
   if (policy_.shard_optimizer && averaging.scatter) {
-    const bool direct = !reduction.adds && averaging.dtype == policy_.grad_dtype && !units_[unit]->grad().swapped();
+    const bool direct =
+        !reduction.adds && averaging.dtype == policy_.grad_dtype && units_[unit]->grad().is_on(source.device());
     reduction.result = direct ? owned_grad(unit) : at::empty({slice.numel()}, source.options());
     reduction.collective =
         world_.start_reduce_scatter(reduction.result, source, averaging.after, label, averaging.bucket_numel);
@@ -140,7 +141,7 @@ void GradientReducer::finish_oldest() {
   if (units_[reduction.unit]->grad().swapped()) return start_leaving(reduction.unit, reduction);
   at::Tensor sum = owned_grad(reduction.unit);
   if (reduction.adds) {
-    sum.add_(reduction.result);
+    sum.add_(reduction.result.to(sum.device()));
   } else if (!sum.is_alias_of(reduction.result)) {
     sum.copy_(reduction.result);
   }
@@ -155,7 +156,7 @@ void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
   at::Tensor sum = leaving.home.view_in(leaving.buffer, whole);
   if (reduction.adds) {
     leaving.home.finish(leaving.home.start_read(whole, leaving.buffer));
-    sum.add_(reduction.result);
+    sum.add_(reduction.result.to(sum.device()));
   } else {
     sum.copy_(reduction.result);
   }

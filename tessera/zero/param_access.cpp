@@ -65,8 +65,9 @@ at::Tensor local_value(ShardedModel& model, ShardedModel::ParamPlace place, Stat
   const Unit& unit = *model.units()[place.unit];
   const bool keeps_dtype = which.kind == StateOfParam::Kind::kGrad;
   const at::ScalarType dtype = keeps_dtype ? unit.grad().dtype() : at::kFloat;
-  if (owned_piece(unit, place.param).numel() == 0) return at::empty({0}, dtype);
-  return part_of(owned_tensor(model, place.unit, which), unit, place.param).to(dtype, false, /*copy=*/true);
+  if (owned_piece(unit, place.param).numel() == 0) return at::empty({0}, at::TensorOptions(unit.device()).dtype(dtype));
+  const at::Tensor part = part_of(owned_tensor(model, place.unit, which), unit, place.param);
+  return part.to(unit.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
 at::Tensor full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which) {

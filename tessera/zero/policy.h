@@ -8,11 +8,12 @@
 //     3     slice             slice       slice             16/N
 #pragma once
 
-#include <c10/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 
 #include "tessera/storage/buffer_pool.h"
 #include "tessera/storage/swap_file.h"
@@ -30,12 +31,15 @@ struct Averaging {
   int64_t bucket_numel = 500'000'000;  // largest number of elements that one reduction moves
 };
 
-// What rests on a disk between its uses (ZeRO-Infinity, Rajbhandari et al. 2021), and how it comes and goes. The files
-// and buffers are this rank's; units share them.
+// What rests on a disk between its uses (ZeRO-Infinity, Rajbhandari et al. 2021), and how it comes and goes; or, where
+// a model trains on a device, in the host's memory (ZeRO-Offload, Ren et al. 2021). The files and buffers are this
+// rank's; units share them.
 struct Offload {
   std::shared_ptr<storage::SwapFile> optimizer;   // of master weights, states and sharded gradients; null: in memory
   double optimizer_share = 1;                     // of the model's elements, the first ones; the rest stays in memory
+  bool optimizer_on_host = false;                 // what would lie in that file, where there is none
   std::shared_ptr<storage::SwapFile> parameters;  // of sharded compute weights; null: in memory
+  bool parameters_on_host = false;                // … as above
   int64_t parameters_in_memory = 0;               // elements of this rank's slices that stay in memory all the same
 
   int64_t tile_numel = 8 << 20;  // elements that an update holds in memory at a time, where it may be cut
@@ -55,6 +59,7 @@ struct Gathering {
 };
 
 struct Policy {
+  std::optional<at::Device> device = {};  // where the model trains; nothing: where each parameter is
   bool shard_optimizer = false;
   bool shard_gradients = false;
   bool shard_parameters = false;

@@ -103,7 +103,10 @@ void ShardedModel::make_units(std::vector<ModuleParams> modules, const FillParam
       for (const NamedParam& param : own) numel += param.numel();
       stays_in_memory -= numel / world_->size();
       if (stays_in_memory >= 0) policy.offload.parameters = nullptr;
-      if (static_cast<double>(trainable_before) >= leaves) policy.offload.optimizer = nullptr;
+      if (static_cast<double>(trainable_before) >= leaves) {
+        policy.offload.optimizer = nullptr;
+        policy.offload.optimizer_on_host = false;
+      }
       if (trainable) trainable_before += numel;
       for (size_t param = 0; param < own.size(); ++param) {
         places_[own[param].tensor.unsafeGetTensorImpl()] = {units_.size(), param};

@@ -96,6 +96,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::vector<TileBuffers>& tile_buffers() { return tile_buffers_; }  // see state_tiles.h
   size_t state_count() const { return needs_.states; }                // of a trainable unit
   const Policy& policy() const { return policy_; }
+  at::Device device() const { return units_.front()->device(); }
   comm::Communicator& world() const { return *world_; }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const std::vector<ParamAlias>& aliases() const { return aliases_; }

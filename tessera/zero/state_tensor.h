@@ -26,6 +26,7 @@ class StateTensor {
 
   bool defined() const { return tensor_.defined() || file_ != nullptr; }
   bool swapped() const { return file_ != nullptr; }
+  bool is_on(at::Device device) const { return tensor_.defined() && tensor_.device() == device; }
   at::ScalarType dtype() const { return swapped() ? dtype_ : tensor_.scalar_type(); }
   int64_t numel() const { return swapped() ? numel_ : tensor_.numel(); }
   int64_t bytes() const { return numel() * static_cast<int64_t>(c10::elementSize(dtype())); }

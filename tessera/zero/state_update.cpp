@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -89,34 +90,42 @@ std::vector<Segment> owned_segments(const Unit& unit, Range range) {
 
 std::vector<Segment> owned_segments(const Unit& unit) { return owned_segments(unit, {0, unit.owned().numel()}); }
 
-// A tile's tensors as the optimizer takes them: the tensors themselves, or copies in fp32 that are rounded back once
-// they are updated.
+// A tile's tensors as the optimizer takes them: the tensors themselves, or copies that are rounded or moved back once
+// they are updated. All of them are where the optimizer's states rest, since these are the most bytes. An optimizer
+// that takes any dtype does so on the CPU; elsewhere it gets fp32, as others do.
 class OptimizerTensors {
  public:
-  OptimizerTensors(const StateTile& tile, bool any_dtype) : tile_(tile), any_dtype_(any_dtype) {
+  OptimizerTensors(const StateTile& tile, bool any_dtype)
+      : tile_(tile),
+        device_((tile.state.empty() ? tile.weight : tile.state.front()).device()),
+        any_dtype_(any_dtype && device_.is_cpu()) {
     weight = prepared(tile.weight);
     grad = prepared(tile.grad);
     for (const at::Tensor& each : tile.state) state.push_back(prepared(each));
-    if (any_dtype) compute = tile.compute;
+    if (!any_dtype_ || !tile.compute.defined()) return;
+    const bool is_here = tile.compute.device() == device_;
+    compute = is_here ? tile.compute : at::empty_like(tile.compute, at::TensorOptions(device_));
   }
 
   void put_back() {
-    if (any_dtype_) return;
     put_back(tile_.weight, weight);
     for (size_t k = 0; k < state.size(); ++k) put_back(tile_.state[k], state[k]);
-    if (tile_.compute.defined()) tile_.compute.copy_(tile_.weight);
+    if (tile_.compute.defined()) put_back(tile_.compute, any_dtype_ ? compute : tile_.weight);
   }
 
   at::Tensor weight, grad, compute;
   std::vector<at::Tensor> state;
 
  private:
-  at::Tensor prepared(const at::Tensor& tensor) const { return any_dtype_ ? tensor : tensor.to(at::kFloat); }
+  at::Tensor prepared(const at::Tensor& tensor) const {
+    return tensor.to(device_, any_dtype_ ? tensor.scalar_type() : at::kFloat);
+  }
   static void put_back(const at::Tensor& kept, const at::Tensor& updated) {
     if (!kept.is_same(updated)) kept.copy_(updated);
   }
 
   const StateTile& tile_;
+  at::Device device_;
   bool any_dtype_;
 };
 
@@ -196,7 +205,7 @@ void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, 
       params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
       if (used[first_param + param]) ++unit.steps()[param];
     }
-    const at::Tensor grad = model.reducer().owned_grad(index).to(at::kFloat);
+    const at::Tensor grad = model.reducer().owned_grad(index).to(unit.master().tensor().device(), at::kFloat);
     for (const Segment& segment : unit.layout().segments(unit.owned())) {
       const size_t param = first_param + segment.param;
       if (!used[param]) continue;

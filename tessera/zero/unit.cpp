@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "tessera/base/error.h"
 
@@ -23,12 +24,14 @@ void set_data(const at::Tensor& parameter, const at::Tensor& data) {
 }  // namespace
 
 void free_storage(const at::Tensor& tensor) {
+  const c10::DeviceGuard its_device(tensor.device());
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(0));
   storage->set_nbytes(0);
 }
 
 void allocate_storage(const at::Tensor& tensor) {
+  const c10::DeviceGuard its_device(tensor.device());
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
   storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(bytes));
@@ -50,16 +53,19 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       needs_(trainable_ ? needs : OptimizerNeeds{}),
       owned_(policy.shard_optimizer ? layout_.slice(world.rank()) : layout_.whole()) {
   const at::NoGradGuard no_grad;
-  const auto device = params_.front().tensor.device();
-  const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
+  const at::Device device = policy_.device.value_or(params_.front().tensor.device());
+  const auto fp32 = at::TensorOptions().dtype(at::kFloat);
 
   // What peers read later; its memory is kept for that. The rest comes from the ordinary allocator.
-  const auto shared = [&](int64_t numel, at::ScalarType dtype) { return world_.empty(numel, fp32.dtype(dtype)); };
+  const auto shared = [&](int64_t numel, at::ScalarType dtype) {
+    return world_.empty(numel, fp32.device(device).dtype(dtype));
+  };
   const bool reads_full = !policy.shard_parameters;
 
-  // The only moment at which more than the policy allows is in memory: one unit in fp32.
-  at::Tensor initial = reads_full && policy.compute_dtype == at::kFloat ? shared(layout_.numel(), at::kFloat).zero_()
-                                                                        : at::zeros({layout_.numel()}, fp32);
+  // The only moment at which more than the policy allows is in the host's memory: one unit in fp32.
+  const bool begins_in_place = device.is_cpu() && reads_full && policy.compute_dtype == at::kFloat;
+  at::Tensor initial =
+      begins_in_place ? shared(layout_.numel(), at::kFloat).zero_() : at::zeros({layout_.numel()}, fp32);
   bool any_of_rank_0 = false;
   for (size_t index = 0; index < params_.size(); ++index) {
     const Placement& place = layout_.params()[index];
@@ -75,32 +81,34 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   if (any_of_rank_0) world_.start_broadcast(initial, /*root=*/0, name_).finish();
 
   const auto owned_part = [&](const at::Tensor& whole) { return whole.narrow(0, owned_.begin, owned_.numel()); };
-  // What lies in the file begins as zeros.
-  const auto resting = [&](bool on_disk, const std::shared_ptr<storage::SwapFile>& file, int64_t numel,
-                           at::ScalarType dtype) {
-    return on_disk ? StateTensor(file, numel, dtype) : StateTensor(at::zeros({numel}, fp32.dtype(dtype)));
-  };
   const Offload& offload = policy_.offload;
-  full_ = policy_.compute_dtype == at::kFloat ? initial
-          : reads_full                        ? shared(layout_.numel(), policy_.compute_dtype).copy_(initial)
-                                              : initial.to(policy_.compute_dtype);
+  const auto host = at::Device(at::kCPU);
+  // Of the optimizer; what lies in the file begins as zeros.
+  const auto resting = [&](int64_t numel, at::ScalarType dtype) {
+    if (offload.optimizer) return StateTensor(offload.optimizer, numel, dtype);
+    return StateTensor(at::zeros({numel}, fp32.device(offload.optimizer_on_host ? host : device).dtype(dtype)));
+  };
+  full_ = begins_in_place ? initial
+          : reads_full    ? shared(layout_.numel(), policy_.compute_dtype).copy_(initial)
+                          : initial.to(device, policy_.compute_dtype);
   if (!policy_.shard_parameters) {
     compute_ = StateTensor(owned_part(full_));
   } else if (offload.parameters) {
     compute_ = StateTensor(offload.parameters, owned_.numel(), policy_.compute_dtype);
     compute_.store(owned_part(full_));
+  } else if (offload.parameters_on_host) {
+    compute_ = StateTensor(owned_part(full_).to(host, policy_.compute_dtype, false, /*copy=*/true));
   } else {
     compute_ = StateTensor(shared(owned_.numel(), policy_.compute_dtype).copy_(owned_part(full_)));
   }
   if (trainable_) {
-    const bool on_disk = offload.optimizer != nullptr;
     master_ = compute_;
     if (policy_.has_master()) {
-      master_ = resting(on_disk, offload.optimizer, owned_.numel(), policy_.master_dtype);
+      master_ = resting(owned_.numel(), policy_.master_dtype);
       master_.store(owned_part(initial));
     }
     for (size_t k = 0; k < needs_.states; ++k) {
-      optimizer_state_.push_back(resting(on_disk, offload.optimizer, owned_.numel(), policy_.state_dtype));
+      optimizer_state_.push_back(resting(owned_.numel(), policy_.state_dtype));
     }
     numbers_.assign(params_.size() * needs_.numbers, 0);
     if (needs_.sign_errors && world.size() > 1) {
@@ -108,7 +116,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       server_error_ = at::zeros({layout_.slice_numel()}, fp32);
     }
     steps_.assign(params_.size(), 0);
-    grad_ = policy_.shard_gradients ? resting(on_disk, offload.optimizer, layout_.slice_numel(), policy_.grad_dtype)
+    grad_ = policy_.shard_gradients ? resting(layout_.slice_numel(), policy_.grad_dtype)
                                     : StateTensor(shared(layout_.numel(), policy_.grad_dtype).zero_());
   }
   attach_views();

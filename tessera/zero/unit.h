@@ -84,6 +84,7 @@ class Unit {
   bool trainable() const { return trainable_; }
   bool has_master() const { return policy_.has_master(); }  // master() is not the compute weights themselves
   UnitState state() const { return state_; }
+  at::Device device() const { return full_.device(); }  // where it computes
   Range owned() const { return owned_; }
 
   // Stage 3 only; nothing happens where the parameters always stay. A gather costs one all-gather, before which a shard

@@ -35,7 +35,8 @@ std::vector<double> UnitPeers::sum_by_param(std::span<const optim::ParamSlice> s
 std::vector<at::Tensor> UnitPeers::whole_grads(std::span<const optim::ParamSlice> slices) {
   const Layout& layout = unit_.layout();
   const Range own = unit_.owned();
-  at::Tensor buffer = at::zeros({layout.numel()}, at::kFloat);
+  const at::Device device = slices.empty() ? at::Device(at::kCPU) : slices.front().grad.device();
+  at::Tensor buffer = at::zeros({layout.numel()}, at::TensorOptions(device).dtype(at::kFloat));
   for (const optim::ParamSlice& slice : slices) {
     const int64_t offset = layout.params()[slice.param].offset + slice.first;
     buffer.narrow(0, offset, slice.grad.numel()).copy_(slice.grad);

@@ -25,27 +25,48 @@ at::Tensor ordered_sum_of(int size, int64_t numel, at::ScalarType dtype, double 
 }  // namespace
 
 void collectives_agree_with_their_formulas(World world) {
+  collectives_of_device_agree_with_their_formulas(std::move(world), at::kCPU);
+}
+
+void collectives_of_device_agree_with_their_formulas(World world, at::Device device) {
   const int size = world->size();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t slice_numel : {int64_t{1}, int64_t{33}, int64_t{70001}}) {
       const int64_t numel = slice_numel * size;
       const at::Tensor sum = ordered_sum_of(size, numel, dtype, 0.5);
+      const auto input = [&](int rank, int64_t count) { return input_of(rank, count, dtype).to(device); };
+      const auto place = at::TensorOptions(device).dtype(dtype);
 
-      at::Tensor slice = at::empty({slice_numel}, dtype);
-      world->start_reduce_scatter(slice, input_of(world->rank(), numel, dtype), 0.5, "a").finish();
-      EXPECT_TRUE(at::equal(slice, sum.narrow(0, world->rank() * slice_numel, slice_numel)));
+      at::Tensor slice = at::empty({slice_numel}, place);
+      world->start_reduce_scatter(slice, input(world->rank(), numel), 0.5, "a").finish();
+      EXPECT_TRUE(at::equal(slice.cpu(), sum.narrow(0, world->rank() * slice_numel, slice_numel)));
 
-      at::Tensor reduced = input_of(world->rank(), numel, dtype);
+      at::Tensor reduced = input(world->rank(), numel);
       world->start_all_reduce(reduced, 0.5, "b").finish();
-      EXPECT_TRUE(at::equal(reduced, sum));
+      EXPECT_TRUE(at::equal(reduced.cpu(), sum));
 
-      at::Tensor full = at::zeros({numel}, dtype);
+      at::Tensor full = at::zeros({numel}, place);
       world->start_all_gather(full, slice, "c").finish();
-      EXPECT_TRUE(at::equal(full, sum));
+      EXPECT_TRUE(at::equal(full.cpu(), sum));
 
-      at::Tensor sent = input_of(world->rank(), slice_numel, dtype);
+      at::Tensor sent = input(world->rank(), slice_numel);
       world->start_broadcast(sent, size - 1, "d").finish();
-      EXPECT_TRUE(at::equal(sent, input_of(size - 1, slice_numel, dtype)));
+      EXPECT_TRUE(at::equal(sent.cpu(), input_of(size - 1, slice_numel, dtype)));
+
+      std::vector<at::Tensor> incoming, outgoing;
+      for (int peer = 0; peer < size; ++peer) {
+        incoming.push_back(at::zeros({slice_numel}, place));
+        outgoing.push_back(input(world->rank() * size + peer, slice_numel));
+      }
+      world->start_all_to_all(incoming, outgoing, "e").finish();
+      for (int peer = 0; peer < size; ++peer) {
+        EXPECT_TRUE(at::equal(incoming[peer].cpu(), input_of(peer * size + world->rank(), slice_numel, dtype)));
+      }
+      if (size < 2 || world->rank() > 1) continue;
+      at::Tensor message = world->rank() == 0 ? input(7, slice_numel) : at::zeros({slice_numel}, place);
+      if (world->rank() == 0) world->start_send(message, 1, "f").finish();
+      if (world->rank() == 1) world->start_receive(message, 0, "f").finish();
+      EXPECT_TRUE(at::equal(message.cpu(), input_of(7, slice_numel, dtype)));
     }
   }
 }

@@ -2,6 +2,8 @@
 // forked ranks, mpi_ranks_tool in ranks that mpirun started.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <memory>
 
 namespace tessera::comm {
@@ -14,6 +16,7 @@ using World = std::shared_ptr<comm::Communicator>;
 
 // In worlds of any size.
 void collectives_agree_with_their_formulas(World world);
+void collectives_of_device_agree_with_their_formulas(World world, at::Device device);
 void texts_come_in_rank_order(World world);
 
 // In a world of two.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/comm/communicator_checks.h"
+#include "tests/support/far_device.h"
 #include "tests/support/spawn_ranks.h"
 
 namespace tessera::comm {
@@ -44,6 +45,13 @@ INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorOn, testing::Values("gloo", "shm"
 
 TEST_P(CommunicatorOn, AllGatherWorksInPlace) {
   spawn_ranks(2, test::all_gather_works_in_place, {.backend = GetParam()});
+}
+
+TEST_P(CommunicatorOn, CollectivesOfADeviceAgreeWithTheirFormulas) {
+  const auto check = [](const test::World& world) {
+    test::collectives_of_device_agree_with_their_formulas(world, test::far_device());
+  };
+  spawn_ranks(3, check, {.backend = GetParam()});
 }
 
 TEST_P(CommunicatorOn, CarriesMessagesBetweenTwoRanksInOrder) {
