@@ -133,15 +133,25 @@ def available_bytes():
 
 
 def groups(families, setting, budget):
-    """Lists of cases that fit into `budget` bytes together, each with the bounds of its members; a family stays together."""
+    """Lists of cases that fit into `budget` bytes together, each with the bounds of its members. A family stays together, or where it
+    is too large its peers share out, each group with ours."""
     model = MODELS[setting.model]
+
+    def fits(cases):
+        return sum(setting.ranks * rank_bytes(case, model, setting) for case in cases) <= budget
+
     result = []
     for family in families:
-        merged = _with_bounds([*(result[-1] if result else []), *family])
-        if result and sum(setting.ranks * rank_bytes(case, model, setting) for case in merged) <= budget:
-            result[-1] = merged
-        else:
-            result.append(_with_bounds(family))
+        if result and fits(_with_bounds([*result[-1], *family])):
+            result[-1] = _with_bounds([*result[-1], *family])
+            continue
+        ours = [case for case in family if case == case.ours]
+        peers = [case for case in family if case not in ours]
+        result.append(_with_bounds([*ours, *peers[:1]]))
+        for peer in peers[1:]:
+            if not fits(_with_bounds([*result[-1], peer])):
+                result.append(_with_bounds(ours))
+            result[-1] = _with_bounds([*result[-1], peer])
     return result
 
 

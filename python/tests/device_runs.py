@@ -33,7 +33,7 @@ def train(device, stage, precision, offload, of_client=False):
         zero["offload_param"] = {"device": "cpu"}
     settings = {**config(stage, optimizer=not of_client), "zero_optimization": zero, "bf16": {"enabled": precision == "bf16"}}
     model = made()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-2) if of_client else None
+    optimizer = torch.optim.NAdam(model.parameters(), lr=1e-2) if of_client else None
     engine, *_ = tessera.initialize(model=model, optimizer=optimizer, device=device, config=settings)
     assert engine.device == device
     losses = []
@@ -56,7 +56,7 @@ for stage, precision, offload in [(0, "fp32", False), (1, "fp32", True), (2, "bf
     name = f"stage {stage}, {precision}" + (", offload" if offload else "")
     found[name] = [train(where, stage, precision, offload) for where in (DEVICE, torch.device("cpu"))]
 for offload in (False, True):
-    name = "stage 2, bf16, the client's RMSprop" + (", offload" if offload else "")
+    name = "stage 2, bf16, the client's NAdam" + (", offload" if offload else "")
     found[name] = [train(where, 2, "bf16", offload, of_client=True) for where in (DEVICE, torch.device("cpu"))]
 if dist.get_rank() == 0:
     print(json.dumps(found))
