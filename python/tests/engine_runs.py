@@ -56,6 +56,16 @@ def accumulation_at_every_stage():
 
 
 @run
+def weights_that_arrive_with_the_next_forward():
+    """tessera.lazy_publish: at stages 1 and 2 by hooks that the others do without."""
+    model = made()
+    expected = plainly_trained(model, adamw(model))
+    engines = [start(config=config(stage, tessera={"lazy_publish": True}))[0] for stage in range(4)]
+    return {"expected": expected, "results": [trained(engine) for engine in engines],
+            "hooks": [engine.hooks is not None for engine in engines]}
+
+
+@run
 def recomputation_at_stage_3():
     model = made()
     expected = plainly_trained(model, adamw(model))

@@ -23,6 +23,7 @@ def assert_same(expected, results, tolerance=2e-6):
 
 @pytest.mark.parametrize("name", [
     "configuration_as_dict_path_and_arguments", "accumulation_at_every_stage", "recomputation_at_stage_3",
+    "weights_that_arrive_with_the_next_forward",
     "optimizer_and_scheduler_as_functions", "live_groups", "boundaries_set_by_the_client", "no_sync",
     "backward_of_the_loss_itself", "parameters_read_by_other_modules", "frozen_parameters", "made_under_zero_init",
     "two_engines"])
@@ -35,6 +36,10 @@ def test_an_optimizer_of_the_client_works_at_every_stage(runs, name):
     run = runs["optimizers_of_the_client"][name]
     assert len(run["results"]) == 4
     assert_same(run["expected"], run["results"], tolerance=1e-5)
+
+
+def test_weights_arrive_lazily_where_ranks_send_them_round(runs):
+    assert runs["weights_that_arrive_with_the_next_forward"]["hooks"][1:3] == [True, True]
 
 
 def test_groups_and_schedules_are_live(runs):
