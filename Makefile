@@ -37,6 +37,7 @@ bench: configured-with-tests  ## Measure beside the peers into bench/results.md,
 
 gpu: configured-with-tests  ## On a machine with CUDA GPUs: the tests of devices there, and speed and size into bench/gpu.md
 	@cmake --build --preset release -j $(JOBS) --target device_test tessera_python bench_programs
+	@bench/gpu --check
 	@TESSERA_TEST_DEVICE=cuda ctest --test-dir build/release --output-on-failure -R '^engine\..*Device'
 	@bench/gpu $(ARGS)
 

@@ -16,14 +16,14 @@ def alone(options, model):
 
 
 def ddp(options, model):
-    dist.init_process_group("cpu:gloo,cuda:nccl" if options["device"].type == "cuda" else "gloo")
+    _join(options)
     return _torch_step(model, options, wrap=nn.parallel.DistributedDataParallel)
 
 
 def fsdp2(options, model):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    dist.init_process_group("cpu:gloo,cuda:nccl" if options["device"].type == "cuda" else "gloo")
+    _join(options)
     model.to(options["device"])
     settings = {"mesh": init_device_mesh(options["device"].type, (dist.get_world_size(),)), "reshard_after_forward": options["stage"] == 3}
     if options["precision"] == "bf16":
@@ -65,6 +65,10 @@ class MasterWeightsAdamW:
 
     def zero_grad(self):
         """step() did it."""
+
+
+def _join(options):
+    dist.init_process_group("cpu:gloo,cuda:nccl" if options["device"].type == "cuda" else "gloo")
 
 
 def _torch_step(model, options, wrap=lambda model: model):

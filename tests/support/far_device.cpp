@@ -8,7 +8,6 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -45,7 +44,6 @@ class Memory final : public c10::Allocator {
     std::copy(contents.begin(), contents.end(), near_);
   }
 
-  bool is_far(const void* address) const { return address >= far_ && address < far_ + kBytes; }
   bool is_near(const void* address) const { return address >= near_ && address < near_ + kBytes; }
   void* near_of(const void* far) const { return near_ + (static_cast<const char*>(far) - far_); }
   size_t in_use() const { return in_use_; }
