@@ -17,7 +17,9 @@ using config::DsConfig;
 namespace {
 
 std::shared_ptr<DsConfig> read(const py::dict& values, const std::string& place, int64_t data_parallel_size) {
-  const config::DsConfigInput input{.data_parallel_size = data_parallel_size, .unknown_keys_are_errors = false};
+  const config::DsConfigInput input{.data_parallel_size = data_parallel_size,
+                                    .door = config::Door::kPython,
+                                    .unknown_keys_are_errors = false};
   return std::make_shared<DsConfig>(config::parse_ds_config(json_of(values), place, input));
 }
 
@@ -34,7 +36,7 @@ py::list key_rows() {
     row["path"] = std::string(key.path);
     row["kind"] = config::describe(key.kind);
     row["default"] = object_of(config::default_of(key));
-    row["status"] = config::describe(key.status);
+    row["status"] = config::describe(config::status_of(key, config::Door::kPython));
     row["meaning"] = std::string(key.meaning);
     rows.append(row);
   }

@@ -30,7 +30,7 @@ namespace {
 
 // Of the modules that announce themselves; number 0 is the root.
 struct Tree {
-  engine::ModelTree tree;
+  engine::ModelTree tree{.placeholders_as_deepspeed = true};
   std::map<std::string, std::shared_ptr<zero::PartitionedParam>> partitioned;
 };
 

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include "tessera/base/env.h"
+#include "tessera/base/status_line.h"
 
 namespace tessera {
 namespace {
@@ -24,6 +25,12 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+void write(spdlog::level::level_enum level, std::string_view text) {
+  if (!logger().should_log(level)) return;
+  const StatusPause pause;
+  logger().log(level, "{}", text);
+}
+
 }  // namespace
 
 void set_log_rank(int rank, int world_size) {
@@ -31,9 +38,9 @@ void set_log_rank(int rank, int world_size) {
   if (world_size > 1) logger().set_pattern(fmt::format("[rank {}] %l: %v", rank));
 }
 
-void write_debug(std::string_view text) { logger().debug("{}", text); }
-void write_info(std::string_view text) { logger().info("{}", text); }
-void write_warning(std::string_view text) { logger().warn("{}", text); }
-void write_error(std::string_view text) { logger().error("{}", text); }
+void write_debug(std::string_view text) { write(spdlog::level::debug, text); }
+void write_info(std::string_view text) { write(spdlog::level::info, text); }
+void write_warning(std::string_view text) { write(spdlog::level::warn, text); }
+void write_error(std::string_view text) { write(spdlog::level::err, text); }
 
 }  // namespace tessera

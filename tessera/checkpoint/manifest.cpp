@@ -157,12 +157,13 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
   return manifest;
 }
 
-std::string read_latest(const fs::path& folder) {
-  const fs::path path = folder / "latest";
-  if (!fs::exists(path)) return "";
+std::string read_tag(const fs::path& path) {
+  if (!fs::is_regular_file(path)) return "";
   std::string tag = storage::read_file(path);
   while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
   return tag;
 }
+
+std::string read_latest(const fs::path& folder) { return read_tag(folder / "latest"); }
 
 }  // namespace tessera::checkpoint

@@ -67,6 +67,9 @@ Manifest read_manifest(const std::filesystem::path& checkpoint_folder);
 // The name of a piece inside its shard file.
 std::string piece_name(const std::string& kind, const std::string& tensor);
 
+// The tag in a file such as <folder>/latest; empty when there is no such file.
+std::string read_tag(const std::filesystem::path& path);
+
 // <folder>/latest; empty when there is none.
 std::string read_latest(const std::filesystem::path& folder);
 

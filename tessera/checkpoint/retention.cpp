@@ -6,6 +6,7 @@
 
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/storage/atomic_dir.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
@@ -55,7 +56,7 @@ std::vector<std::string> tags_of(const fs::path& folder) {
 }
 
 std::vector<std::string> prune(const fs::path& folder, const Retention& retention, const std::string& except) {
-  const std::string latest = read_latest(folder);
+  const std::string latest = read_latest(folder), best = read_best(folder);
   std::vector<std::pair<int64_t, std::string>> checkpoints;
   std::vector<std::string> doomed;
   std::error_code error;
@@ -65,7 +66,7 @@ std::vector<std::string> prune(const fs::path& folder, const Retention& retentio
     const auto step = step_of(name, rest);
     if (!entry.is_directory() || !step || (!except.empty() && name.starts_with(except))) continue;
     if (is_left_over(name)) doomed.push_back(name);
-    if (rest.empty() && name != latest) checkpoints.emplace_back(*step, name);
+    if (rest.empty() && name != latest && name != best) checkpoints.emplace_back(*step, name);
   }
   if (retention.keep_last > 0) {
     std::sort(checkpoints.rbegin(), checkpoints.rend());
@@ -79,6 +80,12 @@ std::vector<std::string> prune(const fs::path& folder, const Retention& retentio
     if (error) log_warning("the old checkpoint {} could not be removed: {}", (folder / tag).string(), error.message());
   }
   return doomed;
+}
+
+std::string read_best(const fs::path& folder) { return read_tag(folder / "best_checkpoint"); }
+
+void set_best(const fs::path& folder, const std::string& tag) {
+  storage::write_file_atomically(folder / "best_checkpoint", tag + "\n");
 }
 
 }  // namespace tessera::checkpoint

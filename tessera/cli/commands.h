@@ -3,13 +3,15 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 namespace tessera::cli {
 
 void add_config_command(CLI::App& app, int& exit_code);
 void add_launch_command(CLI::App& app, int& exit_code);
 void add_estimate_command(CLI::App& app, int& exit_code);
-void add_train_command(CLI::App& app, int& exit_code);
+// `program`: as the user called it, for commands that are printed.
+void add_train_command(CLI::App& app, const std::string& program, int& exit_code);
 void add_checkpoint_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app);
 

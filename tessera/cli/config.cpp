@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/cli/commands.h"
 #include "tessera/config/commented_json.h"
@@ -15,6 +16,7 @@
 #include "tessera/config/print.h"
 #include "tessera/config/run_file.h"
 #include "tessera/config/yaml_file.h"
+#include "tessera/train/run_setup.h"
 
 namespace tessera::cli {
 namespace {
@@ -25,6 +27,7 @@ struct CheckOptions {
   std::string file;
   int64_t world_size = 1;
   std::vector<std::string> overrides;
+  bool all = false;
   bool json = false;
 };
 
@@ -36,13 +39,16 @@ bool is_run_file(const Document& document) {
   return false;
 }
 
-void print_text(const std::optional<RunFile>& run, const DsConfig& ds, const std::vector<NotYet>& missing) {
-  if (run) fmt::print("# {}\n{}\n", run->name, print_resolved(run->keys));
-  fmt::print("# {}\n{}", ds.name, print_resolved(ds.keys));
-  fmt::print("\n{} samples a step = micro batch {} x accumulation {} x {} data-parallel ranks\n", ds.batch.global,
-             ds.batch.micro, ds.batch.accumulation, ds.batch.global / ds.batch.micro / ds.batch.accumulation);
+void print_text(const std::optional<RunFile>& run, const DsConfig& ds, const std::vector<NotYet>& missing, bool all) {
+  const Shown shown = all ? Shown::kAll : Shown::kGiven;
+  if (run) fmt::print("# {}\n{}\n", run->name, print_resolved(run->keys, shown));
+  fmt::print("# {}\n{}", ds.name, print_resolved(ds.keys, shown));
+  fmt::print("\n{} a step = micro batch {} x accumulation {} x {}\n", count_of(ds.batch.global, "sample"),
+             ds.batch.micro, ds.batch.accumulation,
+             count_of(ds.batch.global / ds.batch.micro / ds.batch.accumulation, "data-parallel rank"));
+  if (!all) fmt::print("every other key has its default; --all shows them\n");
   if (missing.empty()) return;
-  fmt::print("\n{} of its keys cannot be used:\n", missing.size());
+  fmt::print("\n{} cannot be used:\n", count_of(static_cast<int64_t>(missing.size()), "key"));
   for (const NotYet& key : missing) fmt::print("  {}: {}; {}\n", key.where, key.what, key.fix);
 }
 
@@ -60,13 +66,16 @@ void print_json(const std::optional<RunFile>& run, const DsConfig& ds, const std
 }
 
 int check(const CheckOptions& options) {
-  const DsConfigInput input{.data_parallel_size = options.world_size, .auto_values = {.leave_unknown = true}};
   Document document = load_document(options.file);
+  const DsConfigInput input{.data_parallel_size = options.world_size,
+                            .auto_values = {.leave_unknown = true},
+                            .may_lower_micro_batch = is_run_file(document)};
   std::optional<RunFile> run;
   DsConfig ds;
   if (is_run_file(document)) {
     run = load_run_file(options.file, options.overrides);
     ds = resolve_ds_config(*run, input);
+    if (not_yet_supported(ds).empty()) train::check_run(*run, options.world_size);  // opens what it names
   } else {
     apply_overrides(document, options.overrides);
     ds = parse_ds_config(document, input);
@@ -76,7 +85,7 @@ int check(const CheckOptions& options) {
     print_json(run, ds, missing);
   } else {
     for (const std::string& warning : ds.warnings) log_warning("{}", warning);
-    print_text(run, ds, missing);
+    print_text(run, ds, missing, options.all);
   }
   return missing.empty() ? 0 : exit_code(ErrorKind::kConfig);
 }
@@ -89,18 +98,20 @@ void add_config_command(CLI::App& app, int& exit_code) {
 
   auto options = std::make_shared<CheckOptions>();
   CLI::App* check_command = command->add_subcommand("check", "Print a ds_config or run file as it will be used");
-  check_command->add_option("file", options->file, "ds_config (JSON) or run file (YAML or JSON)")->required();
-  check_command->add_option("--world-size", options->world_size, "data-parallel ranks, for the batch arithmetic")
+  check_command->add_option("file", options->file, "A ds_config (JSON) or a run file (YAML or JSON)")->required();
+  check_command->add_option("--world-size", options->world_size, "Data-parallel ranks, for the batch arithmetic")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
-  check_command->add_option("--set", options->overrides, "set a key: --set zero_optimization.stage=3")
+  check_command->add_option("--set", options->overrides, "Override a key, e.g. zero_optimization.stage=3 (repeatable)")
+      ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  check_command->add_flag("--json", options->json, "print JSON");
+  check_command->add_flag("--all", options->all, "Show every key, those at their default too");
+  check_command->add_flag("--json", options->json, "Print JSON, of every key");
   check_command->callback([options, &exit_code] { exit_code = check(*options); });
 
   auto markdown = std::make_shared<bool>(false);
   CLI::App* keys_command = command->add_subcommand("keys", "List every key with its values, default and status");
-  keys_command->add_flag("--markdown", *markdown, "as docs/config.md");
+  keys_command->add_flag("--markdown", *markdown, "Print the page docs/config.md");
   keys_command->callback([markdown] {
     const std::string text =
         *markdown ? config_page() : print_key_table(ds_config_keys()) + "\n" + print_key_table(run_file_keys());

@@ -3,6 +3,7 @@
 //                  … --plan              the fastest configuration that fits, as a ds_config
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -48,25 +49,27 @@ struct EstimateOptions {
   int64_t ranks() const { return nodes * gpus_per_node; }
 };
 
-// "2783e6", "2.7B", "65M", "24GB": a number above 0 and a power of 1000.
+// The power of 1000 that a unit stands for; nothing for what is no unit. "B" alone is a billion parameters, after another
+// letter it means bytes: "24GB".
+std::optional<int> power_of(std::string unit) {
+  if (unit.empty()) return 0;
+  if (unit == "B" || unit == "b") return 3;
+  if (unit.size() == 2 && unit.back() == 'B') unit.pop_back();
+  const std::string letters = "KMGT";
+  const size_t power = unit.size() == 1 ? letters.find(static_cast<char>(std::toupper(unit[0]))) : std::string::npos;
+  return power == std::string::npos ? std::nullopt : std::optional(static_cast<int>(power) + 1);
+}
+
+// "2783e6", "2.7B", "65M", "24GB": a number of at least 1, and a power of 1000.
 double number_of(const std::string& text, const std::string& option) {
-  const char* const begin = text.c_str();
-  char* end = nullptr;
-  double number = std::strtod(begin, &end);
-  std::string unit(end);
-  if (unit.size() > 1 && unit.back() == 'B') unit.pop_back();  // bytes
-  const std::string units = "KMGT";
-  if (unit == "B") {  // a billion parameters
-    number *= 1e9;
-  } else if (const size_t power = unit.size() == 1 ? units.find(static_cast<char>(std::toupper(unit[0]))) : 0;
-             !unit.empty() && power != std::string::npos) {
-    number *= std::pow(1000.0, static_cast<double>(power + 1));
-  } else if (!unit.empty()) {
-    end = nullptr;
-  }
   constexpr double kLargest = 1e16;
-  if (end == nullptr || end == begin || !(number >= 1) || number > kLargest) {
-    throw Error(ErrorKind::kUsage, {fmt::format("'{}' is no number of things", text), option,
+  const bool begins_well = !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0;
+  char* end = nullptr;
+  double number = begins_well ? std::strtod(text.c_str(), &end) : 0;
+  const std::optional<int> power = begins_well ? power_of(end) : std::nullopt;
+  if (power) number *= std::pow(1000.0, *power);
+  if (!power || !(number >= 1) || number > kLargest) {
+    throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not a number that can be used here", text), option,
                                     "write it as 2783e6, 2.7B, 65M or, of bytes, 24GB"});
   }
   return number;
@@ -221,8 +224,8 @@ void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, 
 
 void estimate(const EstimateOptions& options) {
   if (options.model.empty() == options.params.empty()) {
-    throw Error(ErrorKind::kUsage, {"what is to be estimated is not said, or said twice", "the command line",
-                                    "give --model FOLDER, or --params N"});
+    throw Error(ErrorKind::kUsage, {options.model.empty() ? "there is nothing to estimate" : "--model and --params are both given", "the command line",
+                                    "give either --model FOLDER or --params N"});
   }
   if (!options.params.empty() || options.deepspeed) {
     if (options.plan) {

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
 #include "tessera/cli/commands.h"
+#include "tessera/cli/usage_errors.h"
 
 namespace {
 
@@ -22,7 +23,7 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
   if (std::find(known.begin(), known.end(), given) != known.end()) return;
   const auto nearest = tessera::nearest_name(given, known);
   std::string fix = nearest ? "did you mean '" + *nearest + "'? " : "";
-  fix += "tessera --help lists the commands";
+  fix += "'tessera --help' lists the commands";
   throw tessera::Error(tessera::ErrorKind::kUsage, {"there is no command '" + given + "'", "the command line", fix});
 }
 
@@ -35,7 +36,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a peer that went away is an error with a name, not our end
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit then fails a write, which is reported, instead of killing us
   int exit_code = 0;
-  tessera::cli::add_train_command(app, exit_code);
+  tessera::cli::add_train_command(app, argv[0], exit_code);
   tessera::cli::add_launch_command(app, exit_code);
   tessera::cli::add_estimate_command(app, exit_code);
   tessera::cli::add_checkpoint_command(app, exit_code);
@@ -44,8 +45,11 @@ int main(int argc, char** argv) {
   try {
     refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const CLI::ParseError& refusal) {
+    if (refusal.get_exit_code() == 0) return app.exit(refusal);  // --help, --version
+    const tessera::Error error = tessera::cli::usage_error(app, refusal);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return tessera::exit_code(error.kind());
   } catch (const tessera::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return tessera::exit_code(error.kind());

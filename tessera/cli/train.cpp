@@ -10,13 +10,15 @@
 #include "tessera/engine/timeline.h"
 #include "tessera/launch/local_runner.h"
 #include "tessera/train/run.h"
+#include "tessera/train/run_setup.h"
+#include "tessera/train/trainer.h"
 
 namespace tessera::cli {
 namespace {
 
-// The same command as one rank: this very program, without --nproc.
+// The same command as one rank: without --nproc.
 std::vector<std::string> rank_command(const train::RunOptions& options) {
-  std::vector<std::string> command{"/proc/self/exe", "train", options.run_file};
+  std::vector<std::string> command{options.program, "train", options.run_file};
   for (const std::string& override : options.overrides) command.insert(command.end(), {"--set", override});
   if (!options.resume.empty()) command.insert(command.end(), {"--resume", options.resume});
   if (!options.trace.empty()) command.insert(command.end(), {"--trace", options.trace});
@@ -24,19 +26,29 @@ std::vector<std::string> rank_command(const train::RunOptions& options) {
 }
 
 // Before any rank starts, so that a mistake is told once and not by every rank.
-void check_configuration(const train::RunOptions& options, int nproc) {
+void check_before_start(const train::RunOptions& options, int nproc) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
-  config::DsConfigInput input{.data_parallel_size = std::max(1, nproc)};
-  input.auto_values.leave_unknown = true;  // the number of steps is not known yet
-  config::require_supported(config::resolve_ds_config(run, input));
+  train::check_run(run, std::max(1, nproc));
+  if (options.resume.empty()) train::refuse_to_overwrite(run.output);
   if (!options.trace.empty()) check_timeline_path(options.trace);
+}
+
+int start_ranks(const train::RunOptions& options, int nproc) {
+  check_before_start(options, nproc);
+  return launch::run_local({.nproc = nproc,
+                            .command = rank_command(options),
+                            .program = "/proc/self/exe",
+                            .output = launch::LocalRun::Output::kRankZeroPlain,
+                            .extra_environment = {{"TESSERA_NPROC", std::to_string(nproc)}}});
 }
 
 }  // namespace
 
-void add_train_command(CLI::App& app, int& exit_code) {
+void add_train_command(CLI::App& app, const std::string& program, int& exit_code) {
   auto options = std::make_shared<train::RunOptions>();
+  options->program = program;
   auto nproc = std::make_shared<int>(1);
+  auto dry_run = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("train", "Train a model as a run file says");
   command->add_option("RUN", options->run_file, "Run file, YAML or JSON (docs/run-file.md)")->required();
   command->add_option("--nproc", *nproc, "Number of ranks on this host")->capture_default_str();
@@ -48,15 +60,16 @@ void add_train_command(CLI::App& app, int& exit_code) {
   command
       ->add_option("--trace", options->trace, "Write what each rank did when to FILE, for chrome://tracing or Perfetto")
       ->type_name("FILE");
-  command->callback([command, options, nproc, &exit_code] {
-    const bool is_rank = env_text("RANK").has_value();
-    if (command->count("--nproc") == 0 || (*nproc == 1 && !is_rank)) {
-      exit_code = train::run_training(*options);
+  command->add_flag("--dry-run", *dry_run, "Check everything, read the data, say what would be trained, and stop");
+  command->callback([command, options, nproc, dry_run, &exit_code] {
+    if (*dry_run) {
+      train::dry_run(config::load_run_file(options->run_file, options->overrides), std::max(1, *nproc));
+      exit_code = 0;
       return;
     }
-    check_configuration(*options, *nproc);
-    exit_code = launch::run_local(
-        {.nproc = *nproc, .command = rank_command(*options), .output = launch::LocalRun::Output::kRankZeroPlain});
+    const bool is_rank = env_text("RANK").has_value();
+    const bool alone = command->count("--nproc") == 0 || (*nproc == 1 && !is_rank);
+    exit_code = alone ? train::run_training(*options) : start_ranks(*options, *nproc);
   });
 }
 

@@ -33,6 +33,15 @@ std::string ways_to_mend(const BatchSizes& given, int64_t ranks) {
   return ways;
 }
 
+// For a global batch that the ranks do not divide.
+std::string nearest_batches(int64_t global, int64_t ranks) {
+  const int64_t below = global / ranks * ranks;
+  const std::string sizes = below > 0 ? fmt::format("{} or {}", below, below + ranks) : std::to_string(ranks);
+  int64_t fewer = std::min(ranks, global);
+  while (global % fewer != 0) --fewer;
+  return fmt::format("set train_batch_size to {}, or run on {} rank{}", sizes, fewer, fewer == 1 ? "" : "s");
+}
+
 void require_positive(std::optional<int64_t> value, const char* key, const std::string& where) {
   if (value && *value <= 0) {
     throw Error(ErrorKind::kConfig, {fmt::format("'{}' is {}", key, *value), where, "use a whole number above 0"});
@@ -52,9 +61,8 @@ BatchSizes fill_in(std::optional<int64_t> global, std::optional<int64_t> micro, 
 
 }  // namespace
 
-BatchSizes resolve_batch_sizes(std::optional<int64_t> global, std::optional<int64_t> micro,
-                               std::optional<int64_t> accumulation, int64_t data_parallel_size,
-                               const std::string& where) {
+BatchSizes resolve_batch_sizes(const BatchRequest& request, const std::string& where) {
+  const auto& [global, micro, accumulation, data_parallel_size, may_lower_micro] = request;
   TESSERA_INVARIANT(data_parallel_size > 0);
   if (!global && !micro) {
     throw Error(
@@ -71,15 +79,28 @@ BatchSizes resolve_batch_sizes(std::optional<int64_t> global, std::optional<int6
       sizes.global == product(sizes.micro, sizes.accumulation, data_parallel_size)) {
     return sizes;
   }
+  if (may_lower_micro && global && micro && !accumulation) {
+    if (*global % data_parallel_size != 0) {
+      throw Error(ErrorKind::kConfig, {fmt::format("train_batch_size {} cannot be split evenly over {} data-parallel ranks",
+                                                   *global, data_parallel_size),
+                                       where, nearest_batches(*global, data_parallel_size)});
+    }
+    const int64_t of_a_rank = *global / data_parallel_size;
+    int64_t lower = std::min(*micro, of_a_rank);
+    while (of_a_rank % lower != 0) --lower;
+    return {*global, lower, of_a_rank / lower};
+  }
   // A floor that reached 0 stands for 1 in the advice.
   const BatchSizes at_least_one{sizes.global, std::max<int64_t>(sizes.micro, 1),
                                 std::max<int64_t>(sizes.accumulation, 1)};
-  throw Error(
-      ErrorKind::kConfig,
-      {fmt::format("the batch sizes do not fit together: train_batch_size {} is not train_micro_batch_size_per_gpu "
-                   "{} x gradient_accumulation_steps {} x {} data-parallel ranks",
-                   sizes.global, sizes.micro, sizes.accumulation, data_parallel_size),
-       where, ways_to_mend(at_least_one, data_parallel_size)});
+  const std::string accumulated =
+      sizes.accumulation > 0 ? fmt::format("gradient_accumulation_steps {} x ", sizes.accumulation) : "";
+  throw Error(ErrorKind::kConfig,
+              {fmt::format("the batch sizes do not fit together: train_batch_size {} is {} train_micro_batch_size_per_gpu "
+                           "{} x {}{} data-parallel ranks",
+                           sizes.global, accumulated.empty() ? "less than" : "not", sizes.micro, accumulated,
+                           data_parallel_size),
+               where, ways_to_mend(at_least_one, data_parallel_size)});
 }
 
 }  // namespace tessera::config

@@ -82,8 +82,22 @@ void resolve_batch(DsConfig& config, const DsConfigInput& input) {
   const std::optional<int64_t> global_value = number(global, std::nullopt);
   if (!micro_value && !global_value && (micro.given || global.given)) micro_value = 1;
   const std::string where = global.given ? global.where : micro.given ? micro.where : config.name;
-  config.batch = resolve_batch_sizes(global_value, micro_value, number(accumulation, input.auto_values.accumulation),
-                                     input.data_parallel_size, where);
+  config.batch = resolve_batch_sizes({.global = global_value,
+                                      .micro = micro_value,
+                                      .accumulation = number(accumulation, input.auto_values.accumulation),
+                                      .data_parallel_size = input.data_parallel_size,
+                                      .may_lower_micro = input.may_lower_micro_batch},
+                                     where);
+  if (global_value && micro_value && config.batch.micro != *micro_value) {
+    config.warnings.push_back(fmt::format(
+        "{}: train_batch_size {} on {} data-parallel ranks leaves {} samples a rank: the micro batch is {} instead of {}, "
+        "with {} accumulation steps; the training is the same",
+        micro.given ? micro.where : where, *global_value, input.data_parallel_size,
+        *global_value / input.data_parallel_size, config.batch.micro, *micro_value, config.batch.accumulation));
+    micro.origin = fmt::format("{} at {}, lowered for {} data-parallel ranks", *micro_value, micro.where,
+                               input.data_parallel_size);
+    micro.value = config.batch.micro;
+  }
 
   const auto fill = [&](ResolvedKey& key, int64_t value, const std::string& formula) {
     if (key.given && key.value != "auto") return;
@@ -382,8 +396,8 @@ GradientAveraging averaging_of(const DsConfig& config) {
           .bucket_numel = config.value("zero_optimization.reduce_bucket_size").get<int64_t>()};
 }
 
-bool is_supported(const Key& key, const Json& value) {
-  if (key.status != Status::kNotYet || value == default_of(key)) return true;
+bool is_supported(const Key& key, const Json& value, Door door) {
+  if (status_of(key, door) != Status::kNotYet || value == default_of(key)) return true;
   if (key.notes.supported.empty()) return false;
   const Json fine = Json::parse(key.notes.supported);
   return std::find(fine.begin(), fine.end(), value) != fine.end();
@@ -412,7 +426,10 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
     throw Error(ErrorKind::kConfig, {"a ds_config is an object", document.place(Pointer()).text(),
                                      "begin it with '{', or name the right file"});
   }
-  KeyCheck check{.table = ds_config_keys(), .accepts_auto = accepts_auto, .lenient = !input.unknown_keys_are_errors};
+  KeyCheck check{.table = ds_config_keys(),
+                 .accepts_auto = accepts_auto,
+                 .lenient = !input.unknown_keys_are_errors,
+                 .door = input.door};
   rewrite_old_forms(document, check);
   rename_aliases(document, check);
   check_keys(document, check);
@@ -420,6 +437,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
 
   DsConfig config;
   config.name = document.name;
+  config.door = input.door;
   config.keys = resolve_keys(document, check.table);
   fill_auto(config.keys, input.auto_values, document, check.problems);
   check_together(config, document, check.problems);
@@ -441,7 +459,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   if (const Json& steps = config.value("steps_per_print"); !steps.is_null())
     config.steps_per_print = steps.get<int64_t>();
   config.wall_clock_breakdown = config.value("wall_clock_breakdown").get<bool>();
-  config.warnings = std::move(check.warnings);
+  config.warnings.insert(config.warnings.begin(), check.warnings.begin(), check.warnings.end());
   return config;
 }
 
@@ -465,9 +483,10 @@ std::vector<NotYet> not_yet_supported(const DsConfig& config) {
     const auto row =
         std::find_if(rows.begin(), rows.end(), [&](const Key& candidate) { return candidate.path == key.path; });
     TESSERA_INVARIANT(row != rows.end());
-    if (is_supported(*row, key.value)) continue;
-    std::string fix = fmt::format("use {}", row->default_value == "null" ? "no such key" : row->default_value);
+    if (is_supported(*row, key.value, config.door)) continue;
+    std::string fix = row->default_value == "null" ? "leave the key out" : fmt::format("use {}", row->default_value);
     if (row->default_value == "required") fix = "use one of " + std::string(row->notes.supported);
+    if (!row->notes.instead.empty()) fix = row->notes.instead;
     result.push_back(
         {key.path, fmt::format("'{}' is {}: not supported yet", key.path, key.value.dump()), key.where, fix});
   }

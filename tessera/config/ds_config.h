@@ -21,6 +21,12 @@
 
 namespace tessera::config {
 
+// Whose configuration it is; some keys act at one door alone.
+enum class Door {
+  kNative,  // `tessera train` and C++ programs
+  kPython,  // Python programs, DeepSpeed's among them
+};
+
 enum class Dtype { kFp32, kBf16, kFp16 };
 
 // In which dtype each part of the training state lives.
@@ -135,6 +141,7 @@ struct ResolvedKey {
 
 struct DsConfig {
   std::string name;  // the file, for messages
+  Door door = Door::kNative;
   BatchSizes batch;
   Dtypes dtypes;
   LossScaling loss_scaling;
@@ -160,10 +167,12 @@ struct DsConfig {
 
 struct DsConfigInput {
   int64_t data_parallel_size = 1;
+  Door door = Door::kNative;
   AutoValues auto_values = {};
   // False for callers whose users pass unknown keys on purpose: those become warnings, and text that spells a number or
   // a bool ("true", "16") is taken as such, as DeepSpeed does.
   bool unknown_keys_are_errors = true;
+  bool may_lower_micro_batch = false;  // see BatchRequest::may_lower_micro; a warning says what was changed
 };
 
 DsConfig load_ds_config(const std::string& path, const DsConfigInput& input);

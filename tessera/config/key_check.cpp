@@ -194,8 +194,8 @@ class Walk {
     }
     if (!converted) return wrong_value(*row, path, value, place);
     value = *converted;
-    if (row->status == Status::kNoEffect && value != default_of(*row)) {
-      check_.warnings.push_back(fmt::format("{}: '{}' is accepted but has no effect yet", place.text(), path));
+    if (status_of(*row, check_.door) == Status::kNoEffect && value != default_of(*row)) {
+      check_.warnings.push_back(fmt::format("{}: '{}' is accepted but has no effect", place.text(), path));
     }
     if (row->kind.type == Type::kObject && !(last_of(path) == "params" && !type.empty() && !lists(path, type))) {
       object(at, path);

@@ -20,6 +20,7 @@ struct KeyCheck {
   std::span<const Key> table;
   bool (*accepts_auto)(std::string_view path) = nullptr;  // of which keys "auto" may be the value; null: of none
   bool lenient = false;                                   // see DsConfigInput::unknown_keys_are_errors
+  Door door = Door::kNative;
   Problems problems = {};
   std::vector<std::string> warnings = {};
 };

@@ -79,6 +79,8 @@ std::string describe(Status status) {
       return "honoured";
     case Status::kNoEffect:
       return "no effect";
+    case Status::kAlwaysSo:
+      return "always so";
     case Status::kNotYet:
       return "not yet";
     case Status::kAlias:
@@ -89,6 +91,15 @@ std::string describe(Status status) {
       return "removed";
   }
   return "";
+}
+
+Status status_of(const Key& key, Door door) {
+  return door == Door::kPython ? key.notes.in_python.value_or(key.status) : key.status;
+}
+
+std::string describe_status(const Key& key) {
+  const std::string text = describe(key.status);
+  return key.notes.in_python ? fmt::format("{} (Python: {})", text, describe(*key.notes.in_python)) : text;
 }
 
 Json default_of(const Key& key) { return key.default_value == "required" ? Json() : Json::parse(key.default_value); }

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tessera/config/ds_config.h"
 #include "tessera/config/where.h"
 
 namespace tessera::config {
@@ -18,6 +20,7 @@ namespace tessera::config {
 enum class Status {
   kHonoured,    // acts as described
   kNoEffect,    // accepted; a warning when it is set to something else than its default
+  kAlwaysSo,    // accepted; what it asks for is always so here
   kNotYet,      // accepted at its default and at the values in `supported`; an error otherwise
   kAlias,       // another name of the key in `instead`
   kDeprecated,  // an old name of the key in `instead`; a warning
@@ -51,8 +54,9 @@ struct Kind {
 
 // What only some rows have.
 struct Notes {
+  std::optional<Status> in_python = {};  // where that differs: what becomes of it in Python programs
   std::string_view supported = {};  // kNotYet: JSON list of the values that are fine
-  std::string_view instead = {};    // kAlias, kDeprecated: the path; kRemoved: the reason and the remedy
+  std::string_view instead = {};    // kAlias, kDeprecated: the path; kRemoved, kNotYet: the reason and the remedy
   std::string_view when = {};       // only for these values of the block's key `type`, "WarmupLR|WarmupDecayLR"
 };
 
@@ -72,6 +76,12 @@ std::span<const Key> run_file_keys();
 // "int >= 0", "none, cpu or nvme": the type and range as people read it.
 std::string describe(const Kind& kind);
 std::string describe(Status status);
+
+// What becomes of the key at a door.
+Status status_of(const Key& key, Door door);
+
+// Of both: "no effect (Python: honoured)".
+std::string describe_status(const Key& key);
 
 // The default as a value; null also for "required".
 Json default_of(const Key& key);

@@ -18,7 +18,9 @@ std::string notes_of(const Key& key) {
     add("for " + types);
   }
   if (key.status == Status::kAlias || key.status == Status::kDeprecated) add("write " + std::string(key.notes.instead));
-  if (key.status == Status::kRemoved) add(std::string(key.notes.instead));
+  if (key.status == Status::kRemoved || (key.status == Status::kNotYet && !key.notes.instead.empty())) {
+    add(std::string(key.notes.instead));
+  }
   if (!key.notes.supported.empty()) {
     std::string values;
     for (const Json& value : Json::parse(key.notes.supported)) values += (values.empty() ? "" : " or ") + value.dump();
@@ -45,7 +47,7 @@ std::string markdown_table(std::span<const Key> table) {
   for (const Key& key : table) {
     const std::string value = default_text(key);
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", key.path, cell(describe(key.kind)),
-                        value.empty() || value == "required" ? value : "`" + value + "`", describe(key.status),
+                        value.empty() || value == "required" ? value : "`" + value + "`", describe_status(key),
                         cell(notes_of(key)));
   }
   return text;
@@ -53,14 +55,17 @@ std::string markdown_table(std::span<const Key> table) {
 
 }  // namespace
 
-std::string print_resolved(const std::vector<ResolvedKey>& keys) {
+std::string print_resolved(const std::vector<ResolvedKey>& keys, Shown shown) {
+  const auto hidden = [shown](const ResolvedKey& key) { return shown == Shown::kGiven && key.origin == "default"; };
   size_t key_width = 0, value_width = 0;
   for (const ResolvedKey& key : keys) {
+    if (hidden(key)) continue;
     key_width = std::max(key_width, key.path.size());
     value_width = std::max(value_width, std::min<size_t>(key.value.dump().size(), 24));
   }
   std::string text;
   for (const ResolvedKey& key : keys) {
+    if (hidden(key)) continue;
     text += fmt::format("{:<{}}  {:<{}}  {}\n", key.path, key_width, key.value.dump(), value_width, key.origin);
   }
   return text;
@@ -78,7 +83,7 @@ std::string print_key_table(std::span<const Key> table) {
   std::string text;
   for (const Key& key : table) {
     const std::string value = default_text(key);
-    text += fmt::format("{:<{}}  {:<10}  {}{}{}\n", key.path, width, describe(key.status), describe(key.kind),
+    text += fmt::format("{:<{}}  {:<10}  {}{}{}\n", key.path, width, describe_status(key), describe(key.kind),
                         value.empty()         ? ""
                         : value == "required" ? ", required"
                                               : ", default " + value,
@@ -90,10 +95,13 @@ std::string print_key_table(std::span<const Key> table) {
 std::string config_page() {
   return "# Configuration keys\n\n"
          "Written by `tessera config keys --markdown`; do not edit. `tessera config check FILE` explains one file.\n\n"
-         "Status: **honoured** acts as described; **no effect** is accepted, with a warning when it differs from its\n"
-         "default; **not yet** is accepted at its default and refused otherwise; **alias** and **deprecated** are "
-         "other\n"
-         "names of a key; **removed** is refused. \"auto\" is explained in `tessera/config/auto_values.h`.\n\n"
+         "Status: **honoured** acts as described; **always so** is accepted, because what it asks for is always so here; "
+         "**no\n"
+         "effect** is accepted, with a warning when it differs from its default; **not yet** is accepted at its default "
+         "and\n"
+         "refused otherwise; **alias** and **deprecated** are other names of a key; **removed** is refused. \"(Python: "
+         "…)\" is\n"
+         "what becomes of the key in Python programs, where that differs from `tessera train` and C++. \"auto\" is explained in `tessera/config/auto_values.h`.\n\n"
          "## ds_config\n\n" +
          markdown_table(ds_config_keys()) + "\n## Run file\n\n" + markdown_table(run_file_keys());
 }

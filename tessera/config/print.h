@@ -10,10 +10,15 @@
 
 namespace tessera::config {
 
-// One line a key: "zero_optimization.stage   3   ds.json:12:14", in columns.
-std::string print_resolved(const std::vector<ResolvedKey>& keys);
+enum class Shown {
+  kGiven,  // what the user has set
+  kAll,    // and every default
+};
 
-// The same as a JSON array of {"key", "value", "origin"}.
+// One line a key: "zero_optimization.stage   3   ds.json:12:14", in columns.
+std::string print_resolved(const std::vector<ResolvedKey>& keys, Shown shown);
+
+// All of them as a JSON array of {"key", "value", "origin"}.
 Json resolved_as_json(const std::vector<ResolvedKey>& keys);
 
 std::string print_key_table(std::span<const Key> table);

@@ -108,15 +108,21 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.data.max_length = number("data.max_length");
   run.data.padding =
       text("data.padding") == "longest" ? RunFile::Data::Padding::kLongest : RunFile::Data::Padding::kMaxLength;
+  run.data.long_text =
+      text("data.long_text") == "chunk" ? RunFile::Data::LongText::kChunk : RunFile::Data::LongText::kTruncate;
+  run.data.drop_empty = value_of(run, "data.drop_empty").get<bool>();
   run.data.mlm_probability = value_of(run, "data.mlm_probability").get<double>();
 
   run.training.epochs = value_of(run, "training.epochs").get<double>();
   run.training.max_steps = number("training.max_steps");
   run.training.seed = number("training.seed");
   run.training.eval_steps = number("training.eval_steps");
+  run.training.eval_samples = number("training.eval_samples");
+  run.training.eval_at_start = value_of(run, "training.eval_at_start").get<bool>();
   run.training.save_steps = number("training.save_steps");
   run.training.keep_last = number("training.keep_last");
   run.training.keep_every = number("training.keep_every");
+  run.training.keep_best = value_of(run, "training.keep_best").get<bool>();
   run.training.async_save = value_of(run, "training.async_save").get<bool>();
   run.training.device = text("training.device");
   run.training.memory_check = value_of(run, "training.memory_check").get<bool>();

@@ -35,10 +35,13 @@ struct RunFile {
   };
   struct Data {
     enum class Padding { kMaxLength, kLongest };
-    std::vector<std::string> train;  // files, at least one
+    enum class LongText { kTruncate, kChunk };
+    std::vector<std::string> train;  // files, patterns or folders; at least one
     std::vector<std::string> eval;   // may be empty
     std::string text_column = "text";
     int64_t max_length = 128;  // tokens
+    LongText long_text = LongText::kTruncate;
+    bool drop_empty = true;
     Padding padding = Padding::kMaxLength;
     double mlm_probability = 0.15;
   };
@@ -47,9 +50,12 @@ struct RunFile {
     int64_t max_steps = 0;  // optimizer steps; 0: as `epochs` says
     int64_t seed = 42;
     int64_t eval_steps = 0;                 // evaluate every so many optimizer steps; 0: at the end of each epoch
+    int64_t eval_samples = 0;               // of one evaluation; 0: all
+    bool eval_at_start = false;             // also before the first step
     int64_t save_steps = 0;                 // save every so many optimizer steps; 0: at the end of each epoch
     int64_t keep_last = 2;                  // checkpoints that are kept; 0: all
     int64_t keep_every = 0;                 // and those whose step is a multiple of this
+    bool keep_best = false;                 // save and keep the one of the lowest loss on held-back text
     bool async_save = true;                 // write them beside training
     std::string device = "auto";            // auto, cpu or cuda
     bool memory_check = true;               // refuse a run that cannot fit, before it allocates

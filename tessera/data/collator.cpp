@@ -87,6 +87,14 @@ Batch MlmCollator::collate(std::span<const size_t> samples, int64_t epoch) const
   return batch;
 }
 
+Samples<Batch> MlmCollator::samples() const {
+  return {.size = dataset_.size(),
+          .collate = [this](std::span<const size_t> samples, int64_t epoch) { return collate(samples, epoch); },
+          .count_targets = [this](std::span<const size_t> samples, int64_t epoch) {
+            return count_targets(samples, epoch);
+          }};
+}
+
 int64_t MlmCollator::count_targets(std::span<const size_t> samples, int64_t epoch) const {
   int64_t count = 0;
   for (const size_t sample : samples) {

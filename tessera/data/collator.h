@@ -16,6 +16,7 @@
 
 #include "tessera/data/batch.h"
 #include "tessera/data/dataset.h"
+#include "tessera/data/samples.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -35,6 +36,9 @@ class MlmCollator {
 
   // Row i is samples[i].
   Batch collate(std::span<const size_t> samples, int64_t epoch) const;
+
+  // All samples of the dataset. Borrows the collator.
+  Samples<Batch> samples() const;
 
   // The target_tokens that collate(samples, epoch) would give, without building the batch.
   int64_t count_targets(std::span<const size_t> samples, int64_t epoch) const;

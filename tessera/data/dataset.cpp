@@ -19,23 +19,47 @@ namespace {
 struct Part {
   std::vector<int32_t> tokens;
   std::vector<size_t> lengths;
+  TextCounts counts;
   bool has_text = false;  // some sample holds a token that is not special
+
+  void add_sample(const SpecialIds& special, std::span<const int32_t> ids) {
+    tokens.push_back(static_cast<int32_t>(special.cls));
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+    tokens.push_back(static_cast<int32_t>(special.sep));
+    lengths.push_back(ids.size() + 2);
+  }
 };
+
+void add(TextCounts& sum, const TextCounts& counts) {
+  sum.rows += counts.rows;
+  sum.empty_rows += counts.empty_rows;
+  sum.long_rows += counts.long_rows;
+  sum.text_tokens += counts.text_tokens;
+  sum.cut_tokens += counts.cut_tokens;
+  sum.unknown_tokens += counts.unknown_tokens;
+}
 
 Part tokenize(const Tokenizer& tokenizer, std::span<const std::string> rows, const DatasetOptions& options) {
   const SpecialIds& special = tokenizer.special_ids();
   const auto room = static_cast<size_t>(options.max_length - 2);
   Part part;
   for (const std::string& row : rows) {
-    std::vector<int32_t> ids = tokenizer.encode(row);
+    const std::vector<int32_t> ids = tokenizer.encode(row);
+    ++part.counts.rows;
+    part.counts.empty_rows += ids.empty();
+    part.counts.long_rows += ids.size() > room;
+    part.counts.text_tokens += static_cast<int64_t>(ids.size());
+    part.counts.unknown_tokens += std::count(ids.begin(), ids.end(), static_cast<int32_t>(special.unk));
     if (ids.empty() && options.drop_empty) continue;
-    if (ids.size() > room) ids.resize(room);
     part.has_text =
         part.has_text || std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return !tokenizer.is_special(id); });
-    part.tokens.push_back(static_cast<int32_t>(special.cls));
-    part.tokens.insert(part.tokens.end(), ids.begin(), ids.end());
-    part.tokens.push_back(static_cast<int32_t>(special.sep));
-    part.lengths.push_back(ids.size() + 2);
+    std::span<const int32_t> rest(ids);
+    do {
+      const size_t length = std::min(rest.size(), room);
+      part.add_sample(special, rest.first(length));
+      rest = rest.subspan(length);
+    } while (!rest.empty() && options.long_text == LongText::kChunk);
+    part.counts.cut_tokens += static_cast<int64_t>(rest.size());
   }
   return part;
 }
@@ -79,6 +103,7 @@ TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOpti
     for (const Part* part : {&first, &second}) {
       tokens_.insert(tokens_.end(), part->tokens.begin(), part->tokens.end());
       for (const size_t length : part->lengths) offsets_.push_back(offsets_.back() + length);
+      add(counts_, part->counts);
       has_text = has_text || part->has_text;
     }
   }

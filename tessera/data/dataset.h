@@ -3,9 +3,10 @@
 //   tokens   [CLS] a b c [SEP] | [CLS] d [SEP] | …      int32, one flat array
 //   sample i is the span between two offsets
 //
-// A row of a file is a sample, so an empty row becomes [CLS] [SEP] unless drop_empty is set. Files are read in the
-// order given. Tokenising uses two threads at most. Immutable after construction; spans live as long as the dataset;
-// safe to read from any thread.
+// A row of a file is a sample. A row without a token is left out, or becomes [CLS] [SEP] where drop_empty is off; one
+// that is longer than max_length is cut, or becomes several samples. TextCounts says how many of which there were.
+// Files are read in the order given. Tokenising uses two threads at most. Immutable after construction; spans live as
+// long as the dataset; safe to read from any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +19,27 @@
 
 namespace tessera::data {
 
+enum class LongText {
+  kTruncate,  // its first max_length tokens are a sample, the rest is left out
+  kChunk,     // consecutive pieces of it are samples, each with [CLS] and [SEP] of its own
+};
+
 struct DatasetOptions {
   std::vector<std::string> files;
   std::string text_column = "text";
-  int64_t max_length = 512;  // tokens of a sample, [CLS] and [SEP] included; longer samples are cut
-  bool drop_empty = false;   // leave out rows that hold no token
+  int64_t max_length = 512;  // tokens of a sample, [CLS] and [SEP] included
+  bool drop_empty = true;
+  LongText long_text = LongText::kTruncate;
+};
+
+// What the files held and what became of it.
+struct TextCounts {
+  int64_t rows = 0;
+  int64_t empty_rows = 0;      // without a token
+  int64_t long_rows = 0;       // longer than max_length
+  int64_t text_tokens = 0;     // of all rows, without [CLS] and [SEP], before anything is cut
+  int64_t cut_tokens = 0;      // of those, left out because their row was too long
+  int64_t unknown_tokens = 0;  // of those, not in the vocabulary ([UNK])
 };
 
 class TokenizedDataset {
@@ -36,10 +53,12 @@ class TokenizedDataset {
     return std::span(tokens_).subspan(offsets_[i], offsets_[i + 1] - offsets_[i]);
   }
   int64_t total_tokens() const { return static_cast<int64_t>(tokens_.size()); }  // [CLS] and [SEP] included
+  const TextCounts& counts() const { return counts_; }
 
  private:
   std::vector<int32_t> tokens_;
   std::vector<size_t> offsets_{0};  // size() + 1 of them
+  TextCounts counts_;
 };
 
 }  // namespace tessera::data

@@ -37,31 +37,46 @@ void check_options(const LoaderOptions& options) {
   }
 }
 
+int64_t samples_of_step(const LoaderOptions& options) {
+  return options.micro_batch * options.accumulation * options.world_size;
+}
+
+SamplerOptions sampler_options(size_t samples, const LoaderOptions& options) {
+  return {.dataset_size = samples,
+          .world_size = options.world_size,
+          .rank = options.rank,
+          .seed = options.seed,
+          .shuffle = options.shuffle,
+          .drop_last = options.drop_last};
+}
+
 }  // namespace
+
+int64_t steps_in_epoch(size_t samples, const LoaderOptions& options) {
+  check_options(options);
+  const auto length = static_cast<int64_t>(epoch_length(sampler_options(samples, options)));
+  const int64_t each = samples_of_step(options);
+  const int64_t steps = options.drop_last ? length / each : (length + each - 1) / each;
+  if (steps == 0) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("an epoch has no step: {} samples do not fill one global batch of {} and drop_last is set",
+                             samples, each),
+                 "the training data", "lower the batch size, or do not drop the last batch"});
+  }
+  return steps;
+}
 
 // The thread fills ready_ up to steps_ahead and sleeps. A seek empties ready_ and moves place_; what the thread was
 // then building belongs to the old course_ and is thrown away.
-class Loader::Worker {
+class UntypedLoader::Worker {
+  using Step = std::pair<StepPlace, Batches>;
+
  public:
-  Worker(const TokenizedDataset& dataset, const MlmCollator& collator, const LoaderOptions& options)
-      : collator_(collator),
+  Worker(Samples<std::shared_ptr<void>> samples, const LoaderOptions& options)
+      : samples_(std::move(samples)),
         options_(options),
-        sampler_{.dataset_size = dataset.size(),
-                 .world_size = options.world_size,
-                 .rank = options.rank,
-                 .seed = options.seed,
-                 .shuffle = options.shuffle,
-                 .drop_last = options.drop_last} {
-    check_options(options);
-    const auto samples = static_cast<int64_t>(epoch_length(sampler_));
-    steps_per_epoch_ = options.drop_last ? samples / step_samples() : (samples + step_samples() - 1) / step_samples();
-    if (steps_per_epoch_ == 0) {
-      throw Error(
-          ErrorKind::kData,
-          {fmt::format("an epoch has no step: {} samples do not fill one global batch of {} and drop_last is set",
-                       dataset.size(), step_samples()),
-           "the training data", "lower the batch size, or do not drop the last batch"});
-    }
+        sampler_(sampler_options(samples_.size, options)) {
+    steps_per_epoch_ = steps_in_epoch(samples_.size, options_);
     thread_ = std::thread([this] { run(); });
   }
 
@@ -92,11 +107,11 @@ class Loader::Worker {
     wake_worker_.notify_all();
   }
 
-  StepBatches next() {
+  Step next() {
     std::unique_lock lock(mutex_);
     wake_caller_.wait(lock, [this] { return !ready_.empty() || failure_; });
     if (ready_.empty()) std::rethrow_exception(failure_);
-    StepBatches step = std::move(ready_.front());
+    Step step = std::move(ready_.front());
     ready_.pop_front();
     lock.unlock();
     wake_worker_.notify_all();
@@ -104,8 +119,6 @@ class Loader::Worker {
   }
 
  private:
-  int64_t step_samples() const { return options_.micro_batch * options_.accumulation * options_.world_size; }
-
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -116,7 +129,7 @@ class Loader::Worker {
       const Place place = place_;
       const int64_t course = course_;
       lock.unlock();
-      StepBatches step;
+      Step step;
       std::exception_ptr failure;
       try {
         step = build(place);
@@ -134,27 +147,28 @@ class Loader::Worker {
     }
   }
 
-  StepBatches build(Place place) {
+  Step build(Place place) {
     if (order_epoch_ != place.epoch) {
       order_ = epoch_order(sampler_, place.epoch);
       order_epoch_ = place.epoch;
     }
-    const auto first = static_cast<size_t>(place.step * step_samples());
-    const auto count = std::min(static_cast<size_t>(step_samples()), order_.size() - first);
+    const auto first = static_cast<size_t>(place.step * samples_of_step(options_));
+    const auto count = std::min(static_cast<size_t>(samples_of_step(options_)), order_.size() - first);
     const auto global = std::span<const size_t>(order_).subspan(first, count);
     std::vector<size_t> own;
     for (auto i = static_cast<size_t>(options_.rank); i < count; i += static_cast<size_t>(options_.world_size)) {
       own.push_back(global[i]);
     }
-    StepBatches step{.epoch = place.epoch,
-                     .step_in_epoch = place.step,
-                     .micro_batches = {},
-                     .samples = static_cast<int64_t>(count),
-                     .target_tokens = collator_.count_targets(global, place.epoch)};
+    Step step{{.epoch = place.epoch,
+               .step_in_epoch = place.step,
+               .samples = static_cast<int64_t>(count),
+               .target_tokens = samples_.count_targets ? samples_.count_targets(global, place.epoch)
+                                                       : static_cast<int64_t>(count)},
+              {}};
     const auto rows = static_cast<size_t>(options_.micro_batch);
     for (size_t i = 0; i < own.size() && !stopping(); i += rows) {
-      step.micro_batches.push_back(
-          collator_.collate(std::span<const size_t>(own).subspan(i, std::min(rows, own.size() - i)), place.epoch));
+      step.second.push_back(
+          samples_.collate(std::span<const size_t>(own).subspan(i, std::min(rows, own.size() - i)), place.epoch));
     }
     return step;
   }
@@ -165,7 +179,7 @@ class Loader::Worker {
     return stopping_;
   }
 
-  const MlmCollator& collator_;
+  const Samples<std::shared_ptr<void>> samples_;
   const LoaderOptions options_;
   const SamplerOptions sampler_;
   int64_t steps_per_epoch_ = 0;
@@ -177,7 +191,7 @@ class Loader::Worker {
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_worker_;
   std::condition_variable wake_caller_;
-  std::deque<StepBatches> ready_;
+  std::deque<Step> ready_;
   Place place_;         // of the step that the thread builds next
   int64_t course_ = 0;  // counts the seeks
   std::exception_ptr failure_;
@@ -186,15 +200,15 @@ class Loader::Worker {
   std::thread thread_;  // last: it starts when all else is there
 };
 
-Loader::Loader(const TokenizedDataset& dataset, const MlmCollator& collator, const LoaderOptions& options)
-    : worker_(std::make_unique<Worker>(dataset, collator, options)) {}
+UntypedLoader::UntypedLoader(Samples<std::shared_ptr<void>> samples, const LoaderOptions& options)
+    : worker_(std::make_unique<Worker>(std::move(samples), options)) {}
 
-Loader::~Loader() = default;
+UntypedLoader::~UntypedLoader() = default;
 
-int64_t Loader::steps_per_epoch() const { return worker_->steps_per_epoch(); }
+int64_t UntypedLoader::steps_per_epoch() const { return worker_->steps_per_epoch(); }
 
-void Loader::seek(int64_t epoch, int64_t step_in_epoch) { worker_->seek({epoch, step_in_epoch}); }
+void UntypedLoader::seek(int64_t epoch, int64_t step_in_epoch) { worker_->seek({epoch, step_in_epoch}); }
 
-StepBatches Loader::next() { return worker_->next(); }
+std::pair<StepPlace, UntypedLoader::Batches> UntypedLoader::next() { return worker_->next(); }
 
 }  // namespace tessera::data

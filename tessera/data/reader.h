@@ -3,8 +3,9 @@
 //
 //   const std::vector<std::string> texts = read_texts("train.parquet", "text");
 //
-// Rows are valid UTF-8. Empty rows of parquet, jsonl and csv are kept (WikiText has them), so row i stays sample i; a
-// txt file gives one row for each line that is not blank. `text_column` is not looked at for txt.
+// Rows are valid UTF-8. Empty ones are kept (WikiText has them), so that a row's number is its place in the file; blank
+// lines of jsonl and csv, which have another syntax for an empty text, are no rows. `text_column` is not looked at for
+// txt.
 //
 // Throws ErrorKind::kData when the file is missing, empty, damaged, has no such column (naming those there are), has a
 // row without a text or is not UTF-8; ErrorKind::kUsage for an extension that no reader takes. Safe to call from any
@@ -17,5 +18,13 @@
 namespace tessera::data {
 
 std::vector<std::string> read_texts(const std::string& path, const std::string& text_column);
+
+// The files that are meant: a pattern ("shards/*.parquet") stands for those that match, a folder for the files right in
+// it that a reader takes; both in the order of their names. Any other path stays as it is, there or not. ErrorKind::kData
+// when a pattern or a folder gives no file.
+std::vector<std::string> expand_files(const std::vector<std::string>& paths);
+
+// Throws what read_texts would throw of a file without reading its rows: missing, empty, a folder, no reader.
+void check_file(const std::string& path);
 
 }  // namespace tessera::data

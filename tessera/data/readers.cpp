@@ -1,7 +1,10 @@
 #include "tessera/data/readers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <glob.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "tessera/base/suggest.h"
@@ -16,7 +19,7 @@ Registry<ReadTexts> readers() {
       {"jsonl", "JSON Lines: one object a line", read_jsonl},
       {"json", "the same as jsonl", read_jsonl},
       {"csv", "comma-separated, the first row names the columns (RFC 4180)", read_csv},
-      {"txt", "plain text, each line that is not blank is a row", read_text},
+      {"txt", "plain text, each line is a row", read_text},
   };
   return {"reader for files of the kind", kEntries};
 }
@@ -30,17 +33,76 @@ Error missing_column(const std::string& column, std::span<const std::string> col
            fmt::format("columns: {}", columns.empty() ? "none" : fmt::format("{}", fmt::join(columns, ", ")))});
 }
 
-std::vector<std::string> read_texts(const std::string& path, const std::string& text_column) {
-  namespace fs = std::filesystem;
+namespace {
+
+namespace fs = std::filesystem;
+
+ReadTexts reader_of(const std::string& path) {
+  const std::string extension = fs::path(path).extension().string();
+  return readers().find(extension.empty() ? extension : extension.substr(1), path).make;
+}
+
+bool has_reader(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  const auto known = readers().names();
+  return extension.size() > 1 && std::find(known.begin(), known.end(), extension.substr(1)) != known.end();
+}
+
+std::vector<std::string> files_matching(const std::string& pattern) {
+  glob_t found{};
+  const int failed = glob(pattern.c_str(), 0, nullptr, &found);
+  std::vector<std::string> files;
+  if (failed == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (files.empty()) {
+    throw Error(ErrorKind::kData, {"no file matches the pattern", pattern, "check the path"});
+  }
+  return files;
+}
+
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code failed;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed)) {
+    if (entry.is_regular_file() && has_reader(entry.path())) files.push_back(entry.path().string());
+  }
+  if (failed) throw Error(ErrorKind::kData, {"the folder cannot be read: " + failed.message(), folder, ""});
+  if (files.empty()) {
+    throw Error(ErrorKind::kData, {"the folder holds no file of text", folder,
+                                   fmt::format("put files there that end in .{}", fmt::join(readers().names(), ", ."))});
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+std::vector<std::string> expand_files(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code failed;
+    const bool is_pattern = path.find_first_of("*?[") != std::string::npos && !fs::exists(path, failed);
+    if (is_pattern || fs::is_directory(path, failed)) {
+      for (std::string& file : is_pattern ? files_matching(path) : files_in(path)) files.push_back(std::move(file));
+    } else {
+      files.push_back(path);
+    }
+  }
+  return files;
+}
+
+void check_file(const std::string& path) {
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);
   if (!fs::exists(status)) throw Error(ErrorKind::kData, {"there is no such file", path, "check the path"});
   if (fs::is_directory(status)) throw Error(ErrorKind::kData, {"this is a folder", path, "name the files in it"});
   if (fs::file_size(path, failed) == 0 && !failed) throw Error(ErrorKind::kData, {"the file is empty", path, ""});
+  reader_of(path);
+}
 
-  const std::string extension = fs::path(path).extension().string();
-  const ReadTexts read = readers().find(extension.empty() ? extension : extension.substr(1), path).make;
-  std::vector<std::string> texts = read(path, text_column);
+std::vector<std::string> read_texts(const std::string& path, const std::string& text_column) {
+  check_file(path);
+  std::vector<std::string> texts = reader_of(path)(path, text_column);
   if (texts.empty()) throw Error(ErrorKind::kData, {"the file holds no rows", path, "give a file with text"});
   for (size_t row = 0; row < texts.size(); ++row) {
     if (const auto offset = find_ill_formed_utf8(texts[row])) {

@@ -1,6 +1,4 @@
-// Plain text: a row for each line that holds more than whitespace. A byte order mark and the carriage returns of
-// Windows are no part of a row.
-#include <algorithm>
+// Plain text: a row for each line. A byte order mark and the carriage returns of Windows are no part of a row.
 #include <fstream>
 
 #include "tessera/data/readers.h"
@@ -15,7 +13,7 @@ std::vector<std::string> read_text(const std::string& path, const std::string& /
   for (bool first = true; std::getline(file, line); first = false) {
     if (first && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
     if (line.ends_with('\r')) line.pop_back();
-    if (line.find_first_not_of(" \t\v\f\r") != std::string::npos) rows.push_back(std::move(line));
+    rows.push_back(std::move(line));
   }
   if (file.bad()) throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, ""});
   return rows;

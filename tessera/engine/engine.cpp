@@ -104,6 +104,31 @@ ModuleEngine::ModuleEngine(std::shared_ptr<torch::nn::Module> model, const confi
   for (size_t number = 0; number < announcing_.size(); ++number) {
     if (announcing_[number] != nullptr) announcing_[number]->set_observer(this, number);
   }
+  for (const auto& item : model_->named_parameters()) names_.insert(item.key());
+  logs_steps_ = true;
+}
+
+void ModuleEngine::require_known_parameters() {
+  if (!model_->is_training() || micro_steps() < next_check_) return;
+  next_check_ = micro_steps() + config().batch.accumulation;
+  for (const auto& item : model_->named_parameters()) {
+    if (!item.value().requires_grad()) continue;
+    const auto place = sharded_model().place_of(item.value());
+    if (!place) {
+      throw Error(ErrorKind::kUsage,
+                  {fmt::format("the parameter '{}' was {} after initialize, so no engine trains it", item.key(),
+                               names_.contains(item.key()) ? "replaced" : "added"),
+                   "Engine::forward",
+                   "change the model before initialize; to give a parameter new values, load a checkpoint"});
+    }
+    const zero::Unit& unit = *sharded_model().units()[place->unit];
+    if (!unit.trainable() && unit.params()[place->param].trainable()) {
+      throw Error(ErrorKind::kUsage,
+                  {fmt::format("the parameter '{}' was frozen when the engine was made, and requires a gradient now",
+                               item.key()),
+                   "Engine::forward", "set requires_grad before initialize"});
+    }
+  }
 }
 
 ModuleEngine::~ModuleEngine() {
@@ -222,6 +247,7 @@ void Engine::step() {
   } else {
     scaler_.update(/*overflow=*/false);
   }
+  if (logs_steps_) log_step();
   apply_schedule();
   storage::end_step_of_cpu_allocator();
   saver_->throw_failure();
@@ -260,6 +286,19 @@ void Engine::log_checkpoint_costs() {
   const nn::CheckpointCosts costs = activations_->take_costs();
   log_info("step {}: {} activation checkpoints, {:.1f} ms in forward; {} computed again, {:.1f} ms", global_steps_,
            costs.checkpoints, costs.forward_seconds * 1e3, costs.recomputations, costs.recomputation_seconds * 1e3);
+}
+
+// The values with which the step was taken, in DeepSpeed's words.
+void Engine::log_step() const {
+  const bool due = config_.steps_per_print && global_steps_ % *config_.steps_per_print == 0;
+  if (!due || world_->rank() != 0) return;
+  std::vector<std::string> rates, moments;
+  for (const optim::ParamGroup& group : groups_) {
+    rates.push_back(fmt::format("{}", group.lr));
+    moments.push_back(fmt::format("[{}, {}]", group.beta1, group.beta2));
+  }
+  log_info("step={}, skipped={}, lr=[{}], mom=[{}]", global_steps_, skipped_steps_, fmt::join(rates, ", "),
+           fmt::join(moments, ", "));
 }
 
 // See schedule.h: the schedule advances with each step that was applied.

@@ -10,8 +10,10 @@
 //   engine->save_checkpoint("checkpoints");
 //
 // Each rank computes on its own micro batch; the gradient is the mean over ranks and accumulation steps. After
-// initialize the parameters belong to the engine: at stage 3 they are placeholders outside of forward and backward.
-// Modules that derive from nn::UnitModule are gathered one at a time; a model without such is one unit.
+// initialize the parameters and their gradients belong to the engine. At stage 3 a parameter has no values outside of
+// forward and backward; reading it then, running the model past the engine, or stepping an optimizer of one's own is an
+// error that says so. Modules that derive from nn::UnitModule are gathered one at a time; a model without such is one
+// unit.
 //
 // Collective throughout: every rank makes the same calls in the same order. Errors are tessera::Error; after one that
 // was thrown by forward, backward or step the engine is good for nothing but being destroyed. One thread at a time. The
@@ -28,6 +30,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -188,6 +191,8 @@ class Engine {
     }
   }
 
+  bool logs_steps_ = false;  // as steps_per_print says; Python's engine logs them in its own way
+
   static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
 
   std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
@@ -200,6 +205,7 @@ class Engine {
   void apply_schedule();
   void count_skipped_step(const zero::StepResult& result);
   void log_checkpoint_costs();
+  void log_step() const;
   nlohmann::json state() const;
 
   config::DsConfig config_;
@@ -239,11 +245,17 @@ class ModuleEngine : public Engine, private nn::UnitObserver {
   void train(bool on = true) { model_->train(on); }
   void eval() { model_->eval(); }
 
+ protected:
+  // Once an optimizer step: ErrorKind::kUsage where the model has a parameter by now that nobody would train.
+  void require_known_parameters();
+
  private:
   void before_forward(size_t module, const std::vector<at::Tensor>& inputs) override;
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;
 
   std::shared_ptr<torch::nn::Module> model_;
+  std::unordered_set<std::string> names_;  // of its parameters, when the engine was made
+  int64_t next_check_ = 0;                 // the micro step from which require_known_parameters() looks again
   std::vector<nn::UnitModuleBase*> announcing_;
 };
 
@@ -265,6 +277,7 @@ class ModelEngine : public ModuleEngine {
   auto call(Function function, Args&&... args) {
     const engine::Autocast autocast(device().type(), autocast_dtype());
     const nn::ActivationStore::Scope scope(activations_);
+    require_known_parameters();
     Engine::before_forward(kRootModule, nn::tensors_in(args...));
     auto output = function(*typed_model_, input(std::forward<Args>(args))...);
     Engine::after_forward(kRootModule, nn::tensors_in(output));

@@ -14,6 +14,7 @@ namespace tessera::engine {
 struct ModelTree {
   std::vector<zero::ModuleParams> modules;  // number 0 is the root, with all that no other module announces
   std::vector<at::Tensor> buffers;
+  bool placeholders_as_deepspeed = false;  // see zero/policy.h; Python's modules
 };
 
 struct AnnouncedTree {

@@ -2,8 +2,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/engine/same_model.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/storage/dtype.h"
+#include "tessera/zero/unreadable.h"
 
 namespace tessera::engine {
 namespace {
@@ -67,6 +69,16 @@ void check_parameters(const ModelTree& tree, bool has_fill) {
   for (const zero::ModuleParams& module : tree.modules) {
     for (const zero::NamedParam& param : module.params) {
       any = true;
+      if (zero::ShardedModel::is_taken(param.tensor)) {
+        throw Error(ErrorKind::kUsage, {"the model already belongs to an engine, which trains '" + param.name + "'",
+                                        "initialize", "use that engine, or destroy it before you make another"});
+      }
+      if (!param.shape && zero::is_unreadable(param.tensor)) {
+        throw Error(ErrorKind::kUsage,
+                    {"the parameter '" + param.name + "' has no values: an engine that is gone had sharded it",
+                     "initialize",
+                     "make the model anew and load its weights, e.g. from a checkpoint that the first engine saved"});
+      }
       if (!at::isFloatingType(param.tensor.scalar_type())) {
         throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' is not of a floating dtype", "initialize",
                                         "register it as a buffer"});
@@ -179,7 +191,9 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
     wiring.schedule = optim::schedules().find(config.scheduler->type, config.scheduler->where).make(*config.scheduler);
   }
   wiring.groups = group_parameters(tree, config, options);
+  require_same_model(tree, *world);
   zero::Policy policy = policy_of(config, world->size(), device);
+  policy.placeholders_as_deepspeed = tree.placeholders_as_deepspeed;
   const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),
                                    .numbers = wiring.optimizer->number_names().size(),
                                    .sign_errors = wiring.optimizer->averages_by_signs()};

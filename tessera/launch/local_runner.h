@@ -39,7 +39,8 @@ struct LocalRun {
   };
 
   int nproc = 1;
-  std::vector<std::string> command = {};  // argv; command[0] is looked up in PATH
+  std::vector<std::string> command = {};  // argv; command[0] is looked up in PATH, …
+  std::string program = {};               // … unless this names the file to execute
   std::string master_addr = "127.0.0.1";
   int master_port = 0;  // 0: a free port is picked
   Output output = Output::kPrefixAll;

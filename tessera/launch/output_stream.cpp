@@ -24,6 +24,7 @@ std::string_view next_piece(std::string_view bytes) {
 void OutputStream::append_lines(std::string_view lines) {
   if (lines.empty()) return;
   if (!at_line_start_) append_bytes("\n");
+  if (shares_terminal_) append_bytes("\r\033[K");
   append_bytes(lines);
 }
 

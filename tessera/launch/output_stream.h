@@ -12,7 +12,9 @@ class OutputStream {
  public:
   static constexpr size_t kFullBytes = 1 << 20;
 
-  explicit OutputStream(int fd) : fd_(fd) {}
+  // `shares_terminal`: another process may leave an unfinished line (a progress bar) on the terminal that `fd` is;
+  // appended lines then begin by clearing it.
+  explicit OutputStream(int fd, bool shares_terminal = false) : fd_(fd), shares_terminal_(shares_terminal) {}
 
   int fd() const { return fd_; }
 
@@ -36,6 +38,7 @@ class OutputStream {
 
  private:
   int fd_;
+  bool shares_terminal_;
   int error_ = 0;
   std::string queue_;
   size_t written_ = 0;

@@ -23,6 +23,11 @@ constexpr milliseconds kKillTime{10000};  // a killed process may take to go, e.
 constexpr milliseconds kStrayTime{2000};
 constexpr size_t kReadBytes = 64 << 10;
 
+// Whether a rank writes to the terminal itself, where it may draw a progress bar.
+bool rank_draws_on(int fd, const std::vector<RankPlan>& plans) {
+  return isatty(fd) == 1 && std::any_of(plans.begin(), plans.end(), [](const auto& plan) { return plan.plain_output; });
+}
+
 std::string prefix_of(const RankPlan& plan) { return plan.plain_output ? "" : fmt::format("[rank {}] ", plan.rank); }
 
 }  // namespace
@@ -38,8 +43,8 @@ RankLoop::RankLoop(const LocalRun& run, const std::vector<RankPlan>& plans, std:
       plans_(plans),
       program_(std::move(program)),
       one_stream_(same_target(STDOUT_FILENO, STDERR_FILENO)),
-      output_(STDOUT_FILENO),
-      error_(STDERR_FILENO),
+      output_(STDOUT_FILENO, rank_draws_on(STDOUT_FILENO, plans)),
+      error_(STDERR_FILENO, rank_draws_on(STDERR_FILENO, plans)),
       inbox_({SIGINT, SIGTERM, SIGHUP, SIGCHLD}),
       guard_(static_cast<int>(plans.size())) {
   strays_.except(guard_.pid());

@@ -50,7 +50,20 @@ void MetricsFile::append(const StepMetrics& metrics) {
   line["step_seconds"] = metrics.step_seconds;
   line["model_state_bytes"] = metrics.model_state_bytes;
   line["peak_memory_bytes"] = metrics.peak_memory_bytes;
-  const std::string text = line.dump() + "\n";
+  write_line(line.dump());
+}
+
+void MetricsFile::append(const EvaluationMetrics& metrics) {
+  nlohmann::ordered_json line;
+  line["step"] = metrics.step;
+  line["eval_loss"] = metrics.loss;
+  line["eval_samples"] = metrics.samples;
+  line["eval_seconds"] = metrics.seconds;
+  write_line(line.dump());
+}
+
+void MetricsFile::write_line(const std::string& line) {
+  const std::string text = line + "\n";
   if (std::fputs(text.c_str(), file_) < 0 || std::fflush(file_) != 0) {
     throw Error(ErrorKind::kMachine, {"writing failed: " + errno_text(errno), path_.string(), "free some space"});
   }

@@ -1,6 +1,6 @@
-// <output>/metrics.jsonl: one JSON object a line for each optimizer step. Numbers are written so that reading them back
-// gives the same bits. Each line is on its way to the disk when append returns; a run that is killed loses none of
-// them.
+// <output>/metrics.jsonl: one JSON object a line, for each optimizer step and for each evaluation (the key "eval_loss"
+// tells them apart). Numbers are written so that reading them back gives the same bits. Each line is on its way to the
+// disk when append returns; a run that is killed loses none of them.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,13 @@ struct StepMetrics {
   int64_t peak_memory_bytes = 0;  // of rank 0's process since its start
 };
 
+struct EvaluationMetrics {
+  int64_t step = 0;      // optimizer steps done before it
+  double loss = 0;       // mean over the targets
+  int64_t samples = 0;   // that were looked at
+  double seconds = 0;
+};
+
 class MetricsFile {
  public:
   // Keeps the lines of steps up to `resumed_step` (0: starts anew). ErrorKind::kMachine when it cannot be written.
@@ -33,8 +40,11 @@ class MetricsFile {
   MetricsFile& operator=(const MetricsFile&) = delete;
 
   void append(const StepMetrics& metrics);
+  void append(const EvaluationMetrics& metrics);
 
  private:
+  void write_line(const std::string& line);
+
   std::filesystem::path path_;
   std::FILE* file_ = nullptr;
 };

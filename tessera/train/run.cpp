@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tessera/base/allocator.h"
@@ -18,49 +18,23 @@
 #include "tessera/checkpoint/export_hf.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/data/collator.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/timeline.h"
-#include "tessera/plan/memory_check.h"
+#include "tessera/models/pretrained_weights.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
+#include "tessera/train/masked_lm.h"
 #include "tessera/train/metrics.h"
+#include "tessera/train/report.h"
+#include "tessera/train/run_setup.h"
+#include "tessera/train/text_data.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-void check_run(const config::RunFile& run) {
-  if (run.task != "mlm") {
-    throw Error(ErrorKind::kConfig,
-                {fmt::format("the task '{}' is not known", run.task), run.name + ", task", "use mlm"});
-  }
-}
-
-models::BertConfig read_model_config(const config::RunFile& run) {
-  models::BertConfig config = models::read_bert_config(run.model.path);
-  if (run.model.dropout) {
-    config.hidden_dropout_prob = *run.model.dropout;
-    config.attention_probs_dropout_prob = *run.model.dropout;
-  }
-  return config;
-}
-
-void check_sizes(const config::RunFile& run, const models::BertConfig& model, const data::Tokenizer& tokenizer) {
-  if (tokenizer.vocab_size() > model.vocab_size) {
-    throw Error(ErrorKind::kData, {fmt::format("the tokenizer knows {} tokens but the model only {}",
-                                               tokenizer.vocab_size(), model.vocab_size),
-                                   fmt::format("{} and {}/config.json", run.tokenizer, run.model.path),
-                                   "use the tokenizer that belongs to the model"});
-  }
-  if (run.data.max_length > model.max_position_embeddings) {
-    throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {} but the model has positions for {}",
-                                                 run.data.max_length, model.max_position_embeddings),
-                                     run.name, fmt::format("use at most {}", model.max_position_embeddings)});
-  }
-}
 
 at::Device device_of(const config::RunFile& run, const comm::Communicator& world) {
   return storage::device_of_rank(run.training.device, world.local_rank(), run.name + ", training.device");
@@ -73,19 +47,7 @@ void check_memory(const config::RunFile& run, const models::BertConfig& model, c
   const int64_t limit = config.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
   if (!run.training.memory_check || !device_of(run, world).is_cpu()) return;
-  plan::ModelCensus census = plan::read_census(run.model.path);
-  census.architecture->hidden_dropout = model.hidden_dropout_prob;
-  census.architecture->attention_dropout = model.attention_probs_dropout_prob;
-  plan::TrainingSetup setup = plan::setup_of(config, world.size());
-  setup.length = run.data.max_length;
-  setup.target_share = run.data.mlm_probability;
-  setup.activation_checkpointing = run.training.activation_checkpointing;
-
-  const config::ZeroOptions& zero = config.zero;
-  const bool swaps_params = zero.offload_param.device == "nvme";
-  const std::string& swap = swaps_params ? zero.offload_param.nvme_path : zero.offload_optimizer.nvme_path;
-  const bool swaps = swaps_params || zero.offload_optimizer.device == "nvme";
-  plan::MachineRoom room = plan::machine_room(swaps ? swap : run.output);
+  plan::MachineRoom room = plan::machine_room(swap_folder(run, config));
   const std::string host = host_name() + " ";
   int64_t ranks_of_host = 0;
   for (const std::string& seen : world.exchange_texts(host + std::to_string(room.available), "the memory check")) {
@@ -94,23 +56,13 @@ void check_memory(const config::RunFile& run, const models::BertConfig& model, c
     room.available = std::max<uint64_t>(room.available, std::stoull(seen.substr(host.size())));
   }
   ranks_of_host = std::min(ranks_of_host, env_int("LOCAL_WORLD_SIZE").value_or(ranks_of_host));
+  const plan::ModelCensus census = memory_census(run, model);
   plan::check_fits({.model = census,
-                    .setup = setup,
+                    .setup = memory_setup(run, config, world.size()),
                     .room = room,
                     .ranks_of_host = std::max<int64_t>(1, ranks_of_host),
                     .samples_of_a_rank = config.batch.micro * config.batch.accumulation,
                     .where = run.name});
-}
-
-data::TokenizedDataset read_dataset(const config::RunFile& run, const std::vector<std::string>& files,
-                                    const data::Tokenizer& tokenizer, int world_size) {
-  data::TokenizedDataset dataset(
-      tokenizer, {.files = files, .text_column = run.data.text_column, .max_length = run.data.max_length});
-  if (dataset.size() < static_cast<size_t>(world_size)) {
-    throw Error(ErrorKind::kData, {fmt::format("{} samples are not enough for {} ranks", dataset.size(), world_size),
-                                   fmt::format("{}", fmt::join(files, ", ")), "use fewer ranks or more data"});
-  }
-  return dataset;
 }
 
 data::MlmOptions mlm_options(const config::RunFile& run) {
@@ -119,6 +71,21 @@ data::MlmOptions mlm_options(const config::RunFile& run) {
           .pad_to_max_length = run.data.padding == config::RunFile::Data::Padding::kMaxLength,
           .seed = static_cast<uint64_t>(run.training.seed)};
 }
+
+// Samples of some files, and what makes batches of them.
+struct MlmData {
+  MlmData(const config::RunFile& run, const std::string& key, const std::vector<std::string>& paths,
+          const data::Tokenizer& tokenizer, const comm::Communicator& world)
+      : dataset(read_dataset(run, key, paths, tokenizer, world.size())), collator(dataset, tokenizer, mlm_options(run)) {
+    if (world.rank() != 0) return;
+    const data::DatasetOptions options = dataset_options(run, paths);
+    log_info("{}", describe_dataset(key, dataset, options));
+    for (const std::string& doubt : doubts_of_dataset(key, dataset, options)) log_warning("{}", doubt);
+  }
+
+  data::TokenizedDataset dataset;
+  data::MlmCollator collator;
+};
 
 // Values for the model's parameters, and a report of the names that found no partner in the weights' files.
 class InitialValues {
@@ -181,123 +148,84 @@ std::unique_ptr<ModelEngine<models::BertForMaskedLM>> make_engine(const config::
   return engine;
 }
 
-int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch) {
-  if (run.training.max_steps > 0) return run.training.max_steps;
-  return std::max<int64_t>(1, std::llround(std::ceil(run.training.epochs * static_cast<double>(steps_per_epoch))));
+std::string client_state(const config::RunFile& run) {
+  return nlohmann::json{{"architecture", "BertForMaskedLM"}, {"model_folder", fs::absolute(run.model.path).string()}}.dump();
 }
 
-std::string report_text(const RunOptions& options, const config::RunFile& run, const TrainerReport& report,
-                        const std::vector<std::string>& memory) {
-  std::string text = fmt::format("\n{} after {} steps\n", report.interrupted ? "stopped" : "done", report.steps);
-  if (report.loss_before) {
-    text += fmt::format("  loss on held-back text   {:.4f} before, {:.4f} after\n", *report.loss_before,
-                        *report.loss_after);
-  }
-  for (size_t rank = 0; rank < memory.size(); ++rank) {
-    text += fmt::format("  memory of rank {:<10} {}\n", rank, memory[rank]);
-  }
-  const fs::path output = run.output;
-  text += fmt::format("  metrics                  {}\n", (output / "metrics.jsonl").string());
-  text += fmt::format("  checkpoint               {}\n", report.checkpoint);
-  if (!options.trace.empty()) text += fmt::format("  timeline                 {}\n", options.trace);
-  if (!report.interrupted) text += fmt::format("  Hugging Face folder      {}\n", (output / "export").string());
-  std::string again = fmt::format("tessera train {} --nproc {}", options.run_file, memory.size());
-  for (const std::string& override : options.overrides) {
-    if (report.interrupted || !override.starts_with("training.max_steps=")) again += " --set " + override;
-  }
-  const std::string goal = report.interrupted ? "" : fmt::format(" --set training.max_steps={}", report.steps * 2);
-  text += "try next\n";
-  text += fmt::format("  {} --resume auto{}\n", again, goal);
-  text += fmt::format("  tessera checkpoint export {} --to {} --dtype bf16\n", (output / "checkpoints").string(),
-                      (output / "export-bf16").string());
-  text += fmt::format("  tessera config check {}\n", options.run_file);
-  return text;
+TrainerOptions trainer_options(const RunOptions& options, const config::RunFile& run, int64_t max_steps) {
+  const config::RunFile::Training& training = run.training;
+  return {.output = run.output,
+          .max_steps = max_steps,
+          .eval_steps = training.eval_steps,
+          .eval_samples = training.eval_samples,
+          .eval_at_start = training.eval_at_start,
+          .save_steps = training.save_steps,
+          .retention = {.keep_last = training.keep_last, .keep_every = training.keep_every},
+          .keep_best = training.keep_best,
+          .async_save = training.async_save,
+          .resume = options.resume,
+          .client_state = client_state(run)};
 }
 
-void train_here(const RunOptions& options, const config::RunFile& run,
-                const std::shared_ptr<comm::Communicator>& world) {
-  const models::BertConfig model_config = read_model_config(run);
-  const auto tokenizer = data::load_tokenizer(run.tokenizer);
-  check_sizes(run, model_config, *tokenizer);
-
-  config::DsConfigInput input{.data_parallel_size = world->size()};
-  input.auto_values.hidden_size = model_config.hidden_size;
-  input.auto_values.leave_unknown = true;  // the number of steps follows from the batch sizes
-  const config::DsConfig without_steps = config::resolve_ds_config(run, input);
-  const config::BatchSizes& batch = without_steps.batch;
-  check_memory(run, model_config, without_steps, *world);
-
-  const data::TokenizedDataset dataset = read_dataset(run, run.data.train, *tokenizer, world->size());
-  const data::MlmCollator collator(dataset, *tokenizer, mlm_options(run));
-  data::Loader loader(dataset, collator,
-                      {.micro_batch = batch.micro,
-                       .accumulation = batch.accumulation,
-                       .world_size = world->size(),
-                       .rank = world->rank(),
-                       .seed = static_cast<uint64_t>(run.training.seed),
-                       .drop_last = without_steps.dataloader_drop_last});
-  const int64_t max_steps = steps_of_run(run, loader.steps_per_epoch());
-  input.auto_values.leave_unknown = false;
-  input.auto_values.total_num_steps = max_steps;
-  config::DsConfig config = config::resolve_ds_config(run, input);
-  if (!config.own.lazy_publish) config.own.lazy_publish = true;  // nobody but forwards and checkpoints reads parameters
-
-  std::optional<data::TokenizedDataset> eval_dataset;
-  std::optional<data::MlmCollator> eval_collator;
-  if (!run.data.eval.empty()) {
-    eval_dataset.emplace(read_dataset(run, run.data.eval, *tokenizer, world->size()));
-    eval_collator.emplace(*eval_dataset, *tokenizer, mlm_options(run));
-  }
-
-  const auto engine = make_engine(run, model_config, config, world);
-  if (world->rank() == 0) {
-    log_info("{} parameters, ZeRO stage {}, {} rank{}; {} samples, {} steps of {} samples",
-             format_count(engine->sharded_model().param_count()), config.zero.stage, world->size(),
-             world->size() == 1 ? "" : "s", format_count(static_cast<int64_t>(dataset.size())), format_count(max_steps),
-             batch.global);
-    std::error_code error;
-    fs::create_directories(run.output, error);
-    if (error) {
-      throw Error(ErrorKind::kMachine,
-                  {"the output folder cannot be made: " + error.message(), run.output, "choose another output"});
-    }
-  }
-
-  Trainer trainer({.engine = *engine,
-                   .loader = loader,
-                   .accumulation = batch.accumulation,
-                   .data_samples = static_cast<int64_t>(dataset.size()),
-                   .eval_dataset = eval_dataset ? &*eval_dataset : nullptr,
-                   .eval_collator = eval_collator ? &*eval_collator : nullptr},
-                  {.output = run.output,
-                   .model = run.model.path,
-                   .max_steps = max_steps,
-                   .eval_steps = run.training.eval_steps,
-                   .save_steps = run.training.save_steps,
-                   .retention = {.keep_last = run.training.keep_last, .keep_every = run.training.keep_every},
-                   .async_save = run.training.async_save,
-                   .resume = options.resume});
-  const TrainerReport report = trainer.run();
-  if (!options.trace.empty()) write_timeline(*world, options.trace);
+void finish_run(const RunOptions& options, const config::RunFile& run, const TrainerReport& report, Engine& engine) {
+  comm::Communicator& world = engine.world();
+  if (!options.trace.empty()) write_timeline(world, options.trace);
   const auto memory =
-      world->exchange_texts(fmt::format("{} of model state, {} at the peak", format_bytes(engine->model_state_bytes()),
-                                        format_bytes(peak_memory_bytes())),
-                            "the memory report");
-  if (world->rank() == 0) {
+      world.exchange_texts(fmt::format("{} of model state, {} at the peak", format_bytes(engine.model_state_bytes()),
+                                       format_bytes(peak_memory_bytes())),
+                           "the memory report");
+  if (world.rank() == 0) {
     if (!report.interrupted) {
       checkpoint::export_hf(
           {.checkpoint = report.checkpoint, .model = run.model.path, .output = fs::path(run.output) / "export"});
     }
     std::fputs(report_text(options, run, report, memory).c_str(), stdout);
   }
-  world->barrier("the end of the run");
+  world.barrier("the end of the run");
+}
+
+void train_here(const RunOptions& options, const config::RunFile& run,
+                const std::shared_ptr<comm::Communicator>& world) {
+  check_run(run, world->size());
+  const models::BertConfig model_config = read_model_config(run);
+  const auto tokenizer = load_tokenizer_of(run, model_config);
+  config::DsConfigInput input = ds_config_input(model_config, world->size());
+  const config::DsConfig without_steps = config::resolve_ds_config(run, input);
+  check_memory(run, model_config, without_steps, *world);
+
+  const MlmData training(run, "data.train", run.data.train, *tokenizer, *world);
+  std::optional<MlmData> held_back;
+  if (!run.data.eval.empty()) held_back.emplace(run, "data.eval", run.data.eval, *tokenizer, *world);
+  const data::LoaderOptions loader{.micro_batch = without_steps.batch.micro,
+                                   .accumulation = without_steps.batch.accumulation,
+                                   .world_size = world->size(),
+                                   .rank = world->rank(),
+                                   .seed = static_cast<uint64_t>(run.training.seed),
+                                   .drop_last = without_steps.dataloader_drop_last};
+  const int64_t max_steps = steps_of_run(run, data::steps_in_epoch(training.dataset.size(), loader));
+  input.auto_values.leave_unknown = false;
+  input.auto_values.total_num_steps = max_steps;
+  config::DsConfig config = config::resolve_ds_config(run, input);
+  set_defaults_of_training(config);
+
+  const auto engine = make_engine(run, model_config, config, world);
+  if (world->rank() == 0) {
+    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->sharded_model().param_count()),
+             config.zero.stage, count_of(world->size(), "rank"), format_count(max_steps),
+             count_of(config.batch.global, "sample"));
+  }
+  BatchTask<data::Batch> task({.train = training.collator.samples(),
+                               .loss = [&](const data::Batch& batch) { return masked_lm_loss(*engine, batch); },
+                               .eval = held_back ? held_back->collator.samples() : data::Samples<data::Batch>()},
+                              loader);
+  const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, max_steps)).run();
+  finish_run(options, run, report, *engine);
 }
 
 }  // namespace
 
 int run_training(const RunOptions& options) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
-  check_run(run);
   if (!options.trace.empty()) {
     check_timeline_path(options.trace);
     start_tracing();

@@ -11,6 +11,7 @@ struct RunOptions {
   std::vector<std::string> overrides;  // "training.max_steps=50"
   std::string resume;                  // see TrainerOptions::resume
   std::string trace;                   // a file for the timeline (engine/timeline.h); empty: none
+  std::string program = "tessera";     // as the user called it, for commands in the report
 };
 
 // Collective; the ranks find each other through the environment. Returns the exit code: in a run of several ranks an

@@ -2,14 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/base/trace.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/checkpoint/retention.h"
 #include "tessera/train/metrics.h"
 #include "tessera/train/progress.h"
 
@@ -18,11 +19,13 @@ namespace fs = std::filesystem;
 using std::chrono::duration;
 using std::chrono::steady_clock;
 
-Trainer::Trainer(const TrainerParts& parts, const TrainerOptions& options)
-    : parts_(parts), options_(options), inbox_({SIGINT, SIGTERM}) {}
+Trainer::Trainer(ModuleEngine& engine, Task& task, TrainerOptions options)
+    : engine_(engine), task_(task), options_(std::move(options)), inbox_({SIGINT, SIGTERM}) {}
 
-void Trainer::refuse_to_overwrite() const {
-  const fs::path checkpoints = options_.output / "checkpoints";
+Trainer::~Trainer() = default;
+
+void refuse_to_overwrite(const fs::path& output) {
+  const fs::path checkpoints = output / "checkpoints";
   if (!fs::exists(checkpoints / "latest")) return;
   throw Error(ErrorKind::kUsage, {"the output already holds a run with checkpoints", checkpoints.string(),
                                   "continue it with --resume auto, or choose another output"});
@@ -30,7 +33,7 @@ void Trainer::refuse_to_overwrite() const {
 
 void Trainer::resume() {
   if (options_.resume.empty()) {
-    refuse_to_overwrite();
+    refuse_to_overwrite(options_.output);
     return;
   }
   const bool automatic = options_.resume == "auto";
@@ -42,102 +45,120 @@ void Trainer::resume() {
     tag = folder.filename().string();
     folder = folder.parent_path();
   }
-  const auto loaded = parts_.engine.load_checkpoint(folder.string(), tag, {.fall_back = automatic});
+  const auto loaded = engine_.load_checkpoint(folder.string(), tag, {.fall_back = automatic});
   if (!loaded) {
     if (automatic) {
-      if (parts_.engine.world().rank() == 0)
-        log_info("there is no checkpoint to resume in {}: starting", folder.string());
+      if (speaks()) log_info("there is no checkpoint to resume from in {}: starting from the beginning", folder.string());
       return;
     }
-    throw Error(ErrorKind::kData, {"there is no checkpoint to resume", folder.string(),
+    throw Error(ErrorKind::kData, {"there is no checkpoint to resume from", folder.string(),
                                    "name a checkpoint's folder, or the folder that holds checkpoints"});
   }
-  position_ = position_of(loaded->client_state, loaded->path);
+  restore_position(*loaded);
   last_saved_ = loaded->path;
-  if (parts_.engine.world().rank() == 0) {
-    log_info("resumed {} after step {}", loaded->path, parts_.engine.global_steps());
-  }
+  saved_at_ = engine_.global_steps();
+  if (speaks()) log_info("resumed {} after step {}", loaded->path, engine_.global_steps());
 }
 
 // A place in the data is a number of samples of an epoch, so that another number of ranks, or another split of the
 // batch, goes on where the run stopped.
-Trainer::Position Trainer::position_of(const nlohmann::json& state, const std::string& checkpoint) const {
-  Position position;
+void Trainer::restore_position(const LoadedCheckpoint& loaded) {
+  const nlohmann::json& state = loaded.client_state;
   int64_t samples_in_epoch = 0, data_samples = 0;
   try {
-    position = {.epoch = state.at("epoch"), .samples = state.at("samples"), .tokens = state.at("tokens")};
+    position_ = {.epoch = state.at("epoch"), .samples = state.at("samples"), .tokens = state.at("tokens")};
     samples_in_epoch = state.at("samples_in_epoch");
     data_samples = state.at("data_samples");
+    if (state.contains("best_loss")) report_.best = HeldBackLoss{state.at("best_step"), state.at("best_loss")};
   } catch (const nlohmann::json::exception&) {
-    throw Error(ErrorKind::kData, {"the checkpoint does not say how far its run was: it was not made by tessera train",
-                                   checkpoint, "load it from a program with Engine::load_checkpoint"});
+    throw Error(ErrorKind::kData,
+                {"the checkpoint does not say how far its run had come: no trainer of Tessera's saved it", loaded.path,
+                 "load it from a program with Engine::load_checkpoint"});
   }
-  const int64_t global_batch = parts_.engine.config().batch.global;
-  if (data_samples != parts_.data_samples) {
-    throw Error(ErrorKind::kData, {fmt::format("the checkpoint's run had {} training samples, this one has {}",
-                                               data_samples, parts_.data_samples),
-                                   checkpoint, "resume with the same training data"});
+  const int64_t global_batch = engine_.config().batch.global;
+  if (data_samples != task_.samples()) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("the checkpoint's run had {} training samples, and this one has {}",
+                             format_count(data_samples), format_count(task_.samples())),
+                 loaded.path,
+                 "resume with the same training data, cut into samples in the same way (the block 'data' of the run)"});
   }
   if (samples_in_epoch % global_batch != 0) {
     throw Error(ErrorKind::kData,
-                {fmt::format("the checkpoint stands at sample {} of its epoch, which is no multiple of the batch of {}",
+                {fmt::format("the checkpoint stands at sample {} of its epoch, which is not a multiple of the batch, {}",
                              samples_in_epoch, global_batch),
-                 checkpoint, "resume with the batch size that it was made with, or one that divides that"});
+                 loaded.path, "resume with the batch size that it was made with, or one that divides that"});
   }
-  position.step_in_epoch = samples_in_epoch / global_batch;
-  return position;
+  position_.step_in_epoch = samples_in_epoch / global_batch;
 }
 
-LossSum Trainer::take_step(const data::StepBatches& batches) {
-  BertEngine& engine = parts_.engine;
-  // The engine takes the mean over ranks and accumulation steps; the loss is to be the mean over target tokens.
-  const double shares = static_cast<double>(engine.world().size() * parts_.accumulation);
-  const double scale = shares / static_cast<double>(std::max<int64_t>(1, batches.target_tokens));
+LossSum Trainer::take_step(const data::StepPlace& step) {
+  // The engine takes the mean over ranks and accumulation steps; the loss is to be the mean over targets.
+  const double shares = static_cast<double>(engine_.world().size() * engine_.config().batch.accumulation);
+  const double scale = shares / static_cast<double>(std::max<int64_t>(1, step.target_tokens));
   LossSum mine;
-  for (size_t micro = 0; micro < batches.micro_batches.size(); ++micro) {
-    const data::Batch& batch = batches.micro_batches[micro];
-    engine.set_gradient_accumulation_boundary(micro + 1 == batches.micro_batches.size());
-    const at::Tensor loss = masked_loss_sum(engine, batch);
-    engine.backward(loss * scale);
+  const size_t count = task_.micro_batches();
+  for (size_t micro = 0; micro < count; ++micro) {
+    engine_.set_gradient_accumulation_boundary(micro + 1 == count);
+    const BatchLoss batch = task_.loss(micro);
+    engine_.backward(batch.sum * scale);
     try {
-      engine.step();
+      engine_.step();
     } catch (const checkpoint::SaveFailed& error) {  // the step is taken
       report_failed_save(error);
     }
-    mine.loss += loss.item<double>();
-    mine.target_tokens += batch.target_tokens;
+    mine.loss += batch.sum.item<double>();
+    mine.targets += batch.targets;
     mine.tokens += batch.tokens;
   }
-  return sum_over_ranks(engine.world(), mine);
+  return sum_over_ranks(engine_.world(), mine);
 }
 
-data::StepBatches Trainer::next_batches() {
-  const TraceSpan span(TraceLane::kCompute, "next batches");
-  return parts_.loader.next();
-}
-
-double Trainer::held_back_loss() {
+void Trainer::evaluate_now() {
   const TraceSpan span(TraceLane::kCompute, "evaluation");
-  return evaluate(parts_.engine, *parts_.eval_dataset, *parts_.eval_collator, parts_.engine.config().batch.micro)
-      .mean();
+  const auto start = steady_clock::now();
+  const int64_t step = engine_.global_steps();
+  const LossSum sum = evaluate(engine_, task_,
+                               {.micro_batch = engine_.config().batch.micro,
+                                .most_samples = options_.eval_samples,
+                                .progress = [this](int64_t done, int64_t all) { progress_->evaluating(done, all); }});
+  report_.last = HeldBackLoss{step, sum.mean()};
+  if (!report_.first) report_.first = report_.last;
+  if (!speaks()) return;
+  metrics_->append(EvaluationMetrics{
+      .step = step,
+      .loss = sum.mean(),
+      .samples = evaluated_samples(task_, engine_.world().size(), options_.eval_samples),
+      .seconds = duration<double>(steady_clock::now() - start).count()});
+  log_info("step {}: held-back loss {:.4f}", step, sum.mean());
+}
+
+// The checkpoint is named as the best once it is whole (finish_saving); until then the best one before stays.
+void Trainer::save_as_best() {
+  const bool better = std::isfinite(report_.last->loss) && (!report_.best || report_.last->loss < report_.best->loss);
+  if (!options_.keep_best || !better) return;
+  report_.best = report_.last;
+  save();
+  saving_best_ = true;
 }
 
 void Trainer::save() {
-  const nlohmann::json state = {{"epoch", position_.epoch},
-                                {"samples_in_epoch", position_.step_in_epoch * parts_.engine.config().batch.global},
-                                {"data_samples", parts_.data_samples},
-                                {"samples", position_.samples},
-                                {"tokens", position_.tokens},
-                                {"architecture", "BertForMaskedLM"},
-                                {"model_folder", fs::absolute(options_.model).string()}};
+  nlohmann::json state = nlohmann::json::parse(options_.client_state);
+  state.update({{"epoch", position_.epoch},
+                {"samples_in_epoch", position_.step_in_epoch * engine_.config().batch.global},
+                {"data_samples", task_.samples()},
+                {"samples", position_.samples},
+                {"tokens", position_.tokens}});
+  if (report_.best) state.update({{"best_step", report_.best->step}, {"best_loss", report_.best->loss}});
   const fs::path folder = options_.output / "checkpoints";
-  checkpoint::SaveOptions how = parts_.engine.save_options();
+  checkpoint::SaveOptions how = engine_.save_options();
   how.in_background = options_.async_save;
   how.retention = options_.retention;
   finish_saving();
-  saving_ = (folder / fmt::format("global_step{}", parts_.engine.global_steps())).string();
+  saved_at_ = engine_.global_steps();
+  saving_ = (folder / fmt::format("global_step{}", saved_at_)).string();
   try {
-    parts_.engine.save_checkpoint(folder.string(), "", state, how);
+    engine_.save_checkpoint(folder.string(), "", state, how);
     if (!how.in_background) last_saved_ = saving_;
   } catch (const Error& error) {
     report_failed_save(error);
@@ -149,103 +170,100 @@ void Trainer::report_failed_save(const Error& error) {
   if (error.kind() != ErrorKind::kMachine) throw error;
   save_failure_ = error;
   saving_.clear();
-  if (parts_.engine.world().rank() == 0) log_error("{}\ntraining goes on", error.what());
+  if (speaks()) log_error("{}\ntraining goes on", error.what());
 }
 
 void Trainer::finish_saving() {
   try {
-    parts_.engine.finish_saving();
+    engine_.finish_saving();
     if (!saving_.empty()) last_saved_ = saving_;
   } catch (const checkpoint::SaveFailed& error) {
     report_failed_save(error);
+  }
+  if (std::exchange(saving_best_, false) && !saving_.empty() && speaks()) {
+    checkpoint::set_best(options_.output / "checkpoints", fs::path(saving_).filename().string());
   }
 }
 
 // A signal may reach the ranks between different steps, so they agree on the step that ends.
 bool Trainer::stop_requested() {
   const bool mine = inbox_.next().has_value();
-  return sum_over_ranks(parts_.engine.world(), {.loss = mine ? 1.0 : 0.0}).loss > 0;
+  return sum_over_ranks(engine_.world(), {.loss = mine ? 1.0 : 0.0}).loss > 0;
+}
+
+void Trainer::open_output() {
+  progress_ = std::make_unique<Progress>(engine_.global_steps() + 1, options_.max_steps, speaks());
+  if (!speaks()) return;
+  std::error_code error;
+  fs::create_directories(options_.output, error);
+  if (error) {
+    throw Error(ErrorKind::kMachine, {"the output folder cannot be made: " + error.message(), options_.output.string(),
+                                      "choose another output"});
+  }
+  metrics_ = std::make_unique<MetricsFile>(options_.output / "metrics.jsonl", engine_.global_steps());
+}
+
+void Trainer::train_step() {
+  const auto start = steady_clock::now();
+  const data::StepPlace step = [&] {
+    const TraceSpan span(TraceLane::kCompute, "next batches");
+    return task_.next_step();
+  }();
+  const double lr = engine_.lr(), loss_scale = engine_.loss_scale();
+  const LossSum sum = take_step(step);
+  const int64_t steps_per_epoch = task_.steps_per_epoch();
+  epoch_ended_ = step.step_in_epoch + 1 == steps_per_epoch;
+  position_ = {.epoch = step.epoch + (epoch_ended_ ? 1 : 0),
+               .step_in_epoch = epoch_ended_ ? 0 : step.step_in_epoch + 1,
+               .samples = position_.samples + step.samples,
+               .tokens = position_.tokens + sum.tokens};
+  ++report_.trained;
+  if (speaks()) {
+    metrics_->append({.step = engine_.global_steps(),
+                      .epoch = static_cast<double>(position_.epoch) +
+                               static_cast<double>(position_.step_in_epoch) / static_cast<double>(steps_per_epoch),
+                      .loss = sum.mean(),
+                      .grad_norm = engine_.get_global_grad_norm(),
+                      .lr = lr,
+                      .loss_scale = loss_scale,
+                      .samples = position_.samples,
+                      .tokens = position_.tokens,
+                      .step_seconds = duration<double>(steady_clock::now() - start).count(),
+                      .model_state_bytes = engine_.model_state_bytes(),
+                      .peak_memory_bytes = peak_memory_bytes()});
+  }
+  progress_->update({.step = engine_.global_steps(), .loss = sum.mean(), .lr = lr, .tokens = sum.tokens});
 }
 
 TrainerReport Trainer::run() {
-  BertEngine& engine = parts_.engine;
-  const bool speaks = engine.world().rank() == 0;
-  engine.train();
+  const bool evaluates = task_.eval_samples() > 0;
+  engine_.train();
   resume();
-  parts_.loader.seek(position_.epoch, position_.step_in_epoch);
-
-  TrainerReport report;
-  if (parts_.eval_dataset != nullptr) {
-    report.loss_before = held_back_loss();
-    report.loss_after = report.loss_before;
-    if (speaks) log_info("loss on held-back text: {:.4f}", *report.loss_before);
-  }
-  std::unique_ptr<MetricsFile> metrics;
-  std::unique_ptr<Progress> progress;
-  if (speaks) {
-    metrics = std::make_unique<MetricsFile>(options_.output / "metrics.jsonl", engine.global_steps());
-    progress = std::make_unique<Progress>(engine.global_steps() + 1, options_.max_steps);
-  }
-  const int64_t steps_per_epoch = parts_.loader.steps_per_epoch();
-  int64_t evaluated_at = engine.global_steps();
-  bool saved = !last_saved_.empty();
-  while (engine.global_steps() < options_.max_steps && !report.interrupted) {
-    const auto start = steady_clock::now();
-    const data::StepBatches batches = next_batches();
-    const double lr = engine.lr();
-    const double loss_scale = engine.loss_scale();
-    const LossSum sum = take_step(batches);
-    const bool epoch_ends = batches.step_in_epoch + 1 == steps_per_epoch;
-    position_ = {.epoch = batches.epoch + (epoch_ends ? 1 : 0),
-                 .step_in_epoch = epoch_ends ? 0 : batches.step_in_epoch + 1,
-                 .samples = position_.samples + batches.samples,
-                 .tokens = position_.tokens + sum.tokens};
-    const int64_t step = engine.global_steps();
-    saved = false;
-    if (speaks) {
-      metrics->append({.step = step,
-                       .epoch = static_cast<double>(position_.epoch) +
-                                static_cast<double>(position_.step_in_epoch) / static_cast<double>(steps_per_epoch),
-                       .loss = sum.mean(),
-                       .grad_norm = engine.get_global_grad_norm(),
-                       .lr = lr,
-                       .loss_scale = loss_scale,
-                       .samples = position_.samples,
-                       .tokens = position_.tokens,
-                       .step_seconds = duration<double>(steady_clock::now() - start).count(),
-                       .model_state_bytes = engine.model_state_bytes(),
-                       .peak_memory_bytes = peak_memory_bytes()});
-      progress->update({.step = step, .loss = sum.mean(), .lr = lr, .tokens = sum.tokens});
-    }
-    report.interrupted = stop_requested();
-    const auto due = [&](int64_t every) { return every > 0 ? step % every == 0 : epoch_ends; };
+  task_.seek(position_.epoch, position_.step_in_epoch);
+  open_output();
+  if (evaluates && options_.eval_at_start && engine_.global_steps() < options_.max_steps) evaluate_now();
+  while (engine_.global_steps() < options_.max_steps && !report_.interrupted) {
+    train_step();
+    report_.interrupted = stop_requested();
+    const int64_t step = engine_.global_steps();
+    const auto due = [&](int64_t every) { return every > 0 ? step % every == 0 : epoch_ended_; };
     const bool last = step == options_.max_steps;
-    if (parts_.eval_dataset != nullptr && !report.interrupted && !last && due(options_.eval_steps)) {
-      report.loss_after = held_back_loss();
-      evaluated_at = step;
-      if (speaks) {
-        progress->pause();
-        log_info("step {}: loss on held-back text {:.4f}", step, *report.loss_after);
-      }
+    const bool saves = last || report_.interrupted || due(options_.save_steps);
+    if (saves && !options_.keep_best) save();  // before an evaluation that may take its time
+    if (evaluates && !report_.interrupted && (last || due(options_.eval_steps))) {
+      evaluate_now();
+      save_as_best();
     }
-    if (due(options_.save_steps) || report.interrupted) {
-      if (speaks) progress->pause();
-      save();
-      saved = true;
-    }
+    if (saves && saved_at_ != step) save();
   }
-  progress.reset();
-  if (!saved) save();
+  progress_.reset();
   finish_saving();
   if (saving_.empty() && save_failure_) throw *save_failure_;  // the last state is not on the disk
-  if (report.interrupted && speaks)
-    log_info("stopped by a signal after step {}, its state is saved", engine.global_steps());
-  if (parts_.eval_dataset != nullptr && !report.interrupted && evaluated_at < engine.global_steps()) {
-    report.loss_after = held_back_loss();
-  }
-  report.steps = engine.global_steps();
-  report.checkpoint = last_saved_;
-  return report;
+  if (report_.interrupted && speaks())
+    log_info("stopped by a signal after step {}; its state is saved", engine_.global_steps());
+  report_.steps = engine_.global_steps();
+  report_.checkpoint = last_saved_;
+  return report_;
 }
 
 }  // namespace tessera::train

@@ -1,54 +1,66 @@
-// The loop of `tessera train`: steps, metrics, evaluation, checkpoints, a clean end on Ctrl-C.
+// The loop of `tessera train`, for any task: steps, metrics, evaluation, checkpoints, a clean end on Ctrl-C.
 //
-// The loss of a step is divided by the number of target tokens of the whole global batch (all ranks, all accumulation
-// steps), so the same samples give the same step however they are split.
+// The loss of a step is divided by the targets of the whole global batch (all ranks, all accumulation steps), so the
+// same samples give the same step however they are split.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "tessera/base/signals.h"
-#include "tessera/config/run_file.h"
-#include "tessera/data/loader.h"
-#include "tessera/train/masked_lm.h"
+#include "tessera/checkpoint/retention.h"
+#include "tessera/train/evaluation.h"
+#include "tessera/train/task.h"
 
 namespace tessera::train {
 
-struct TrainerParts {
-  BertEngine& engine;
-  data::Loader& loader;
-  int64_t accumulation = 1;
-  int64_t data_samples = 0;                              // in an epoch
-  const data::TokenizedDataset* eval_dataset = nullptr;  // null: nothing is held back
-  const data::MlmCollator* eval_collator = nullptr;
-};
+class MetricsFile;
+class Progress;
 
 struct TrainerOptions {
-  std::filesystem::path output;
-  std::filesystem::path model;  // the folder that training begins from, noted in checkpoints
-  int64_t max_steps = 0;        // optimizer steps of the whole run
-  int64_t eval_steps = 0;       // 0: at the end of each epoch
-  int64_t save_steps = 0;       // 0: at the end of each epoch
+  std::filesystem::path output;  // metrics.jsonl and checkpoints/ lie there; made if it is missing
+  int64_t max_steps = 0;         // optimizer steps of the whole run
+  int64_t eval_steps = 0;        // 0: at the end of each epoch
+  int64_t eval_samples = 0;      // see EvaluationOptions::most_samples
+  bool eval_at_start = false;    // also before the first step
+  int64_t save_steps = 0;        // 0: at the end of each epoch
   checkpoint::Retention retention = {.keep_last = 2};
+  bool keep_best = false;  // save after each evaluation that is the best so far, and keep that checkpoint
   bool async_save = true;  // write checkpoints beside training
-  std::string resume;      // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
+  std::string resume = {};  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
+  std::string client_state = "{}";  // a JSON object that each checkpoint notes beside the trainer's own
+};
+
+// A loss on what is held back, and after how many steps.
+struct HeldBackLoss {
+  int64_t step = 0;
+  double loss = 0;
 };
 
 struct TrainerReport {
-  int64_t steps = 0;
+  int64_t steps = 0;    // of the whole run
+  int64_t trained = 0;  // of them, taken by this process
   bool interrupted = false;
-  std::optional<double> loss_before;  // on held-back text, at the start of this process
-  std::optional<double> loss_after;
-  std::string checkpoint;  // the newest
+  std::optional<HeldBackLoss> first;  // of this process
+  std::optional<HeldBackLoss> last;
+  std::optional<HeldBackLoss> best;  // of the run, with keep_best
+  std::string checkpoint;            // the newest
 };
+
+// ErrorKind::kUsage where the output holds a run with checkpoints.
+void refuse_to_overwrite(const std::filesystem::path& output);
 
 class Trainer {
  public:
-  // Borrows the parts.
-  Trainer(const TrainerParts& parts, const TrainerOptions& options);
+  // Borrows engine and task.
+  Trainer(ModuleEngine& engine, Task& task, TrainerOptions options);
+  ~Trainer();
 
-  // Collective.
+  // Collective. Resumes, trains, saves. Errors: those of the engine; ErrorKind::kUsage where the output holds a run
+  // already and nothing is said of resuming.
   TrainerReport run();
 
  private:
@@ -60,22 +72,31 @@ class Trainer {
   };
 
   void resume();
-  void refuse_to_overwrite() const;
-  Position position_of(const nlohmann::json& state, const std::string& checkpoint) const;
-  LossSum take_step(const data::StepBatches& batches);
-  data::StepBatches next_batches();
-  double held_back_loss();
+  void restore_position(const LoadedCheckpoint& loaded);
+  void open_output();
+  void train_step();
+  LossSum take_step(const data::StepPlace& step);
+  void evaluate_now();
   void save();
+  void save_as_best();
   void finish_saving();
   void report_failed_save(const Error& error);
   bool stop_requested();
+  bool speaks() const { return engine_.world().rank() == 0; }
 
-  TrainerParts parts_;
+  ModuleEngine& engine_;
+  Task& task_;
   TrainerOptions options_;
   SignalInbox inbox_;
   Position position_;
+  TrainerReport report_;
+  bool epoch_ended_ = false;  // with the last step
+  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<Progress> progress_;
   std::string last_saved_;             // the newest that is whole
   std::string saving_;                 // the newest that was begun; empty: it failed
+  bool saving_best_ = false;           // … is the best so far
+  int64_t saved_at_ = -1;              // steps of the newest that was begun
   std::optional<Error> save_failure_;  // the last
 };
 

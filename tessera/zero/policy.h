@@ -73,6 +73,11 @@ struct Policy {
   bool publishes_lazily = false;  // new weights arrive as forwards need them; false: before the step ends
   bool refuses_unused = false;    // a step is an error where a trainable parameter had no gradient on some rank
 
+  // What DeepSpeed's programs look for: a sharded parameter of size 0, and an undefined gradient once it is taken.
+  // Otherwise both keep their shape. Whoever reads a sharded parameter, or a gradient that is there to be seen but
+  // taken, is told so (unreadable.h).
+  bool placeholders_as_deepspeed = false;
+
   // Master weights beside the compute weights; in one dtype the compute weights are the master.
   bool has_master() const { return compute_dtype != master_dtype; }
 };

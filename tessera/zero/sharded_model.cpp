@@ -13,6 +13,7 @@
 #include <unordered_set>
 
 #include "tessera/base/error.h"
+#include "tessera/zero/unreadable.h"
 
 namespace tessera::zero {
 
@@ -24,14 +25,28 @@ struct ShardedModel::Call {
 
 struct ShardedModel::GradientArrived : torch::autograd::PostAccumulateGradHook {
   GradientArrived(ShardedModel& model, size_t unit, size_t param) : model_(model), unit_(unit), param_(param) {}
+  ~GradientArrived() override {
+    if (!clearing_) return;
+    const at::Tensor& parameter = model_.units_[unit_]->params()[param_].tensor;
+    parameter.remove_hook(*clearing_);
+    parameter.mutable_grad() = at::Tensor();
+  }
   void operator()(const at::Tensor& parameter) override { model_.gradient_arrived(unit_, param_, parameter); }
 
   ShardedModel& model_;  // takes its hooks away before it goes
   size_t unit_;
   size_t param_;
+  std::optional<unsigned> clearing_;  // the hook that clears what stands for the last gradient before the next arrives
 };
 
 namespace {
+
+ErrorReport taken_gradient(const std::string& name) {
+  return {"the gradient of '" + name + "' was taken by the engine, which reduces it and applies it in step()",
+          "the parameter's grad()",
+          "call engine->step(); clip with the key gradient_clipping, read get_global_grad_norm(); an optimizer of your "
+          "own goes into InitializeOptions::optimizer"};
+}
 
 int64_t trainable_numel(const std::vector<ModuleParams>& modules) {
   std::unordered_set<const at::TensorImpl*> seen;
@@ -133,8 +148,31 @@ void ShardedModel::watch_gradients(size_t unit) {
     const at::Tensor& parameter = params[index].tensor;
     const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
     accumulators_.push_back(std::make_shared<std::decay_t<decltype(accumulator)>>(accumulator));
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(*this, unit, index));
+    auto arrived = std::make_unique<GradientArrived>(*this, unit, index);
+    if (!policy_.placeholders_as_deepspeed) {
+      const std::string& name = params[index].name;
+      c10::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
+      const at::Tensor hidden =
+          unreadable(params[index].full_shape(), parameter.options().requires_grad(false), taken_gradient(name));
+      hidden_[impl] = hidden;
+      // Runs before autograd adds the new gradient to what is there.
+      arrived->clearing_ = parameter.register_hook([impl, hidden](const at::Tensor&) {
+        if (impl->grad().is_same(hidden)) impl->mutable_grad() = at::Tensor();
+      });
+    }
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(arrived));
   }
+}
+
+bool ShardedModel::is_taken(const at::Tensor& parameter) {
+  return dynamic_cast<GradientArrived*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get()) != nullptr;
+}
+
+// An optimizer that is not the engine's would pass over an undefined gradient without a word.
+void ShardedModel::hide_gradient(size_t unit, size_t param) {
+  const at::Tensor& parameter = units_[unit]->params()[param].tensor;
+  const auto hidden = hidden_.find(parameter.unsafeGetTensorImpl());
+  parameter.mutable_grad() = hidden == hidden_.end() ? at::Tensor() : hidden->second;
 }
 
 void ShardedModel::hold(const std::vector<size_t>& units) {
@@ -357,7 +395,7 @@ void ShardedModel::gradient_arrived(size_t unit, size_t param, const at::Tensor&
     });
   }
   const bool complete = reducer_->add(unit, param, parameter.grad());
-  parameter.mutable_grad() = at::Tensor();
+  hide_gradient(unit, param);
   if (complete && held_by_backward_[unit]) {
     held_by_backward_[unit] = false;
     drop(unit);

@@ -84,6 +84,9 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   };
   std::optional<ParamPlace> place_of(const at::Tensor& parameter) const;
 
+  // Whether a model that still lives takes this parameter's gradients.
+  static bool is_taken(const at::Tensor& parameter);
+
   // The module's forward reads a parameter that another module owns. Takes effect in the call that runs, if one does.
   void also_uses(size_t module, size_t unit);
   // The innermost module whose forward runs.
@@ -110,6 +113,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
 
   void make_units(std::vector<ModuleParams> modules, const FillParameter& fill);
   void watch_gradients(size_t unit);
+  void hide_gradient(size_t unit, size_t param);
   void before_backward(const std::shared_ptr<Call>& call);
   void after_backward(Call& call);
   void gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter);
@@ -135,6 +139,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   std::unique_ptr<GradientReducer> reducer_;
   GatherOrder order_;
   std::unordered_map<const c10::TensorImpl*, ParamPlace> places_;
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> hidden_;  // what stands for a gradient that was taken
   bool in_backward_ = false;
   UnannouncedBackward unannounced_;
 

@@ -1,12 +1,12 @@
 #include "tessera/zero/unit.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 
 #include "tessera/base/error.h"
+#include "tessera/zero/unreadable.h"
 
 namespace tessera::zero {
 namespace {
@@ -19,6 +19,13 @@ std::vector<ParamShape> shapes_of(const std::vector<NamedParam>& params) {
 
 void set_data(const at::Tensor& parameter, const at::Tensor& data) {
   const_cast<at::Tensor&>(parameter).set_data(data);
+}
+
+ErrorReport sharded_weights(const std::string& name) {
+  return {"the weights of '" + name + "' are sharded (ZeRO stage 3): this rank holds only its part of them",
+          "outside of the engine's forward and backward",
+          "run the model through its engine; gather weights before reading them (zero::Gathered in C++, "
+          "zero.GatheredParameters in Python); save them with save_checkpoint or save_16bit_model"};
 }
 
 }  // namespace
@@ -40,7 +47,9 @@ void allocate_storage(const at::Tensor& tensor) {
 
 bool NamedParam::has_values() const { return !shape && !is_declared_only(tensor); }
 
-bool is_declared_only(const at::Tensor& tensor) { return tensor.numel() > 0 && tensor.storage().nbytes() == 0; }
+bool is_declared_only(const at::Tensor& tensor) {
+  return tensor.numel() > 0 && tensor.storage().nbytes() == 0 && !is_unreadable(tensor);
+}
 
 Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
            comm::Communicator& world, const FillParameter& fill)
@@ -130,8 +139,12 @@ void Unit::attach_views() {
 }
 
 void Unit::attach_placeholders() {
-  const at::Tensor nothing = at::empty({0}, full_.options());
-  for (const NamedParam& param : params_) set_data(param.tensor, nothing);
+  for (size_t index = placeholders_.size(); index < params_.size(); ++index) {
+    const Placement& place = layout_.params()[index];
+    const std::vector<int64_t> shape = policy_.placeholders_as_deepspeed ? std::vector<int64_t>{0} : place.shape;
+    placeholders_.push_back(unreadable(shape, full_.options(), sharded_weights(place.name)));
+  }
+  for (size_t index = 0; index < params_.size(); ++index) set_data(params_[index].tensor, placeholders_[index]);
 }
 
 Unit::~Unit() {

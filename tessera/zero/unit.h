@@ -17,8 +17,7 @@
 // Note [Views survive release]. Each parameter is a view into `full` (set_data). Releasing a unit frees the bytes under
 // the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view,
 // also those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. The parameters
-// themselves become placeholders of size 0 meanwhile, so that touching one by mistake is an error of LibTorch and not a
-// crash.
+// themselves become placeholders meanwhile, so that touching one by mistake is an error that says so (unreadable.h).
 //
 // Owned by ShardedModel; used by the thread that runs forward, backward and step.
 #pragma once
@@ -163,6 +162,7 @@ class Unit {
   UnitState state_ = UnitState::kGathered;
 
   at::Tensor full_;
+  std::vector<at::Tensor> placeholders_;  // of each parameter, where parameters are sharded
   StateTensor compute_;  // a view of full_, at stage 3 the shard
   StateTensor master_;
   std::vector<StateTensor> optimizer_state_;

@@ -13,7 +13,7 @@ constexpr std::optional<int64_t> kNone;
 std::string refusal(std::optional<int64_t> global, std::optional<int64_t> micro, std::optional<int64_t> accumulation,
                     int64_t ranks) {
   try {
-    resolve_batch_sizes(global, micro, accumulation, ranks, "ds.json:1:3");
+    resolve_batch_sizes({global, micro, accumulation, ranks}, "ds.json:1:3");
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     EXPECT_EQ(error.report().where, "ds.json:1:3");
@@ -30,12 +30,42 @@ void expect_sizes(const BatchSizes& sizes, int64_t global, int64_t micro, int64_
 
 // The rows of DeepSpeed's table (global T, micro M, accumulation G, world W), each computed by hand.
 TEST(BatchSizes, FollowTheSixRowsOfDeepSpeedsTable) {
-  expect_sizes(resolve_batch_sizes(32, 2, 4, 4, ""), 32, 2, 4);          // T, M, G: 2 x 4 x 4
-  expect_sizes(resolve_batch_sizes(32, 2, kNone, 4, ""), 32, 2, 4);      // T, M: G = (32 // 2) // 4
-  expect_sizes(resolve_batch_sizes(32, kNone, 4, 4, ""), 32, 2, 4);      // T, G: M = (32 // 4) // 4
-  expect_sizes(resolve_batch_sizes(kNone, 2, 4, 4, ""), 32, 2, 4);       // M, G: T = 2 x 4 x 4
-  expect_sizes(resolve_batch_sizes(32, kNone, kNone, 4, ""), 32, 8, 1);  // T: G = 1, M = 32 // 4
-  expect_sizes(resolve_batch_sizes(kNone, 2, kNone, 4, ""), 8, 2, 1);    // M: T = 2 x 4, G = 1
+  expect_sizes(resolve_batch_sizes({32, 2, 4, 4}, ""), 32, 2, 4);          // T, M, G: 2 x 4 x 4
+  expect_sizes(resolve_batch_sizes({32, 2, kNone, 4}, ""), 32, 2, 4);      // T, M: G = (32 // 2) // 4
+  expect_sizes(resolve_batch_sizes({32, kNone, 4, 4}, ""), 32, 2, 4);      // T, G: M = (32 // 4) // 4
+  expect_sizes(resolve_batch_sizes({kNone, 2, 4, 4}, ""), 32, 2, 4);       // M, G: T = 2 x 4 x 4
+  expect_sizes(resolve_batch_sizes({32, kNone, kNone, 4}, ""), 32, 8, 1);  // T: G = 1, M = 32 // 4
+  expect_sizes(resolve_batch_sizes({kNone, 2, kNone, 4}, ""), 8, 2, 1);    // M: T = 2 x 4, G = 1
+}
+
+BatchSizes lowered(int64_t global, int64_t micro, int64_t ranks) {
+  return resolve_batch_sizes(
+      {.global = global, .micro = micro, .data_parallel_size = ranks, .may_lower_micro = true}, "ds.json:1:3");
+}
+
+// 32 samples on 4 ranks are 8 a rank; on 6 ranks there is no way, and 30 or 36 samples, or 4 ranks, would do.
+TEST(BatchSizes, AMicroBatchThatDoesNotFitTheRanksIsLoweredWhereTheDoorLoadsTheData) {
+  expect_sizes(lowered(32, 16, 2), 32, 16, 1);  // fits as it is
+  expect_sizes(lowered(32, 16, 4), 32, 8, 1);
+  expect_sizes(lowered(32, 16, 1), 32, 16, 2);
+  expect_sizes(lowered(24, 5, 2), 24, 4, 3);  // 12 a rank: the largest divisor up to 5
+  expect_sizes(lowered(8, 3, 8), 8, 1, 1);
+  try {
+    lowered(32, 16, 6);
+    FAIL() << "32 samples do not split over 6 ranks";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.report().what, "train_batch_size 32 cannot be split evenly over 6 data-parallel ranks");
+    EXPECT_EQ(error.report().fix, "set train_batch_size to 30 or 36, or run on 4 ranks");
+  }
+  // What all three keys fix stays an error.
+  EXPECT_THROW(resolve_batch_sizes({.global = 32, .micro = 16, .accumulation = 1, .data_parallel_size = 4, .may_lower_micro = true}, ""),
+               Error);
+}
+
+TEST(BatchSizes, AreNeverExplainedByAnAccumulationThatNobodySet) {
+  const std::string text = refusal(32, 16, kNone, 4);
+  EXPECT_THAT(text, testing::HasSubstr("train_batch_size 32 is less than train_micro_batch_size_per_gpu 16 x 4 data-parallel ranks"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("accumulation_steps 0")));
 }
 
 TEST(BatchSizes, NeedTheGlobalOrTheMicroBatch) {

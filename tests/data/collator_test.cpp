@@ -152,7 +152,7 @@ TEST(MlmCollator, RefusesAProbabilityAboveOneAndSamplesThatDoNotFit) {
 TEST(TokenizedDataset, FramesAndCutsEachRow) {
   const TinyFolder folder;
   const std::string path = folder.write("a.csv", "text\na b c d\n\"\"\ne\n");
-  const TokenizedDataset dataset(*tiny_tokenizer(), {.files = {path, path}, .max_length = 5});
+  const TokenizedDataset dataset(*tiny_tokenizer(), {.files = {path, path}, .max_length = 5, .drop_empty = false});
   ASSERT_EQ(dataset.size(), 6u);
   EXPECT_THAT(dataset.sample(0), ElementsAre(2, 5, 6, 7, 3));
   EXPECT_THAT(dataset.sample(1), ElementsAre(2, 3));  // an empty row is a sample
@@ -160,8 +160,48 @@ TEST(TokenizedDataset, FramesAndCutsEachRow) {
   EXPECT_THAT(dataset.sample(5), ElementsAre(2, 9, 3));
   EXPECT_EQ(dataset.total_tokens(), 2 * (5 + 2 + 3));
 
-  const TokenizedDataset dropped(*tiny_tokenizer(), {.files = {path}, .max_length = 5, .drop_empty = true});
+  const TokenizedDataset dropped(*tiny_tokenizer(), {.files = {path}, .max_length = 5});
   EXPECT_EQ(dropped.size(), 2u);
+}
+
+TEST(TokenizedDataset, EveryReaderDropsEmptyRowsOrKeepsThem) {
+  const TinyFolder folder;
+  for (const std::string path : {folder.write("a.csv", "text\na\n\"\"\n\"  \"\nb\n"), folder.write("a.txt", "a\n\n  \nb\n"),
+                                 folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\"}\n{\"text\": \"  \"}\n{\"text\": \"b\"}\n")}) {
+    const TokenizedDataset dropped(*tiny_tokenizer(), {.files = {path}});
+    EXPECT_EQ(dropped.size(), 2u) << path;
+    EXPECT_EQ(dropped.counts().rows, 4) << path;
+    EXPECT_EQ(dropped.counts().empty_rows, 2) << path;
+    EXPECT_EQ(TokenizedDataset(*tiny_tokenizer(), {.files = {path}, .drop_empty = false}).size(), 4u) << path;
+  }
+}
+
+// Seven letters, of which a sample of max_length 5 holds three.
+TEST(TokenizedDataset, ALongRowIsCutOrBecomesSeveralSamples) {
+  const TinyFolder folder;
+  const std::string path = folder.write("a.txt", "a b c d e f g\nh\n");
+  const TokenizedDataset cut(*tiny_tokenizer(), {.files = {path}, .max_length = 5});
+  ASSERT_EQ(cut.size(), 2u);
+  EXPECT_THAT(cut.sample(0), ElementsAre(2, 5, 6, 7, 3));
+  EXPECT_EQ(cut.counts().long_rows, 1);
+  EXPECT_EQ(cut.counts().text_tokens, 8);
+  EXPECT_EQ(cut.counts().cut_tokens, 4);
+
+  const TokenizedDataset chunks(*tiny_tokenizer(), {.files = {path}, .max_length = 5, .long_text = LongText::kChunk});
+  ASSERT_EQ(chunks.size(), 4u);
+  EXPECT_THAT(chunks.sample(0), ElementsAre(2, 5, 6, 7, 3));
+  EXPECT_THAT(chunks.sample(1), ElementsAre(2, 8, 9, 10, 3));
+  EXPECT_THAT(chunks.sample(2), ElementsAre(2, 11, 3));
+  EXPECT_THAT(chunks.sample(3), ElementsAre(2, 12, 3));
+  EXPECT_EQ(chunks.counts().cut_tokens, 0);
+  EXPECT_EQ(chunks.counts().long_rows, 1);
+}
+
+TEST(TokenizedDataset, CountsUnknownTokens) {
+  const TinyFolder folder;
+  const TokenizedDataset dataset(*tiny_tokenizer(), {.files = {folder.write("a.txt", "a 三 b 四\n")}});
+  EXPECT_EQ(dataset.counts().text_tokens, 4);
+  EXPECT_EQ(dataset.counts().unknown_tokens, 2);
 }
 
 TEST(TokenizedDataset, RefusesFilesWithoutText) {

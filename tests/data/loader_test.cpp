@@ -6,11 +6,14 @@
 #include <chrono>
 #include <thread>
 
+#include "tessera/data/collator.h"
 #include "tessera/data/sampler.h"
 #include "tests/data/tiny_folder.h"
 
 namespace tessera::data {
 namespace {
+
+using MlmLoader = Loader<Batch>;
 
 // Sample i is a stretch of i + 1 letters, so that each row of a batch tells by its length which sample it is.
 class LoaderTest : public testing::Test {
@@ -38,7 +41,7 @@ struct Row {
   bool operator<(const Row& other) const { return input_ids < other.input_ids; }
 };
 
-std::vector<Row> rows_of(const StepBatches& step) {
+std::vector<Row> rows_of(const StepBatches<Batch>& step) {
   std::vector<Row> rows;
   for (const Batch& batch : step.micro_batches) {
     for (int64_t row = 0; row < batch.rows; ++row) {
@@ -54,7 +57,7 @@ std::vector<Row> rows_of(const StepBatches& step) {
 }
 
 // All ranks' rows of the next step, sorted.
-std::vector<Row> next_of_all(std::vector<std::unique_ptr<Loader>>& loaders) {
+std::vector<Row> next_of_all(std::vector<std::unique_ptr<MlmLoader>>& loaders) {
   std::vector<Row> rows;
   for (auto& loader : loaders) {
     for (Row& row : rows_of(loader->next())) rows.push_back(std::move(row));
@@ -64,11 +67,11 @@ std::vector<Row> next_of_all(std::vector<std::unique_ptr<Loader>>& loaders) {
 }
 
 TEST_F(LoaderTest, AStepIsTheNextStretchOfTheEpochsOrder) {
-  Loader loader(dataset_, collator_, {.micro_batch = 2, .accumulation = 2, .seed = 9});
+  MlmLoader loader(collator_.samples(), {.micro_batch = 2, .accumulation = 2, .seed = 9});
   EXPECT_EQ(loader.steps_per_epoch(), 6);  // 22 samples, 4 a step
   const auto order = epoch_order({.dataset_size = kSamples, .seed = 9}, 0);
   for (int64_t k = 0; k < 6; ++k) {
-    const StepBatches step = loader.next();
+    const StepBatches<Batch> step = loader.next();
     EXPECT_EQ(step.epoch, 0);
     EXPECT_EQ(step.step_in_epoch, k);
     EXPECT_EQ(step.samples, k < 5 ? 4 : 2);
@@ -82,7 +85,7 @@ TEST_F(LoaderTest, AStepIsTheNextStretchOfTheEpochsOrder) {
       EXPECT_EQ(rows[i].length, static_cast<int64_t>(order[static_cast<size_t>(4 * k) + i]) + 3);
     }
   }
-  const StepBatches step = loader.next();  // rolls over
+  const StepBatches<Batch> step = loader.next();  // rolls over
   EXPECT_EQ(step.epoch, 1);
   EXPECT_EQ(step.step_in_epoch, 0);
   EXPECT_EQ(rows_of(step)[0].length,
@@ -91,10 +94,10 @@ TEST_F(LoaderTest, AStepIsTheNextStretchOfTheEpochsOrder) {
 
 TEST_F(LoaderTest, HowAGlobalBatchIsSplitChangesNeitherItsSamplesNorItsMasks) {
   const auto world_of = [&](int64_t world, int64_t micro, int64_t accumulation) {
-    std::vector<std::unique_ptr<Loader>> loaders;
+    std::vector<std::unique_ptr<MlmLoader>> loaders;
     for (int64_t rank = 0; rank < world; ++rank) {
-      loaders.push_back(std::make_unique<Loader>(
-          dataset_, collator_,
+      loaders.push_back(std::make_unique<MlmLoader>(
+          collator_.samples(),
           LoaderOptions{.micro_batch = micro, .accumulation = accumulation, .world_size = world, .rank = rank}));
     }
     return loaders;
@@ -112,10 +115,10 @@ TEST_F(LoaderTest, HowAGlobalBatchIsSplitChangesNeitherItsSamplesNorItsMasks) {
 TEST_F(LoaderTest, TheLastStepIsEquallyLargeOnEveryRankAndItsTargetsAreCountedOverAll) {
   int64_t targets = 0, said = 0;
   for (int64_t rank = 0; rank < 4; ++rank) {
-    Loader loader(dataset_, collator_, {.micro_batch = 1, .accumulation = 4, .world_size = 4, .rank = rank});
+    MlmLoader loader(collator_.samples(), {.micro_batch = 1, .accumulation = 4, .world_size = 4, .rank = rank});
     EXPECT_EQ(loader.steps_per_epoch(), 2);  // 22 samples padded to 24, 16 a step
     loader.seek(0, 1);
-    const StepBatches step = loader.next();
+    const StepBatches<Batch> step = loader.next();
     EXPECT_EQ(step.samples, 8);
     EXPECT_EQ(step.micro_batches.size(), 2u);
     for (const Batch& batch : step.micro_batches) targets += batch.target_tokens;
@@ -125,7 +128,7 @@ TEST_F(LoaderTest, TheLastStepIsEquallyLargeOnEveryRankAndItsTargetsAreCountedOv
 }
 
 TEST_F(LoaderTest, DropLastLeavesTheIncompleteStepOut) {
-  Loader loader(dataset_, collator_, {.micro_batch = 4, .drop_last = true});
+  MlmLoader loader(collator_.samples(), {.micro_batch = 4, .drop_last = true});
   EXPECT_EQ(loader.steps_per_epoch(), 5);
   loader.seek(0, 4);
   EXPECT_EQ(loader.next().samples, 4);
@@ -134,12 +137,12 @@ TEST_F(LoaderTest, DropLastLeavesTheIncompleteStepOut) {
 
 TEST_F(LoaderTest, ASeekEqualsARun) {
   const LoaderOptions options{.micro_batch = 3, .accumulation = 2, .world_size = 2, .rank = 1, .steps_ahead = 2};
-  Loader run(dataset_, collator_, options), sought(dataset_, collator_, options);
+  MlmLoader run(collator_.samples(), options), sought(collator_.samples(), options);
   for (int i = 0; i < 5; ++i) run.next();  // 22 samples, 12 a step: 2 steps an epoch, so step 1 of epoch 2 is next
   sought.next();
   sought.seek(2, 1);
   for (int i = 0; i < 4; ++i) {
-    const StepBatches expected = run.next(), step = sought.next();
+    const StepBatches<Batch> expected = run.next(), step = sought.next();
     EXPECT_EQ(step.epoch, expected.epoch);
     EXPECT_EQ(step.step_in_epoch, expected.step_in_epoch);
     EXPECT_EQ(rows_of(step), rows_of(expected));
@@ -149,7 +152,7 @@ TEST_F(LoaderTest, ASeekEqualsARun) {
 }
 
 TEST_F(LoaderTest, ASeekBeyondTheEpochSaysHowManyStepsThereAre) {
-  Loader loader(dataset_, collator_, {.micro_batch = 11});
+  MlmLoader loader(collator_.samples(), {.micro_batch = 11});
   EXPECT_EQ(report_of(ErrorKind::kData, [&] { loader.seek(0, 3); }).what,
             "step 3 of epoch 0 does not exist: an epoch has 2 steps");
 }
@@ -157,7 +160,7 @@ TEST_F(LoaderTest, ASeekBeyondTheEpochSaysHowManyStepsThereAre) {
 TEST_F(LoaderTest, DestructionNeitherWaitsForTheStepsAheadNorHangs) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 50; ++i) {
-    Loader loader(dataset_, collator_, {.micro_batch = 1, .accumulation = 20, .steps_ahead = 1'000'000});
+    MlmLoader loader(collator_.samples(), {.micro_batch = 1, .accumulation = 20, .steps_ahead = 1'000'000});
     if (i % 2 == 0) loader.next();
     if (i % 3 == 0) loader.seek(i, 0);
   }
@@ -165,10 +168,10 @@ TEST_F(LoaderTest, DestructionNeitherWaitsForTheStepsAheadNorHangs) {
 }
 
 TEST_F(LoaderTest, RefusesSizesThatCannotBe) {
-  report_of(ErrorKind::kConfig, [&] { Loader(dataset_, collator_, {.micro_batch = 0}); });
-  report_of(ErrorKind::kConfig, [&] { Loader(dataset_, collator_, {.world_size = 2, .rank = 2}); });
+  report_of(ErrorKind::kConfig, [&] { MlmLoader(collator_.samples(), {.micro_batch = 0}); });
+  report_of(ErrorKind::kConfig, [&] { MlmLoader(collator_.samples(), {.world_size = 2, .rank = 2}); });
   EXPECT_THAT(
-      report_of(ErrorKind::kData, [&] { Loader(dataset_, collator_, {.micro_batch = 23, .drop_last = true}); }).what,
+      report_of(ErrorKind::kData, [&] { MlmLoader(collator_.samples(), {.micro_batch = 23, .drop_last = true}); }).what,
       testing::HasSubstr("22 samples do not fill one global batch of 23"));
 }
 

@@ -174,10 +174,27 @@ TEST(Csv, RefusesQuotesWhereTheyCannotBe) {
             "text follows a closing quote");
 }
 
-TEST(Text, LeavesOutBlankLinesMarksAndCarriageReturns) {
+TEST(Text, EachLineIsARowWithoutMarksAndCarriageReturns) {
   const TinyFolder folder;
   const std::string path = folder.write("a.txt", "\xEF\xBB\xBFone\r\n \t\r\n\n two \nthree");
-  EXPECT_THAT(read_texts(path, "text"), ElementsAre("one", " two ", "three"));
+  EXPECT_THAT(read_texts(path, "text"), ElementsAre("one", " \t", "", " two ", "three"));
+}
+
+TEST(ExpandFiles, APatternAndAFolderGiveTheirFilesInOrder) {
+  const TinyFolder folder;
+  for (const std::string name : {"b.txt", "a.txt", "c.jsonl", "notes.md"}) folder.write(name, "x\n");
+  EXPECT_THAT(expand_files({folder.file("*.txt")}), ElementsAre(folder.file("a.txt"), folder.file("b.txt")));
+  EXPECT_THAT(expand_files({folder.path()}), ElementsAre(folder.file("a.txt"), folder.file("b.txt"), folder.file("c.jsonl")));
+  EXPECT_THAT(expand_files({folder.file("b.txt"), folder.file("nowhere.txt")}),
+              ElementsAre(folder.file("b.txt"), folder.file("nowhere.txt")));
+  folder.write("odd[1].txt", "x\n");  // a name that looks like a pattern
+  EXPECT_THAT(expand_files({folder.file("odd[1].txt")}), ElementsAre(folder.file("odd[1].txt")));
+}
+
+TEST(ExpandFiles, NamesThePatternOrFolderThatGivesNothing) {
+  const TinyFolder folder;
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { expand_files({folder.file("*.txt")}); }).where, folder.file("*.txt"));
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { expand_files({folder.path()}); }).what, "the folder holds no file of text");
 }
 
 // The counts are those of data/README.md, the first value was read with Python's csv module.

@@ -88,9 +88,18 @@ def train(run_file, nproc=1, settings=None, resume=None, **how):
     return result
 
 
+def rows_of_metrics(output):
+    return [json.loads(line) for line in (Path(output) / "metrics.jsonl").read_text().splitlines()]
+
+
+def evaluations(output):
+    """The rows of evaluations, in their order."""
+    return [row for row in rows_of_metrics(output) if "eval_loss" in row]
+
+
 def metrics(output):
-    """The lines of metrics.jsonl, checked to be those of steps 1, 2, … once each."""
-    lines = [json.loads(line) for line in (Path(output) / "metrics.jsonl").read_text().splitlines()]
+    """The rows of steps, checked to be those of steps 1, 2, … once each."""
+    lines = [row for row in rows_of_metrics(output) if "eval_loss" not in row]
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     return lines
 

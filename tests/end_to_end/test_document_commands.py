@@ -39,7 +39,7 @@ def test_document_004_on_another_number_of_ranks_says_what_does_not_multiply(tin
 def test_a_training_of_epochs_saves_and_evaluates_at_the_end_of_each(tiny_run, tmp_path, texts):
     """400 texts, 20 a step: 20 steps an epoch."""
     tiny_run["data"]["eval"] = str(texts / "held_back.parquet")
-    tiny_run["training"] = {"epochs": 3, "keep_last": 2}
+    tiny_run["training"] = {"epochs": 3, "keep_last": 2, "eval_at_start": True}
     tiny_run["deepspeed"]["train_batch_size"] = 20
     result = train(write_run_file(tmp_path, tiny_run), 2, {"output": tmp_path / "out"})
     lines = metrics(tmp_path / "out")
@@ -47,7 +47,7 @@ def test_a_training_of_epochs_saves_and_evaluates_at_the_end_of_each(tiny_run, t
     assert [lines[step - 1]["epoch"] for step in (20, 40, 60)] == [1, 2, 3]
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir() if path.is_dir())
     assert kept == ["global_step40", "global_step60"]
-    assert [text for text in result.err.splitlines() if "held-back text" in text and "step 20" in text]
+    assert [text for text in result.err.splitlines() if "held-back loss" in text and "step 20" in text]
     before, after = result.out.split("loss on held-back text")[1].split("\n")[0].replace(",", "").split()[0::2]
     assert float(after) < float(before)
 
@@ -69,7 +69,7 @@ def test_held_back_loss_does_not_depend_on_the_number_of_ranks(tiny_run, tmp_pat
     lines = [f"ba be bi bo {word}\n" for word in ["bu da", "de di do", "du"] * 20][:58]
     (tmp_path / "held_back.txt").write_text("".join(lines))
     tiny_run["data"]["eval"] = str(tmp_path / "held_back.txt")
-    tiny_run["training"]["max_steps"] = 1
+    tiny_run["training"].update(max_steps=1, eval_at_start=True)
     run_file = write_run_file(tmp_path, tiny_run)
     reported = [train(run_file, ranks, {"output": tmp_path / f"out{ranks}", "deepspeed.zero_optimization.stage": 3})
                 .out.split("held-back text")[1].split()[0] for ranks in (1, 2, 4)]

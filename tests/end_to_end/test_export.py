@@ -103,7 +103,7 @@ def test_the_exported_model_can_be_trained_on(trained, tmp_path, held_back):
         "model": {"path": str(export), "init": "pretrained"},
         "task": "mlm",
         "data": {"train": str(tmp_path / "held_back.txt"), "eval": str(tmp_path / "held_back.txt"), "max_length": 32},
-        "training": {"max_steps": 1},
+        "training": {"max_steps": 1, "eval_at_start": True},
         "deepspeed": {"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5}}},
         "output": str(tmp_path / "out"),
     })

@@ -1,0 +1,86 @@
+#include "tessera/train/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "tessera/base/env.h"
+#include "tessera/base/format.h"
+#include "tessera/base/shell.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string headline(const config::RunFile& run, const TrainerReport& report) {
+  const std::string steps = count_of(report.steps, "step");
+  if (report.interrupted) return fmt::format("stopped after {}", steps);
+  if (report.trained > 0) return fmt::format("done after {}", steps);
+  return fmt::format("nothing to do: the run had taken {} already (training.max_steps or epochs of {})", steps, run.name);
+}
+
+std::string held_back_line(const TrainerReport& report) {
+  const auto text = [&](const HeldBackLoss& loss) {
+    return loss.step == report.steps ? fmt::format("{:.4f} after", loss.loss)
+           : loss.step == 0          ? fmt::format("{:.4f} before", loss.loss)
+                                     : fmt::format("{:.4f} after step {}", loss.loss, loss.step);
+  };
+  std::string line = text(*report.first);
+  if (report.last->step != report.first->step) line += ", " + text(*report.last);
+  if (report.best) line += fmt::format("; best {:.4f} after step {}", report.best->loss, report.best->step);
+  return line;
+}
+
+// The command that started this run, as a shell takes it; empty where another launcher started the ranks, of which
+// nothing is known here.
+std::string command_of(const RunOptions& options, size_t ranks) {
+  std::vector<std::string> words = {options.program, "train", options.run_file};
+  if (env_int("TESSERA_NPROC") == static_cast<int64_t>(ranks)) {
+    words.insert(words.end(), {"--nproc", std::to_string(ranks)});
+  } else if (ranks > 1) {
+    return "";
+  }
+  return shell_command(words);
+}
+
+std::string settings_of(const RunOptions& options, bool with_goal) {
+  std::string text;
+  for (const std::string& override : options.overrides) {
+    if (with_goal || !override.starts_with("training.max_steps=")) text += " --set " + shell_quote(override);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string report_text(const RunOptions& options, const config::RunFile& run, const TrainerReport& report,
+                        const std::vector<std::string>& memory) {
+  const fs::path output = run.output;
+  std::string text = fmt::format("\n{}\n", headline(run, report));
+  if (report.first) text += fmt::format("  loss on held-back text   {}\n", held_back_line(report));
+  for (size_t rank = 0; rank < memory.size(); ++rank) {
+    text += fmt::format("  memory of rank {:<10} {}\n", rank, memory[rank]);
+  }
+  text += fmt::format("  metrics                  {}\n", (output / "metrics.jsonl").string());
+  text += fmt::format("  checkpoint               {}\n", report.checkpoint);
+  if (!options.trace.empty()) text += fmt::format("  timeline                 {}\n", options.trace);
+  if (!report.interrupted) text += fmt::format("  Hugging Face folder      {}\n", (output / "export").string());
+
+  const std::string settings = settings_of(options, report.interrupted);
+  const std::string goal = report.interrupted ? "" : fmt::format(" --set training.max_steps={}", report.steps * 2);
+  const std::string command = command_of(options, memory.size());
+  text += "try next\n";
+  text += command.empty()
+              ? fmt::format("  the command that started these ranks, with --resume auto{}{}\n", settings, goal)
+              : fmt::format("  {} --resume auto{}{}\n", command, settings, goal);
+  text += fmt::format("  {} --dtype bf16\n",
+                      shell_command({options.program, "checkpoint", "export", (output / "checkpoints").string(), "--to",
+                                     (output / "export-bf16").string()}));
+  text += fmt::format("  {}{}\n", shell_command({options.program, "config", "check", options.run_file}),
+                      settings_of(options, /*with_goal=*/true));
+  return text;
+}
+
+}  // namespace tessera::train

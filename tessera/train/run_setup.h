@@ -1,0 +1,46 @@
+// What a run file leads to before anything is trained: the model's sizes, the tokenizer, the batch, the steps. Shared by
+// the run itself, `tessera train --dry-run` and the checks before ranks are started.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/config/run_file.h"
+#include "tessera/data/tokenizer.h"
+#include "tessera/models/bert.h"
+#include "tessera/plan/memory_check.h"
+
+namespace tessera::train {
+
+// Opens what the run file names, reading no rows: the model's config.json and weights, the tokenizer, the data's files,
+// the ds_config for `ranks` ranks. Throws what is wrong with them; also for a task that is not known, and for a model
+// that is of another architecture than the task trains.
+void check_run(const config::RunFile& run, int64_t ranks);
+
+models::BertConfig read_model_config(const config::RunFile& run);
+
+// Of the folder that the run file names, checked against the model.
+std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::BertConfig& model);
+
+// The ds_config for `ranks` ranks. Only the number of steps may be missing, which follows from the batch.
+config::DsConfigInput ds_config_input(const models::BertConfig& model, int64_t ranks);
+
+// Steps of the whole run.
+int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch);
+
+// What `tessera train` fills in that the run file leaves open.
+void set_defaults_of_training(config::DsConfig& config);
+
+// For plan::check_fits: all but the room and the ranks of a host.
+plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t ranks);
+plan::ModelCensus memory_census(const config::RunFile& run, const models::BertConfig& model);
+
+// Where the run swaps to, or could: a folder.
+std::string swap_folder(const config::RunFile& run, const config::DsConfig& config);
+
+// `tessera train --dry-run`: checks everything, reads the data, and says what would be trained. Starts no ranks.
+void dry_run(const config::RunFile& run, int64_t ranks);
+
+}  // namespace tessera::train

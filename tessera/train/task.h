@@ -1,0 +1,90 @@
+// What a Trainer trains: where batches come from and how one becomes a loss. For data and a model of one's own:
+//
+//   auto engine = tessera::initialize(model, config, {.world = world});
+//   train::BatchTask<MyBatch> task({.train = {.size = texts.size(), .collate = [&](samples, epoch) { … }},
+//                                   .loss = [&](const MyBatch& batch) -> train::BatchLoss {
+//                                     return {.sum = engine->forward(batch.ids, batch.labels), .targets = batch.rows};
+//                                   }},
+//                                  train::loader_options(*engine));
+//   train::Trainer(*engine, task, {.output = "out", .max_steps = 100, .resume = "auto"}).run();
+//
+// The loss of a step is the mean over the targets of the whole global batch, however it is split over ranks and micro
+// batches. Without Samples::count_targets each sample is one target.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+
+#include "tessera/data/loader.h"
+#include "tessera/engine/engine.h"
+
+namespace tessera::train {
+
+// Of one forward pass on one rank.
+struct BatchLoss {
+  at::Tensor sum;       // scalar: the loss added up over the targets; backward starts here
+  int64_t targets = 0;  // as Samples::count_targets counts them
+  int64_t tokens = 0;   // without padding, for the rate of the progress bar; 0: not counted
+};
+
+// Used by one thread, all ranks in step.
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  virtual int64_t samples() const = 0;  // in an epoch
+  virtual int64_t steps_per_epoch() const = 0;
+  virtual void seek(int64_t epoch, int64_t step_in_epoch) = 0;
+
+  // Goes on to the next step, whose micro batches of this rank loss() then names.
+  virtual data::StepPlace next_step() = 0;
+  virtual size_t micro_batches() const = 0;
+  virtual BatchLoss loss(size_t micro_batch) = 0;
+
+  // What is held back from training; 0: nothing.
+  virtual size_t eval_samples() const = 0;
+  virtual BatchLoss eval_loss(std::span<const size_t> samples) = 0;
+};
+
+template <class Batch>
+struct TaskParts {
+  data::Samples<Batch> train;
+  std::function<BatchLoss(const Batch&)> loss;  // runs the engine's forward
+  data::Samples<Batch> eval = {};               // held back; by default nothing
+};
+
+template <class Batch>
+class BatchTask final : public Task {
+ public:
+  BatchTask(TaskParts<Batch> parts, const data::LoaderOptions& options)
+      : parts_(std::move(parts)), loader_(parts_.train, options) {}
+
+  int64_t samples() const override { return static_cast<int64_t>(parts_.train.size); }
+  int64_t steps_per_epoch() const override { return loader_.steps_per_epoch(); }
+  void seek(int64_t epoch, int64_t step_in_epoch) override { loader_.seek(epoch, step_in_epoch); }
+  data::StepPlace next_step() override {
+    step_ = loader_.next();
+    return step_;
+  }
+  size_t micro_batches() const override { return step_.micro_batches.size(); }
+  BatchLoss loss(size_t micro_batch) override { return parts_.loss(step_.micro_batches[micro_batch]); }
+  size_t eval_samples() const override { return parts_.eval.size; }
+  BatchLoss eval_loss(std::span<const size_t> samples) override {
+    return parts_.loss(parts_.eval.collate(samples, /*epoch=*/0));
+  }
+
+ private:
+  TaskParts<Batch> parts_;
+  data::Loader<Batch> loader_;
+  data::StepBatches<Batch> step_;
+};
+
+// This rank's share of the engine's batch; `seed` orders the samples.
+data::LoaderOptions loader_options(Engine& engine, uint64_t seed = 42);
+
+}  // namespace tessera::train

@@ -1,0 +1,87 @@
+#include "tessera/train/text_data.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/data/reader.h"
+
+namespace tessera::train {
+namespace {
+
+// Above these shares of a text's tokens a warning says what is lost.
+constexpr double kMuchCut = 0.1;
+constexpr double kManyUnknown = 0.05;
+
+double share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::string percent(int64_t part, int64_t whole) { return fmt::format("{:.3g} %", 100 * share(part, whole)); }
+
+}  // namespace
+
+data::DatasetOptions dataset_options(const config::RunFile& run, const std::vector<std::string>& paths) {
+  const bool chunks = run.data.long_text == config::RunFile::Data::LongText::kChunk;
+  return {.files = data::expand_files(paths),
+          .text_column = run.data.text_column,
+          .max_length = run.data.max_length,
+          .drop_empty = run.data.drop_empty,
+          .long_text = chunks ? data::LongText::kChunk : data::LongText::kTruncate};
+}
+
+data::TokenizedDataset read_dataset(const config::RunFile& run, const std::string& key,
+                                    const std::vector<std::string>& paths, const data::Tokenizer& tokenizer,
+                                    int world_size) {
+  data::TokenizedDataset dataset(tokenizer, dataset_options(run, paths));
+  if (dataset.size() < static_cast<size_t>(world_size)) {
+    throw Error(ErrorKind::kData, {fmt::format("'{}' gives {}, which is not enough for {} ranks", key,
+                                               count_of(static_cast<int64_t>(dataset.size()), "sample"), world_size),
+                                   fmt::format("{}", fmt::join(paths, ", ")), "use fewer ranks or more data"});
+  }
+  return dataset;
+}
+
+std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,
+                             const data::DatasetOptions& options) {
+  const data::TextCounts& counts = dataset.counts();
+  std::string text = fmt::format("{}: {}", key, count_of(counts.rows, "row"));
+  if (counts.empty_rows > 0) {
+    text += fmt::format(", {} of them empty and {}", format_count(counts.empty_rows),
+                        options.drop_empty ? "left out" : "kept as samples (data.drop_empty: false)");
+  }
+  text += fmt::format("; {}, {} an epoch", count_of(static_cast<int64_t>(dataset.size()), "sample"),
+                      count_of(dataset.total_tokens(), "token"));
+  if (counts.long_rows > 0) {
+    const std::string rows = counts.long_rows == 1 ? "1 row is" : format_count(counts.long_rows) + " rows are";
+    text += fmt::format("; {} longer than data.max_length and {}", rows,
+                        options.long_text == data::LongText::kChunk
+                            ? "split into several samples"
+                            : fmt::format("cut: {} ({}) left out", count_of(counts.cut_tokens, "token"),
+                                          percent(counts.cut_tokens, counts.text_tokens)));
+  }
+  if (counts.unknown_tokens > 0) {
+    text += fmt::format("; {} of the tokens are unknown", percent(counts.unknown_tokens, counts.text_tokens));
+  }
+  return text;
+}
+
+std::vector<std::string> doubts_of_dataset(const std::string& key, const data::TokenizedDataset& dataset,
+                                           const data::DatasetOptions& options) {
+  const data::TextCounts& counts = dataset.counts();
+  std::vector<std::string> doubts;
+  if (share(counts.cut_tokens, counts.text_tokens) > kMuchCut) {
+    doubts.push_back(fmt::format(
+        "{}: {} of the text is cut off after {} tokens a row; data.long_text: chunk makes several samples of a long row",
+        key, percent(counts.cut_tokens, counts.text_tokens), options.max_length));
+  }
+  if (share(counts.unknown_tokens, counts.text_tokens) > kManyUnknown) {
+    doubts.push_back(
+        fmt::format("{}: {} of the tokens are not in the tokenizer's vocabulary; does it know the language of this text?",
+                    key, percent(counts.unknown_tokens, counts.text_tokens)));
+  }
+  return doubts;
+}
+
+}  // namespace tessera::train
