@@ -34,4 +34,9 @@ std::string format_count(int64_t count) {
   return digits;
 }
 
+std::string count_of(int64_t count, const std::string& noun, const std::string& plural) {
+  if (count == 1) return "1 " + noun;
+  return format_count(count) + " " + (plural.empty() ? noun + "s" : plural);
+}
+
 }  // namespace tessera

@@ -27,5 +27,13 @@ TEST(Format, CountsHaveCommas) {
   EXPECT_EQ(format_count(-1234567), "-1,234,567");
 }
 
+TEST(Format, CountsAgreeWithTheirNouns) {
+  EXPECT_EQ(count_of(0, "sample"), "0 samples");
+  EXPECT_EQ(count_of(1, "sample"), "1 sample");
+  EXPECT_EQ(count_of(4358, "sample"), "4,358 samples");
+  EXPECT_EQ(count_of(1, "process", "processes"), "1 process");
+  EXPECT_EQ(count_of(2, "process", "processes"), "2 processes");
+}
+
 }  // namespace
 }  // namespace tessera
