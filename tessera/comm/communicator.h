@@ -5,7 +5,7 @@
 //   gathering.finish();                                                     // waits; `full` is filled
 //
 // Each collective carries a label saying what it moves (a unit's name). Messages are matched by (collective, label,
-// turn), so a rank that runs something else than its peers is never given the wrong bytes: both wait, and when the
+// turn), so a rank that runs something other than its peers is never given the wrong bytes: both wait, and when the
 // time-out expires the error names rank, collective and label of each. A peer that dies is an error at once.
 //
 // Sums are added in rank order, in fp32, and rounded once (ordered_sum.h), so an all-reduce has the same bits as a
@@ -31,7 +31,7 @@ namespace tessera::comm {
 
 class PeerFailure;
 
-// A collective in flight. Move-only; finish() or take_result() must be called exactly once, or the handle be destroyed
+// A collective in flight. Move-only; finish() or take_result() must be called exactly once, or the handle destroyed
 // during unwinding, in which case the messages in flight keep their tensors alive until they end.
 class Collective {
  public:

@@ -17,7 +17,7 @@ using std::chrono::steady_clock;
 std::string reason_of(const std::exception& error) {
   const std::string text = error.what();
   for (const char* const sign : {"closed by peer", "reset by peer", "Broken pipe"}) {
-    if (text.find(sign) != std::string::npos) return "its connection closed";
+    if (text.find(sign) != std::string::npos) return "its connection was closed";
   }
   return text.substr(0, text.find('\n'));
 }
