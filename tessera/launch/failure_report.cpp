@@ -58,9 +58,8 @@ std::string failure_report(const RankFailure& failure, const std::string& others
   if (!others.empty()) report += fmt::format("  others: {}\n", others);
   if (probably_out_of_memory(failure.exit)) {
     if (failure.out_of_memory_kills > 0) {
-      report += fmt::format(
-          "  the kernel has killed {} on this machine for lack of memory since the run started\n",
-          count_of(static_cast<int64_t>(failure.out_of_memory_kills), "process", "processes"));
+      report += fmt::format("  the kernel has killed {} on this machine for lack of memory since the run started\n",
+                            count_of(static_cast<int64_t>(failure.out_of_memory_kills), "process", "processes"));
     }
     report += "  fix:   use a smaller micro batch or fewer ranks on this host, or add memory\n";
   }

@@ -130,7 +130,8 @@ void RankLoop::on_signal(int signal) {
     phase_end_ = Clock::now() + run_.ending_time;
     signal_all(signal);
     say(fmt::format("info: {}: the ranks have {} to save and exit{}\n", signal_name(signal),
-                    format_duration(run_.ending_time), signal == SIGINT ? "; press Ctrl-C again to stop them at once" : ""));
+                    format_duration(run_.ending_time),
+                    signal == SIGINT ? "; press Ctrl-C again to stop them at once" : ""));
   } else if (signal == SIGINT && phase_ != Phase::kKilled) {
     kill_all();
   }

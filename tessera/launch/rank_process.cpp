@@ -121,8 +121,9 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
   if (pid_ == 0) run_child(start);
   pthread_sigmask(SIG_SETMASK, &start.mask, nullptr);
   if (pid_ < 0) {
-    throw Error(ErrorKind::kMachine, {fmt::format("cannot start a process for rank {}: {}", plan.rank, errno_text(fork_error)), "",
-                                      "raise 'ulimit -u' or use fewer ranks"});
+    throw Error(ErrorKind::kMachine,
+                {fmt::format("cannot start a process for rank {}: {}", plan.rank, errno_text(fork_error)), "",
+                 "raise 'ulimit -u' or use fewer ranks"});
   }
   running_ = true;
   failure.write_end.reset();

@@ -241,7 +241,7 @@ TEST(DeviceOfRank, NamesADeviceThatIsNotThere) {
       ADD_FAILURE() << name << " was taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-      EXPECT_THAT(error.what(), HasSubstr("there is no device '" + name + "' here"));
+      EXPECT_THAT(error.what(), HasSubstr("there is no device '" + name + "' on this machine"));
       EXPECT_THAT(error.what(), HasSubstr("run.yaml, training.device"));
     }
   }

@@ -135,7 +135,7 @@ TEST_F(ModelFolder, WithoutOrWithDamagedWeightsIsRefused) {
   write("model.safetensors.index.json", R"({"weight_map": {"a": "gone.safetensors"}})");
   EXPECT_THAT(error(read), HasSubstr("gone.safetensors"));
   write("model.safetensors", "short");
-  EXPECT_THAT(error(read), HasSubstr("not a whole safetensors file"));
+  EXPECT_THAT(error(read), HasSubstr("not a complete safetensors file"));
 }
 
 }  // namespace
