@@ -65,7 +65,7 @@ def test_a_table_of_every_stage_and_offload(bert_base):
     assert [row[:43].strip() for row in rows] == [
         "stage 0", "stage 1", "stage 1, optimizer on nvme", "stage 2", "stage 2, optimizer on nvme", "stage 3",
         "stage 3, optimizer on nvme", "stage 3, optimizer and parameters on nvme"]
-    assert rows[0].endswith("no") and "name a folder: --nvme" in rows[2]
+    assert rows[0].endswith("no") and "needs a folder: --nvme" in rows[2]
     assert {row[50:53] for row in rows} <= {" GB", " MB"}, "aligned"
 
 
