@@ -1,6 +1,6 @@
 """Programs that are told by lines on stdin and answer by lines on stdout, alone or as the ranks of one case.
 
-Every wait has a time-out and names what it waits for. Each program leads a process group of its own, which ends with the `with` block
+Every wait has a timeout and names what it waits for. Each program leads a process group of its own, which ends with the `with` block
 that started it, however that is left; on SIGTERM too, after exit_on_sigterm().
 """
 
@@ -30,7 +30,7 @@ def exit_on_sigterm():
 
 
 class StillWaiting(Failure):
-    """The time-out of a wait passed."""
+    """The timeout of a wait passed."""
 
 
 class Process:

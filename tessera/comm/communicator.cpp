@@ -206,7 +206,7 @@ Collective Communicator::start_receive(at::Tensor buffer, int from, const std::s
                [&](Exchange& exchange) { return exchange.receive(buffer, from, fnv1a(channel_ + move.operation)); });
 }
 
-// False once the time-out has passed. cancel() ends it, which the store's own wait cannot offer.
+// False once the timeout has passed. cancel() ends it, which the store's own wait cannot offer.
 bool Communicator::look_until(const std::vector<std::string>& keys) const {
   const auto deadline = steady_clock::now() + connection_->timeout;
   milliseconds pause(1);

@@ -13,7 +13,7 @@ namespace tessera::comm {
 class Escorts {
  public:
   Escorts();
-  ~Escorts();  // does not wait: what is still under way ends by itself, at its own time-out at the latest
+  ~Escorts();  // does not wait: what is still under way ends by itself, at its own timeout at the latest
   Escorts(const Escorts&) = delete;
   Escorts& operator=(const Escorts&) = delete;
 

@@ -22,7 +22,7 @@ std::string reason_of(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// gloo closes the connections of a wait that expired, so the peer of a late rank is told of a time-out too.
+// gloo closes the connections of a wait that expired, so the peer of a late rank is told of a timeout too.
 bool speaks_of_time(const std::string& reason) { return reason.find("timeout") != std::string::npos; }
 
 // A send or a receive in flight; `work` keeps the tensor alive.

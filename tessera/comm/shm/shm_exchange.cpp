@@ -183,7 +183,7 @@ class Progress {
       const bool gone = is_gone(peer);
       if (is_there()) return;
       if (gone && awaited(operation) == peer) throw PeerFailure(peer, /*late=*/false, "its process has ended");
-      if (now >= deadline) throw PeerFailure(peer, /*late=*/true, "time-out");
+      if (now >= deadline) throw PeerFailure(peer, /*late=*/true, "timeout");
     }
   }
 
