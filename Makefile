@@ -9,16 +9,16 @@ JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000
 # One compiler cache serves all clones and work trees.
 export CCACHE_BASEDIR := $(CURDIR)
 
-help:  ## This list
+help:  ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build:  ## The program, at build/release/tessera, and the library beside it
+build:  ## Build the program, build/release/tessera, and the library next to it
 	@scripts/setup
 	@cmake --preset release -DTESSERA_BUILD_TESTS=OFF > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_shared
 
-demo:  ## Train a real BERT on real text for about two minutes (TEXT="files": on your own)
+demo:  ## Train a real BERT on real text for about two minutes (TEXT="files" to use your own)
 	@$(MAKE) --no-print-directory build
 	@scripts/demo $(TEXT)
 
@@ -27,31 +27,31 @@ configured-with-tests:
 	@cmake --preset release -DTESSERA_BUILD_TESTS=ON -DTESSERA_BUILD_PYTHON=ON > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 
-test: configured-with-tests  ## Everything that is tested
+test: configured-with-tests  ## Build and run all tests
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests
 
-bench: configured-with-tests  ## Measure beside the peers into bench/results.md, about 45 minutes (ARGS="--quick": 3)
+bench: configured-with-tests  ## Compare with the peers, into bench/results.md, about 45 minutes (ARGS="--quick": 3)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs
 	@bench/run $(ARGS)
 
-gpu: configured-with-tests  ## On a machine with CUDA GPUs: the tests of devices there, and speed and size into bench/gpu.md
+gpu: configured-with-tests  ## On CUDA GPUs: run the device tests, and measure speed and model size into bench/gpu.md
 	@cmake --build --preset release -j $(JOBS) --target device_test tessera_python bench_programs
 	@bench/gpu --check
 	@TESSERA_TEST_DEVICE=cuda ctest --test-dir build/release --output-on-failure -R '^engine\..*Device'
 	@bench/gpu $(ARGS)
 
-peers:  ## What the benchmarks compare with (DeepSpeed), into .venv-peers; slow
+peers:  ## Install what the benchmarks compare with (DeepSpeed) into .venv-peers; slow
 	@scripts/setup --peers
 
 format:  ## Format the sources in place
 	@scripts/setup --test
 	@scripts/check_format --fix
 
-check:  ## The order of the rooms and the format
+check:  ## Check the order of the rooms and the format
 	@scripts/setup --test
 	@scripts/check_layers
 	@scripts/check_format
 
-clean:  ## Remove what was built (not .venv)
+clean:  ## Remove the build (not .venv)
 	@rm -rf build

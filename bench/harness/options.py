@@ -1,4 +1,4 @@
-"""The options that programs of bench/ share, and types of options whose errors say what is wrong."""
+"""The options that the programs in bench/ share, and option types whose errors say what is wrong."""
 
 import argparse
 import os
@@ -6,14 +6,14 @@ import os
 
 def parser(description):
     result = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--json", metavar="FILE", help="write each measured value there as a line of JSON, too")
-    result.add_argument("--show", metavar="FILE", help="measure nothing: the tables of what --json wrote")
+    result.add_argument("--json", metavar="FILE", help="Also write each measured value to FILE as a line of JSON")
+    result.add_argument("--show", metavar="FILE", help="Show the tables of a file that --json wrote, without measuring")
     return result
 
 
 def count(text):
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number from 1 up")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
     return int(text)
 
 
@@ -24,7 +24,7 @@ def counts(text):
 def zero_stages(text):
     found = text.split(",")
     if not set(found) <= set("0123"):
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of ZeRO stages: 0,1,2,3")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of ZeRO stages such as 0,1,2,3")
     return [int(stage) for stage in found]
 
 

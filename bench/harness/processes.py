@@ -1,6 +1,6 @@
 """Programs that are told by lines on stdin and answer by lines on stdout, alone or as the ranks of one case.
 
-Every wait has a time-out and names what it waits for. Each program leads a process group of its own, which ends with the `with` block
+Every wait has a timeout and names what it waits for. Each program leads a process group of its own, which ends with the `with` block
 that started it, however that is left; on SIGTERM too, after exit_on_sigterm().
 """
 
@@ -30,7 +30,7 @@ def exit_on_sigterm():
 
 
 class StillWaiting(Failure):
-    """The time-out of a wait passed."""
+    """The timeout of a wait passed."""
 
 
 class Process:
@@ -97,7 +97,7 @@ class Process:
         try:
             line = self._lines.get(timeout=seconds)
         except queue.Empty:
-            raise StillWaiting(f"{self.name} did not come to {what} within {seconds:g} s") from None
+            raise StillWaiting(f"{self.name} did not reach {what} within {seconds:g} s") from None
         if line is None:
             raise Failure(f"{self.name} ended before {what}: {self.last_words()}")
         return line
@@ -124,12 +124,12 @@ class Process:
             try:
                 line = self._lines.get(timeout=max(0, deadline - time.monotonic()))
             except queue.Empty:
-                raise StillWaiting(f"{self.name} did not come to the end of {what} within {seconds:g} s") from None
+                raise StillWaiting(f"{self.name} did not finish {what} within {seconds:g} s") from None
             if line is None:
                 break
             lines.append(line)
         if not self._ends_within(GRACE_SECONDS):
-            raise Failure(f"{self.name} did not end after {what}")
+            raise Failure(f"{self.name} did not exit after {what}")
         return lines, self._process.returncode
 
     def runs(self):
@@ -207,7 +207,7 @@ class Ranks:
                         found[member] = member.answer(what, 0.05)
                     except StillWaiting:
                         if time.monotonic() > deadline:
-                            raise Failure(f"{member.name} did not come to {what} within {seconds:g} s") from None
+                            raise Failure(f"{member.name} did not reach {what} within {seconds:g} s") from None
         return [found[member] for member in self.members]
 
     def tell(self, line):

@@ -14,7 +14,7 @@ from report.parts import PARTS
 
 ABOUT = "about.json"  # in the folder: the machine, and the options that it was measured with
 PLOTTED = "step, s"
-HEAD = """Made by `make bench` (`bench/run`); docs/performance.md says what the figures mean. A ratio is the median of those within a round,
+HEAD = """Made by `make bench` (`bench/run`); docs/performance.md explains the figures. A ratio is the median of those within a round,
 in which all take turns, with their quartiles; *to the bound* is to ranks that do the same and do not communicate."""
 QUICK = "**A quick run: it shows that all works, its figures mean nothing.**"
 

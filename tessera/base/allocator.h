@@ -1,4 +1,4 @@
-// How this process's memory allocator treats what is freed.
+// How this process's memory allocator treats freed memory.
 #pragma once
 
 namespace tessera {
@@ -10,8 +10,8 @@ namespace tessera {
 // such setting.
 void keep_freed_memory();
 
-// Gives what is free now back to the kernel: after a phase whose blocks nothing will use again, as the making of a
-// model is. Takes milliseconds.
+// Gives what is free now back to the kernel: after a phase whose blocks nothing will use again, such as building a
+// model. Takes milliseconds.
 void return_freed_memory();
 
 }  // namespace tessera

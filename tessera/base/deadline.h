@@ -1,6 +1,6 @@
 // A point in time by which a wait must end, and the name of what is waited for, so that an expired wait can say both.
 //
-//   const Deadline deadline(5min, "rank 3 to join the gather of 'layers.7'");
+//   const Deadline deadline(5min, "rank 3 to join the all-gather of 'layers.7'");
 //   while (!arrived()) { deadline.check(); … }
 //
 // A value; safe to copy and to read from any thread.

@@ -12,7 +12,7 @@ std::optional<std::string> env_text(const std::string& name);
 // The value as a whole number; ErrorKind::kUsage naming the variable when it is set to something else.
 std::optional<int64_t> env_int(const std::string& name);
 
-// As the system calls this host.
+// This host's name as the system has it.
 std::string host_name();
 
 }  // namespace tessera

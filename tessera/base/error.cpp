@@ -40,7 +40,7 @@ std::string errno_text(int error_number) {
 void invariant_failed(const char* condition, const char* file, int line) {
   throw Error(ErrorKind::kInternal,
               {fmt::format("a bug in Tessera: '{}' is false", condition), fmt::format("{}:{}", file, line),
-               "please report it with the command and the configuration that led here"});
+               "please report it, with the command and the configuration that led to it"});
 }
 
 }  // namespace tessera

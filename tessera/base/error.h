@@ -42,7 +42,7 @@ class Error : public std::runtime_error {
   ErrorReport report_;
 };
 
-// 2 for what the user can mend before running again (usage, config, data, machine), 1 for a lost peer and for our bugs.
+// 2 for what the user can fix before running again (usage, config, data, machine), 1 for a lost peer and for our bugs.
 int exit_code(ErrorKind kind);
 
 // "No space left on device (errno 28)".

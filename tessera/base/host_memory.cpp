@@ -95,9 +95,9 @@ std::optional<uint64_t> left_of_process_limits() {
 void limit_process_memory(uint64_t bytes) {
   const uint64_t taken = number_after("/proc/self/status", "VmData:") * 1024;
   if (taken >= bytes) {
-    throw Error(ErrorKind::kUsage, {fmt::format("a limit of {} is less than the {} that the program has already",
+    throw Error(ErrorKind::kUsage, {fmt::format("a limit of {} is less than the {} that the program already uses",
                                                 format_bytes(bytes), format_bytes(taken)),
-                                    "the limit of a process's memory", "raise it"});
+                                    "the process memory limit", "raise it"});
   }
   rlimit limit{};
   if (getrlimit(RLIMIT_DATA, &limit) != 0) return;

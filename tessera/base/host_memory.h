@@ -1,6 +1,6 @@
-// How much memory this host, our control groups and the limits of this process still give: /proc/meminfo, memory.max
+// How much memory this host, our control groups and the limits of this process still allow: /proc/meminfo, memory.max
 // (control groups, version 2) or memory.limit_in_bytes (version 1) of our group and of those above it, and getrlimit.
-// In bytes; 0 where the machine does not say.
+// In bytes; 0 where the machine does not report it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct HostMemory {
   uint64_t free_swap = 0;
 };
 
-// Where the kernel says so; tests have files of their own.
+// Where the kernel reports it; tests have files of their own.
 struct HostMemoryFiles {
   std::filesystem::path meminfo = "/proc/meminfo";
   std::filesystem::path groups_of_process = "/proc/self/cgroup";
@@ -26,11 +26,11 @@ struct HostMemoryFiles {
 
 HostMemory host_memory(const HostMemoryFiles& files = {});
 
-// What RLIMIT_DATA and RLIMIT_AS leave to this process, the smaller of the two; nothing where neither is set.
+// What RLIMIT_DATA and RLIMIT_AS leave this process, the smaller of the two; nothing where neither is set.
 std::optional<uint64_t> left_of_process_limits();
 
 // From now on this process is refused more than `bytes` of private memory (RLIMIT_DATA: heap, buffers and the stacks of
-// threads, but not mapped files). A lower limit that is there already stays. ErrorKind::kUsage where it has more now.
+// threads, but not mapped files). A lower limit that is already set stays. ErrorKind::kUsage where it uses more now.
 void limit_process_memory(uint64_t bytes);
 
 // The number after `name` in a file of "name number …" lines, as the kernel writes them (/proc/self/status: "VmRSS:",

@@ -28,7 +28,8 @@ SignalInbox::SignalInbox(std::initializer_list<int> signals) {
   TESSERA_INVARIANT(inbox_write_fd.load() == -1);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    throw Error(ErrorKind::kMachine, {"no pipe for signals: " + errno_text(errno), "", "raise 'ulimit -n'"});
+    throw Error(ErrorKind::kMachine,
+                {"cannot create a pipe for signals: " + errno_text(errno), "", "raise 'ulimit -n'"});
   }
   read_fd_ = ends[0];
   inbox_write_fd.store(ends[1]);

@@ -1,9 +1,9 @@
-// Signals as events that are read when it suits, instead of a process that ends at once.
+// Signals as events to be read when convenient, instead of ending the process at once.
 //
 //   SignalInbox inbox({SIGINT, SIGTERM});
 //   while (training) { if (inbox.next()) break; … }
 //
-// While it lives, the given signals are caught; the former handlers come back with its end. A signal that the process
+// While it lives, the given signals are caught; the former handlers come back when it ends. A signal that the process
 // was told to ignore (nohup, a shell's background job) stays ignored; SIGCHLD is always caught. One inbox at a time in
 // a process (an invariant); it catches signals on whatever thread they arrive, next() is for one thread.
 #pragma once
@@ -23,7 +23,7 @@ class SignalInbox {
   SignalInbox(const SignalInbox&) = delete;
   SignalInbox& operator=(const SignalInbox&) = delete;
 
-  // Readable (for poll) while next() has something to give.
+  // Readable (for poll) while next() has something to return.
   int fd() const { return read_fd_; }
 
   // The number of the oldest signal not yet taken; never waits.

@@ -61,18 +61,18 @@ struct SaveInput {
   SaveOptions options = {};
 };
 
-// A save in the background failed. Everything else is as it should be: training can go on.
+// A save in the background failed. Everything else is fine: training can go on.
 class SaveFailed : public Error {
  public:
   using Error::Error;
 };
 
-// One a model. Its methods are called by the training thread.
+// One per model. Its methods are called by the training thread.
 class Saver {
  public:
   // `world` outlives the saver.
   explicit Saver(comm::Communicator& world);
-  // Waits for a save that is going on; while an exception passes, gives it up instead.
+  // Waits for a save in progress; gives it up instead while an exception unwinds the stack.
   ~Saver();
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -80,7 +80,7 @@ class Saver {
   // Collective. Waits for the save before this one; returns <folder>/<tag>.
   std::string save(const SaveInput& input);
 
-  // SaveFailed, once, if a save in the background has failed.
+  // Throws SaveFailed, once, if a save in the background has failed.
   void throw_failure();
 
   // Waits until nothing is being saved; throws like throw_failure().
@@ -101,11 +101,11 @@ class Saver {
 };
 
 struct LoadOptions {
-  bool strict = true;            // false: names that the model or the checkpoint lacks are passed over
-  bool optimizer_states = true;  // false: the optimizer begins anew
-  bool schedule = true;          // false: the schedule begins anew
+  bool strict = true;            // false: names that the model or the checkpoint lacks are skipped
+  bool optimizer_states = true;  // false: the optimizer starts afresh
+  bool schedule = true;          // false: the schedule starts afresh
   bool weights_only = false;     // neither optimizer, schedule, counts, loss scale nor random numbers
-  bool fall_back = false;        // a damaged checkpoint: take the newest whole one of the folder
+  bool fall_back = false;        // a damaged checkpoint: take the newest intact one in the folder
   // (old, new) beginnings of names: a parameter "new…" of the model takes what is stored as "old…".
   std::vector<std::pair<std::string, std::string>> renames = {};
 };

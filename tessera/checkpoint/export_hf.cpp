@@ -29,13 +29,13 @@ void refuse_to_remove(const fs::path& output) {
     throw Error(ErrorKind::kUsage,
                 {what, output.string(), "choose a folder that does not exist yet, or an earlier export"});
   };
-  if (!fs::is_directory(output)) refuse("the export's folder is a file");
+  if (!fs::is_directory(output)) refuse("the export folder is a file");
   for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     const bool ours =
         name == "config.json" || is_weight_file(name) ||
         std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
-    if (!ours) refuse("the export's folder holds '" + name + "', which no export writes");
+    if (!ours) refuse("the export folder holds '" + name + "', which is not part of an export");
   }
 }
 
@@ -44,8 +44,8 @@ fs::path model_folder(const ExportInput& input, const Manifest& manifest) {
   if (!input.model.empty()) return input.model;
   const std::string noted = manifest.client_state.value("model_folder", "");
   if (!noted.empty() && fs::exists(fs::path(noted) / "config.json")) return noted;
-  throw Error(ErrorKind::kUsage, {"it is not known which model the checkpoint is of", input.checkpoint.string(),
-                                  "name the folder with its config.json (--model)"});
+  throw Error(ErrorKind::kUsage, {"it is not known which model the checkpoint belongs to", input.checkpoint.string(),
+                                  "name the folder with that model's config.json (--model)"});
 }
 
 void write_weights(const fs::path& folder, const Manifest& manifest, const fs::path& output, const ExportInput& input) {

@@ -1,4 +1,4 @@
-// Looking at checkpoints: what a folder holds, what one of them holds, whether its bytes are those that were written,
+// Inspecting checkpoints: what a folder holds, what one of them holds, whether its bytes are those that were written,
 // and in which tensors two of them differ.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace tessera::checkpoint {
 // The checkpoint's own folder: `path` itself, or what its `latest` names. ErrorKind::kData where there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
 
-// Reads every byte. Returns what is wrong, one text a file; empty: all is as it was written. Damage that keeps the
+// Reads every byte. Returns what is wrong, one text per file; empty: all is as it was written. Damage that keeps the
 // manifest from being read is one of them.
 std::vector<std::string> verify(const std::filesystem::path& checkpoint);
 

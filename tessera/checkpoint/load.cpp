@@ -69,12 +69,13 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
   if (!unexpected.empty() && input.options.strict) {
     findings.push_back(fmt::format("the model lacks {}", some_of(unexpected)));
   }
-  if (!other_shape.empty()) findings.push_back(fmt::format("the shape differs of {}", some_of(other_shape)));
-  if (!without_state.empty()) findings.push_back(fmt::format("no optimizer state of {}", some_of(without_state)));
+  if (!other_shape.empty()) findings.push_back(fmt::format("the shape differs for {}", some_of(other_shape)));
+  if (!without_state.empty()) findings.push_back(fmt::format("no optimizer state for {}", some_of(without_state)));
   if (findings.empty()) return;
-  throw Error(ErrorKind::kData, {fmt::format("the checkpoint is of another model: {}", fmt::join(findings, "; ")), path,
-                                 "resume with the model and the optimizer that made it, or load a part of it "
-                                 "(LoadOptions: weights_only, strict, renames)"});
+  throw Error(ErrorKind::kData,
+              {fmt::format("the checkpoint belongs to another model: {}", fmt::join(findings, "; ")), path,
+               "resume with the model and the optimizer that made it, or load part of it "
+               "(LoadOptions: weights_only, strict, renames)"});
 }
 
 // Kind by kind, as the shard files have them, so that files are read from front to back.
@@ -162,7 +163,8 @@ std::optional<LoadResult> load(const LoadInput& input) {
     const auto failures = world.exchange_texts(failure, "load of a checkpoint");
     const auto failed = std::find_if(failures.begin(), failures.end(), [](const auto& text) { return !text.empty(); });
     if (failed == failures.end()) {
-      if (tag != tags.front() && world.rank() == 0) log_warning("going back to the newest whole checkpoint, {}", tag);
+      if (tag != tags.front() && world.rank() == 0)
+        log_warning("falling back to the newest intact checkpoint, {}", tag);
       return result;
     }
     if (!input.options.fall_back) throw Error(ErrorKind::kData, {*failed, "", ""});
@@ -171,7 +173,9 @@ std::optional<LoadResult> load(const LoadInput& input) {
   }
   if (tags.empty()) return std::nullopt;
   throw Error(ErrorKind::kData,
-              {fmt::format("none of the {} checkpoints here is whole; the newest: {}", tags.size(), first_failure),
+              {tags.size() == 1 ? "the only checkpoint here is damaged: " + first_failure
+                                : fmt::format("none of the {} checkpoints here is intact; the newest: {}", tags.size(),
+                                              first_failure),
                input.folder.string(), "choose another output to start from the beginning"});
 }
 

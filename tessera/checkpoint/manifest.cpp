@@ -26,7 +26,7 @@ size_t place_of_own_sum(const std::string& text) {
 
 [[noreturn]] void refuse(const std::string& what, const fs::path& where) {
   throw Error(ErrorKind::kData, {"the checkpoint cannot be used: " + what, where.string(),
-                                 "name an earlier checkpoint of the same folder"});
+                                 "name an earlier checkpoint in the same folder"});
 }
 
 StoredTensor tensor_of(const json& value) {
@@ -129,13 +129,14 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
   }
   const int version = text["version"];
   if (version > kFormatVersion) {
-    refuse(fmt::format("its format has version {} where this program knows up to {}", version, kFormatVersion), path);
+    refuse(fmt::format("its format version is {}, but this program knows versions up to {}", version, kFormatVersion),
+           path);
   }
   if (version < 1 || (version > 1 && !has_its_sum(written))) refuse("manifest.json is damaged", path);
   Manifest manifest;
   try {
     if (version > 1 && text.at("block_bytes") != storage::kSumBlockBytes) {
-      refuse(fmt::format("its checksums are of blocks of {} bytes", text.at("block_bytes").dump()), path);
+      refuse(fmt::format("its checksums cover blocks of {} bytes", text.at("block_bytes").dump()), path);
     }
     manifest.trainable_only = text.value("trainable_only", false);
     manifest.node_local = text.value("node_local", false);

@@ -60,8 +60,8 @@ struct Manifest {
 std::string to_text(const Manifest& manifest);
 
 // Reads <folder>/manifest.json and checks that it is what was written, that every shard file is there with its size,
-// and every tensor covered. The files' checksums are checked by who reads them. ErrorKind::kData names what is missing,
-// torn, altered or of a format to come.
+// and every tensor covered. The files' checksums are checked by whoever reads them. ErrorKind::kData names what is
+// missing, torn, altered or in a newer format.
 Manifest read_manifest(const std::filesystem::path& checkpoint_folder);
 
 // The name of a piece inside its shard file.

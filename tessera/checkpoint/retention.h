@@ -1,4 +1,4 @@
-// Which checkpoints there are, and which of them stay.
+// Which checkpoints there are, and which of them are kept.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct Retention {
 };
 
 // The tags of a folder's checkpoints, those that have a manifest.json, the newest (by steps, then time) first. Whether
-// they are whole is not looked at. Interrupted saves are no checkpoints.
+// they are intact is not checked. Interrupted saves are not checkpoints.
 std::vector<std::string> tags_of(const std::filesystem::path& folder);
 
 // Removes checkpoints "global_step<N>" of the folder that `retention` does not keep, and what interrupted saves left;

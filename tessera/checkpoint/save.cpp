@@ -56,7 +56,7 @@ void check_tag(const std::string& tag) {
   const bool wrong = tag.empty() || tag == "." || tag == ".." || tag == "latest" ||
                      tag.find('/') != std::string::npos || tag.ends_with(".saving") || tag.ends_with(".old");
   if (wrong) {
-    throw Error(ErrorKind::kUsage, {fmt::format("'{}' cannot be the tag of a checkpoint", tag), "save_checkpoint",
+    throw Error(ErrorKind::kUsage, {fmt::format("'{}' cannot be a checkpoint tag", tag), "save_checkpoint",
                                     "use a plain name, such as global_step100"});
   }
 }
@@ -80,7 +80,7 @@ void agree_on_how(SaveInput& input) {
     if (input.options.tag_validation == TagValidation::kFail) {
       throw Error(ErrorKind::kUsage, {what, "save_checkpoint", "give every rank the same tag"});
     }
-    if (world.rank() == 0) log_warning("{}: the checkpoint is '{}'", what, tags.front());
+    if (world.rank() == 0) log_warning("{}: the checkpoint is saved as '{}'", what, tags.front());
     break;
   }
 }
@@ -174,7 +174,7 @@ void Saver::run(Job& job) {
       failed = true;
       job.failure = ErrorReport{
           fmt::format("the checkpoint '{}' could not be saved (rank {}): {}", job.tag, rank, outcomes[rank].error),
-          job.folder.string(), "earlier checkpoints of this folder are as they were"};
+          job.folder.string(), "earlier checkpoints in this folder are untouched"};
       if (job.leads) storage::abandon(final_folder);
     }
     return !failed;
@@ -223,14 +223,15 @@ void Saver::run(Job& job) {
     }));
   } catch (const std::exception& error) {  // a rank is gone
     job.failure = ErrorReport{fmt::format("the checkpoint '{}' could not be saved: {}", job.tag, error.what()),
-                              job.folder.string(), "earlier checkpoints of this folder are as they were"};
+                              job.folder.string(), "earlier checkpoints in this folder are untouched"};
   }
 }
 
 // Whether the copy can be had without pushing others out of memory; said once where it cannot.
 bool Saver::image_fits(const ShardPlan& plan) {
   if (!plan.in_memory()) {
-    if (!said_memory_) log_info("checkpoints are written at once, not beside training: state rests on disk");
+    if (!said_memory_)
+      log_info("checkpoints are written synchronously, not in the background: training state is on disk");
     said_memory_ = true;
     return false;
   }
@@ -240,7 +241,7 @@ bool Saver::image_fits(const ShardPlan& plan) {
   if (bytes * ranks_of_this_host(world_) <= available / 2) return true;
   if (!said_memory_) {
     log_warning(
-        "checkpoints are written at once, not beside training: a copy takes {} of host memory, {} are available",
+        "checkpoints are written synchronously, not in the background: a copy needs {} of host memory, {} is available",
         format_bytes(bytes), format_bytes(available));
   }
   said_memory_ = true;
@@ -251,7 +252,7 @@ std::string Saver::save(const SaveInput& given) {
   finish();
   SaveInput input = given;
   if (input.folder.empty()) {
-    throw Error(ErrorKind::kUsage, {"the folder to save to is empty", "save_checkpoint", "name a folder"});
+    throw Error(ErrorKind::kUsage, {"the name of the folder to save to is empty", "save_checkpoint", "name a folder"});
   }
   check_tag(input.tag);
   ShardPlan plan = plan_shard(input);

@@ -112,8 +112,8 @@ std::string describe_sizes(const SaveInput& input) {
     }
   }
   const int files = input.model.world().size();
-  return fmt::format("{}: {} of weights, {} of optimizer state, in {} file{}", format_bytes(weights + states),
-                     format_bytes(weights), format_bytes(states), files, files == 1 ? "" : "s");
+  return fmt::format("{}: {} of weights, {} of optimizer state, in {}", format_bytes(weights + states),
+                     format_bytes(weights), format_bytes(states), count_of(files, "file"));
 }
 
 }  // namespace tessera::checkpoint

@@ -24,7 +24,7 @@ TensorSource::Shard& TensorSource::shard(size_t file) {
   const std::string path = (folder_ / stored.name).string();
   if (manifest_.node_local && !std::filesystem::exists(path)) {
     throw Error(ErrorKind::kData,
-                {"the shard file is on the disk of another host", path,
+                {"the shard file is on another host's disk", path,
                  "resume with the same ranks on the same hosts, or gather the checkpoint's files in one folder"});
   }
   {
@@ -40,7 +40,7 @@ const storage::TensorEntry& TensorSource::entry(Shard& shard, const std::string&
   const auto found = shard.header.entries().find(name);
   if (found == shard.header.entries().end() || found->second.numel() != numel) {
     throw Error(ErrorKind::kData, {"the shard file does not hold '" + name + "' as its manifest says",
-                                   shard.header.path(), "name an earlier checkpoint of the same folder"});
+                                   shard.header.path(), "name an earlier checkpoint in the same folder"});
   }
   return found->second;
 }

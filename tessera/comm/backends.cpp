@@ -52,7 +52,7 @@ std::unique_ptr<Exchange> try_levels(const BackendInput& input, MakeExchange mak
   const World& world = input.world;
   const auto each = ranks_a_host(shm::hosts_of_ranks(*input.store, world.rank, world.size, input.timeout));
   if (!each) {
-    refusal = {"hosts have different numbers of ranks, or ranks do not count host by host", /*expected=*/true};
+    refusal = {"hosts have different numbers of ranks, or ranks are not numbered host by host", /*expected=*/true};
     return nullptr;
   }
   if (*each == 1) return make_between(input);
@@ -87,7 +87,8 @@ std::unique_ptr<Exchange> make_exchange(const std::string& backend, const Backen
   if (backend != "auto") return backends().find(backend, "TESSERA_BACKEND").make(input);
   shm::Refusal refusal;
   if (auto exchange = try_levels(input, make_gloo_exchange, refusal)) return exchange;
-  if (!refusal.expected && input.world.rank == 0) log_warning("{}; ranks use gloo, which is slower", refusal.reason);
+  if (!refusal.expected && input.world.rank == 0)
+    log_warning("{}; falling back to gloo, which is slower", refusal.reason);
   return make_gloo_exchange(input);
 }
 

@@ -1,4 +1,4 @@
-// The ways by which the ranks of a run can exchange tensors, made over a store that all of them share.
+// The ways in which the ranks of a run can exchange tensors, set up over a store that all of them share.
 #pragma once
 
 #include <chrono>
@@ -20,8 +20,8 @@ using MakeExchange = std::unique_ptr<Exchange> (*)(const BackendInput&);
 
 Registry<MakeExchange> backends();
 
-// "auto" is shm within each host and gloo between hosts, where hosts have as many ranks each and can share memory; else
-// gloo. Collective.
+// "auto" is shm within each host and gloo between hosts, where all hosts have equally many ranks and can share memory;
+// else gloo. Collective.
 std::unique_ptr<Exchange> make_exchange(const std::string& backend, const BackendInput& input);
 
 std::unique_ptr<Exchange> make_gloo_exchange(const BackendInput& input);

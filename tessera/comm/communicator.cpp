@@ -67,7 +67,7 @@ uint64_t Communicator::next_tag(const std::string& operation) {
 }
 
 struct Communicator::Move {
-  std::string operation;  // for errors: "gather of 'layers.3'"
+  std::string operation;  // for errors: "all-gather of 'layers.3'"
   TraceLane lane;
   size_t bytes;  // of the whole
 };
@@ -104,7 +104,7 @@ void Communicator::wait(const std::string& operation, const Wait& wait_until) {
 
 void Communicator::settle() {
   if (!connection_) return;
-  wait("end of what it lent", [&](Exchange::TimePoint deadline) { connection_->exchange->settle(deadline); });
+  wait("release of lent memory", [&](Exchange::TimePoint deadline) { connection_->exchange->settle(deadline); });
 }
 
 void Communicator::explain(const PeerFailure& failure, const std::string& operation) const {
@@ -133,7 +133,7 @@ Collective Communicator::start_all_gather(at::Tensor full, at::Tensor slice, con
     if (numel > 0 && full.data_ptr() != slice.data_ptr()) full.copy_(slice);
     return Collective([](Collective::Until) {});
   }
-  const Move move{fmt::format("gather of '{}'", label), TraceLane::kGather, full.nbytes()};
+  const Move move{fmt::format("all-gather of '{}'", label), TraceLane::kGather, full.nbytes()};
   return start(move, [&](Exchange& exchange) { return exchange.all_gather(full, slice, next_tag(move.operation)); });
 }
 
@@ -143,7 +143,7 @@ Collective Communicator::start_reduce_scatter(at::Tensor slice, at::Tensor full,
   if (slice.numel() == 0) return Collective([](Collective::Until) {});
   if (!connection_)
     return Collective([full, slice, scale](Collective::Until) mutable { ordered_sum({full}, scale, slice); });
-  const Move move{fmt::format("reduction of '{}'", label), TraceLane::kReduce, full.nbytes()};
+  const Move move{fmt::format("reduce-scatter of '{}'", label), TraceLane::kReduce, full.nbytes()};
   return start(move, [&](Exchange& exchange) {
     return exchange.reduce_scatter(slice, full, scale, next_tag(move.operation), bucket_numel);
   });
@@ -206,13 +206,13 @@ Collective Communicator::start_receive(at::Tensor buffer, int from, const std::s
                [&](Exchange& exchange) { return exchange.receive(buffer, from, fnv1a(channel_ + move.operation)); });
 }
 
-// False once the time-out has passed. cancel() ends it, which the store's own wait cannot offer.
+// False once the timeout has passed. cancel() ends it, which the store's own wait cannot offer.
 bool Communicator::look_until(const std::vector<std::string>& keys) const {
   const auto deadline = steady_clock::now() + connection_->timeout;
   milliseconds pause(1);
   while (!own_store_->store->check(keys)) {
     if (cancelled_) {
-      throw Error(ErrorKind::kPeer, {"given up, because this rank ends", fmt::format("rank {}", world_.rank), ""});
+      throw Error(ErrorKind::kPeer, {"gave up because this rank is exiting", fmt::format("rank {}", world_.rank), ""});
     }
     if (steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(pause);

@@ -5,8 +5,8 @@
 //   gathering.finish();                                                     // waits; `full` is filled
 //
 // Each collective carries a label saying what it moves (a unit's name). Messages are matched by (collective, label,
-// turn), so a rank that runs something else than its peers is never given the wrong bytes: both wait, and when the
-// time-out expires the error names rank, collective and label of each. A peer that dies is an error at once.
+// turn), so a rank that runs something other than its peers is never given the wrong bytes: both wait, and when the
+// timeout expires the error names rank, collective and label of each. A peer that dies is an error at once.
 //
 // Sums are added in rank order, in fp32, and rounded once (ordered_sum.h), so an all-reduce has the same bits as a
 // reduce-scatter followed by an all-gather.
@@ -31,7 +31,7 @@ namespace tessera::comm {
 
 class PeerFailure;
 
-// A collective in flight. Move-only; finish() or take_result() must be called exactly once, or the handle be destroyed
+// A collective in flight. Move-only; finish() or take_result() must be called exactly once, or the handle destroyed
 // during unwinding, in which case the messages in flight keep their tensors alive until they end.
 class Collective {
  public:
@@ -57,7 +57,7 @@ class Collective {
 class Communicator {
  public:
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-  struct Connection;  // the backend, the store and the time-out, which all channels share
+  struct Connection;  // the backend, the store and the timeout, which all channels share
 
   Communicator(const World& world, std::shared_ptr<Connection> connection);
   ~Communicator();
@@ -112,7 +112,7 @@ class Communicator {
   // Bytes of tensors that this rank has sent to others since the start, over all channels.
   int64_t bytes_sent() const;
 
-  // Returns once every rank has come here with this label; the time-out's error names the ranks that have not.
+  // Returns once every rank has come here with this label; the timeout's error names the ranks that have not.
   void barrier(const std::string& label);
 
   // Every rank's text, in rank order: for error reports and other small matters, through the store.

@@ -1,4 +1,4 @@
-// Threads that see operations of several steps to their end while others wait for them or do not. Each operation in
+// Threads that see multi-step operations through to their end, whether or not anyone waits for them. Each operation in
 // flight has one to itself, so that ranks may come to the steps of different operations in different orders without
 // waiting for each other in a circle; idle ones are kept for the next.
 #pragma once
@@ -13,7 +13,7 @@ namespace tessera::comm {
 class Escorts {
  public:
   Escorts();
-  ~Escorts();  // does not wait: what is still under way ends by itself, at its own time-out at the latest
+  ~Escorts();  // does not wait: what is still under way ends by itself, at its own timeout at the latest
   Escorts(const Escorts&) = delete;
   Escorts& operator=(const Escorts&) = delete;
 

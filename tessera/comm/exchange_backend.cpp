@@ -82,7 +82,7 @@ class ExchangeWork final : public c10d::Work {
       } catch (const PeerFailure& error) {
         failure = std::make_exception_ptr(std::runtime_error(
             fmt::format("rank {}: rank {} {} during {}: {}", rank_, error.peer(),
-                        error.late() ? "did not come" : "went away", c10d::opTypeToString(opType_), error.what())));
+                        error.late() ? "timed out" : "went away", c10d::opTypeToString(opType_), error.what())));
       } catch (...) {
         failure = std::current_exception();
       }
@@ -193,7 +193,7 @@ at::Tensor& combine(const ReduceOp& op, at::Tensor& left, const at::Tensor& righ
     case ReduceOp::BXOR:
       return left.bitwise_xor_(right);
     default:
-      TORCH_CHECK(false, "this reduction is not in Tessera: use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR");
+      TORCH_CHECK(false, "Tessera does not support this reduction: use SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR");
   }
 }
 
@@ -211,14 +211,14 @@ void reduce_parts(const ReduceOp& op, const Tensors& parts, at::Tensor out) {
 at::Tensor flat(const at::Tensor& tensor) { return tensor.contiguous().view({-1}); }
 
 const at::Tensor& single(const Tensors& tensors) {
-  TORCH_CHECK(tensors.size() == 1, "one tensor a call is what this backend takes, here are ", tensors.size());
+  TORCH_CHECK(tensors.size() == 1, "this backend takes one tensor per call, not ", tensors.size());
   TORCH_CHECK(tensors[0].device().is_cpu() && !tensors[0].is_sparse(),
-              "this backend moves dense tensors on the CPU; here is one on ", tensors[0].device());
+              "this backend moves dense CPU tensors only; got one on ", tensors[0].device());
   return tensors[0];
 }
 
 const Tensors& single(const std::vector<Tensors>& lists) {
-  TORCH_CHECK(lists.size() == 1, "one list of tensors a call is what this backend takes, here are ", lists.size());
+  TORCH_CHECK(lists.size() == 1, "this backend takes one list of tensors per call, not ", lists.size());
   return lists[0];
 }
 
@@ -405,9 +405,9 @@ class ExchangeBackend final : public c10d::Backend {
 
   // Equal parts where no sizes are given.
   Tensors split(const at::Tensor& tensor, const std::vector<int64_t>& sizes) const {
-    TORCH_CHECK(tensor.is_contiguous(), "all_to_all_single moves contiguous tensors");
+    TORCH_CHECK(tensor.is_contiguous(), "all_to_all_single needs contiguous tensors");
     TORCH_CHECK(!sizes.empty() || tensor.size(0) % getSize() == 0, "the first dimension, ", tensor.size(0),
-                ", cannot be divided by ", getSize(), " ranks");
+                ", is not divisible by the number of ranks, ", getSize());
     return sizes.empty() ? tensor.split(tensor.size(0) / getSize()) : tensor.split_with_sizes(sizes);
   }
 
@@ -427,7 +427,7 @@ class ExchangeBackend final : public c10d::Backend {
 
   Rest start_all_gather(const at::Tensor& output, const at::Tensor& input) {
     TORCH_CHECK(output.numel() == input.numel() * getSize(), "the gathered tensor has ", output.numel(),
-                " elements, and ", getSize(), " ranks have ", input.numel(), " each");
+                " elements, but ", getSize(), " ranks have ", input.numel(), " each");
     const at::Tensor buffer = flat(output);
     std::shared_ptr<Exchange::Pending> pending = exchange_->all_gather(buffer, flat(input), next_tag());
     return [pending, output, buffer](Deadline deadline) {
@@ -437,8 +437,8 @@ class ExchangeBackend final : public c10d::Backend {
   }
 
   Rest start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, const ReduceOp& op) {
-    TORCH_CHECK(input.numel() == output.numel() * getSize(), "what is scattered has ", input.numel(), " elements, and ",
-                getSize(), " ranks get ", output.numel(), " each");
+    TORCH_CHECK(input.numel() == output.numel() * getSize(), "the scattered tensor has ", input.numel(),
+                " elements, but ", getSize(), " ranks get ", output.numel(), " each");
     const at::Tensor slice = flat(output), full = flat(input);
     if (is_ordered_sum(op, output)) {
       const double scale = op == ReduceOp::AVG ? 1.0 / getSize() : 1;

@@ -3,7 +3,7 @@
 //
 // A Work is carried on by whoever waits for it; one whose future is asked for, or that is polled, by a thread of the
 // backend's own. Sums (and averages) of floating dtypes are ordered sums in fp32 (ordered_sum.h); other reductions and
-// other dtypes go through ATen's operators, in rank order too. Not there: receiving from any rank, sparse tensors.
+// other dtypes go through ATen's operators, in rank order too. Not supported: receiving from any rank, sparse tensors.
 #pragma once
 
 #include <chrono>

@@ -17,12 +17,12 @@ using std::chrono::steady_clock;
 std::string reason_of(const std::exception& error) {
   const std::string text = error.what();
   for (const char* const sign : {"closed by peer", "reset by peer", "Broken pipe"}) {
-    if (text.find(sign) != std::string::npos) return "its connection closed";
+    if (text.find(sign) != std::string::npos) return "its connection was closed";
   }
   return text.substr(0, text.find('\n'));
 }
 
-// gloo closes the connections of a wait that expired, so the peer of a late rank is told of a time-out too.
+// gloo closes the connections of a wait that expired, so the peer of a late rank is told of a timeout too.
 bool speaks_of_time(const std::string& reason) { return reason.find("timeout") != std::string::npos; }
 
 // A send or a receive in flight; `work` keeps the tensor alive.

@@ -64,7 +64,7 @@ std::string master_addr_of(const std::string& launcher, const InitOptions& optio
   if (connects_by_mpi(options)) return "";
   throw Error(ErrorKind::kUsage,
               {"MASTER_ADDR is not set, so the ranks cannot find each other", "the environment set by " + launcher,
-               "export MASTER_ADDR=<host of rank 0>, or under mpirun TESSERA_BACKEND=mpi"});
+               "export MASTER_ADDR=<host of rank 0>, or under mpirun set TESSERA_BACKEND=mpi"});
 }
 
 milliseconds timeout_of(const InitOptions& options) {
@@ -72,7 +72,7 @@ milliseconds timeout_of(const InitOptions& options) {
   const int64_t seconds = env_int("TESSERA_TIMEOUT").value_or(600);
   if (seconds < 1) {
     throw Error(ErrorKind::kUsage,
-                {fmt::format("TESSERA_TIMEOUT is {}", seconds), "the environment", "give at least 1 second"});
+                {fmt::format("TESSERA_TIMEOUT is {}", seconds), "the environment", "use at least 1 second"});
   }
   return std::chrono::seconds(seconds);
 }
@@ -98,9 +98,9 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds t
       throw Error(ErrorKind::kMachine, {fmt::format("port {} is already in use", world.master_port), place,
                                         "choose another MASTER_PORT (tessera launch picks a free one by itself)"});
     }
-    throw Error(ErrorKind::kPeer, {fmt::format("rank {} could not reach the rendezvous of rank 0: {}", world.rank,
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} could not reach rank 0's rendezvous: {}", world.rank,
                                                text.substr(0, text.find('\n'))),
-                                   place, "check that rank 0 runs, and MASTER_ADDR and MASTER_PORT"});
+                                   place, "check that rank 0 is running, and check MASTER_ADDR and MASTER_PORT"});
   }
 }
 
@@ -140,7 +140,7 @@ void wait_for_everybody(c10d::Store& store, const World& world, milliseconds tim
                 {fmt::format("rank {} did not join the run within {} s", fmt::join(missing, ", rank "),
                              std::chrono::duration_cast<std::chrono::seconds>(timeout).count()),
                  fmt::format("{}:{}, a run of {} ranks", world.master_addr, world.master_port, world.size),
-                 "look at that rank's output, and that WORLD_SIZE is the number of processes started"});
+                 "look at that rank's output, and check that WORLD_SIZE is the number of processes started"});
   }
 }
 
@@ -152,12 +152,12 @@ World read_world(const InitOptions& options) {
     if (!rank || !size) {
       throw Error(ErrorKind::kUsage, {fmt::format("{} is set but {} is not", rank ? names.rank : names.size,
                                                   rank ? names.size : names.rank),
-                                      "the environment", "set both, or neither for a run of one process"});
+                                      "the environment", "set both, or neither for a single-process run"});
     }
     if (*size < 1 || *rank < 0 || *rank >= *size) {
       throw Error(ErrorKind::kUsage,
-                  {fmt::format("{}={} does not lie in a world of {}={}", names.rank, *rank, names.size, *size),
-                   "the environment", "ranks count from 0 to world size - 1"});
+                  {fmt::format("{}={} is out of range for {}={}", names.rank, *rank, names.size, *size),
+                   "the environment", "ranks are numbered from 0 to world size - 1"});
     }
     World world{.rank = static_cast<int>(*rank),
                 .local_rank = static_cast<int>(env_int(names.local_rank).value_or(*rank)),
@@ -166,8 +166,8 @@ World read_world(const InitOptions& options) {
     world.master_addr = master_addr_of(names.launcher, options);
     world.master_port = static_cast<int>(env_int("MASTER_PORT").value_or(29500));
     if (world.master_port < 1 || world.master_port > 65535) {
-      throw Error(ErrorKind::kUsage,
-                  {fmt::format("MASTER_PORT is {}", world.master_port), "the environment", "use a port of 1 to 65535"});
+      throw Error(ErrorKind::kUsage, {fmt::format("MASTER_PORT is {}", world.master_port), "the environment",
+                                      "use a port from 1 to 65535"});
     }
     world.store_is_running = env_text("TORCHELASTIC_USE_AGENT_STORE") == "True";
     return world;

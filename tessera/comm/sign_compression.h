@@ -1,4 +1,4 @@
-// A tensor as one sign an element and one scale: 1/32 of fp32's bytes. What that loses is kept, and added to the next
+// A tensor as one sign per element and one scale: 1/32 of fp32's bytes. What that loses is kept, and added to the next
 // tensor that is compressed (error feedback; Seide et al. 2014, Tang et al. 2021):
 //
 //   x = values + error,  scale = sqrt(sum of x^2 / live elements),  error = x - scale * sign(x)

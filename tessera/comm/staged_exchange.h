@@ -1,5 +1,5 @@
 // An exchange of tensors on devices, made of one that moves host memory: what a rank sends is copied into that memory
-// first, what arrives is copied out of it. Tensors on the CPU pass as they are; so every rank may have either.
+// first, what arrives is copied out of it. CPU tensors pass through as they are, so each rank may have either.
 //
 // Sums have the bits that they have on the CPU. A GPU's own links (NCCL) would be faster; this needs none, and ranks
 // may share a device.

@@ -1,10 +1,10 @@
 // Collectives of ranks on several hosts in two levels: within a host through one exchange (shared memory), between
-// hosts through another (messages), so that what crosses the network crosses it once for a host and not once for a
+// hosts through another (messages), so that what crosses the network crosses it once per host and not once per
 // rank.
 //
-// Hosts have one number of ranks each, and ranks count host by host. The ranks that have one place on their hosts speak
-// to each other between hosts. Sums: those of a host in rank order, kept in fp32, then the hosts' in their order,
-// rounded once. (Other bits than with one level, the same with every stage.)
+// All hosts have the same number of ranks, and ranks are numbered host by host. Ranks with the same place on their
+// hosts talk to each other between hosts. Sums: those of a host in rank order, kept in fp32, then the hosts' in their
+// order, rounded once. (The bits differ from those of one level, but are the same at every stage.)
 #pragma once
 
 #include <chrono>

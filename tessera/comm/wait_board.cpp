@@ -67,9 +67,9 @@ std::string WaitBoard::describe_others() const {
     for (int rank = 0; rank < world_size_; ++rank) {
       if (rank == rank_) continue;
       const bool waits = store->check({key_of(rank)});
-      text += fmt::format(
-          "{}rank {} {}", text.empty() ? "" : "; ", rank,
-          waits ? "waits in the " + store->get_to_str(key_of(rank)) : std::string("waits in no collective"));
+      text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank,
+                          waits ? "is waiting in the " + store->get_to_str(key_of(rank))
+                                : std::string("is not waiting in a collective"));
     }
   } catch (const std::exception&) {
     return "";

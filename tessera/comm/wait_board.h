@@ -1,8 +1,8 @@
 // What each rank waits for, told to the others: so that an expired wait can say who is where.
 //
 // A rank that has waited for about a second in one collective says so in the store (a thread of its own writes it,
-// since the waiting thread is inside the backend); when a wait fails, read_all tells what every rank said. A wait
-// shorter than that costs two unlocked stores. One wait at a time, from any thread.
+// since the waiting thread is inside the backend); when a wait fails, describe_others tells what every rank said. A
+// wait shorter than that costs two unlocked stores. One wait at a time, from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ class WaitBoard {
   void begin(const std::string& operation);
   void end();
 
-  // For each other rank "rank 2 waits in the gather of 'layers.3'", or that it waits in no collective. Takes a moment,
+  // For each other rank "rank 2 is waiting in the all-gather of 'layers.3'", or that it is not waiting. Takes a moment,
   // so that ranks which began to wait just now have time to say so. Empty when the store is gone.
   std::string describe_others() const;
 

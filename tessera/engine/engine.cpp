@@ -44,14 +44,14 @@ std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfi
 
 // What the ranks take, as this one sees it.
 void log_memory(const zero::MemoryBudget& budget, const zero::Offload& offload, int64_t limit) {
-  std::string text = fmt::format("memory of a rank: {} of training state", format_bytes(budget.state.memory));
+  std::string text = fmt::format("memory per rank: {} of training state", format_bytes(budget.state.memory));
   if (budget.state.disk > 0) {
     const storage::SwapFile& file = *(offload.optimizer ? offload.optimizer : offload.parameters);
-    text += fmt::format(", and {} on disk ({}; {}, {}) that comes and goes through at most {} of buffers",
+    text += fmt::format(", and {} on disk ({}; {}, {}) that passes through at most {} of buffers",
                         format_bytes(budget.state.disk), file.folder(), file.engine(),
                         file.is_direct() ? "direct I/O" : "through the page cache", format_bytes(budget.buffers));
   }
-  if (limit > 0) text += fmt::format("; {} at most for the process (tessera.host_memory_limit)", format_bytes(limit));
+  if (limit > 0) text += fmt::format("; at most {} for the process (tessera.host_memory_limit)", format_bytes(limit));
   log_info("{}", text);
 }
 
@@ -209,8 +209,8 @@ void Engine::reduce_accumulated() {
 at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& options) {
   if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
     throw Error(ErrorKind::kUsage,
-                {"backward() needs a loss of one element that depends on the parameters", "Engine::backward",
-                 "pass the loss that forward() led to; in eval mode under NoGradGuard there is none"});
+                {"backward() needs a one-element loss that depends on the parameters", "Engine::backward",
+                 "pass the loss computed from forward(); under NoGradGuard it does not depend on them"});
   }
   const TraceSpan span(TraceLane::kCompute, "backward");
   begin_backward();
@@ -269,7 +269,7 @@ void Engine::count_skipped_step(const zero::StepResult& result) {
   if (scaler_.at_the_end()) {
     throw Error(ErrorKind::kData,
                 {fmt::format("step {} overflowed with the loss scale at its minimum, {}", global_steps_, scale),
-                 fmt::format("gradients that are not finite: {}", fmt::join(result.nonfinite, ", ")),
+                 fmt::format("non-finite gradients: {}", fmt::join(result.nonfinite, ", ")),
                  "train in bf16 or fp32, lower the learning rate, or look for a division by zero in these layers"});
   }
   scaler_.update(/*overflow=*/true);
@@ -277,14 +277,14 @@ void Engine::count_skipped_step(const zero::StepResult& result) {
   if (config_.loss_scaling.enabled) {
     log_warning("OVERFLOW: step {} was skipped; loss scale {} -> {}", global_steps_, scale, scaler_.scale());
   } else {
-    log_warning("step {} was skipped: the gradient's norm is {}", global_steps_, result.grad_norm);
+    log_warning("step {} was skipped: the gradient norm is {}", global_steps_, result.grad_norm);
   }
 }
 
 void Engine::log_checkpoint_costs() {
   if (!config_.activation_checkpointing.profile) return;
   const nn::CheckpointCosts costs = activations_->take_costs();
-  log_info("step {}: {} activation checkpoints, {:.1f} ms in forward; {} computed again, {:.1f} ms", global_steps_,
+  log_info("step {}: {} activation checkpoints, {:.1f} ms in forward; {} recomputed, {:.1f} ms", global_steps_,
            costs.checkpoints, costs.forward_seconds * 1e3, costs.recomputations, costs.recomputation_seconds * 1e3);
 }
 
@@ -338,8 +338,8 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
   const TraceSpan span(TraceLane::kCompute, "save_checkpoint");
   if (gradients_pending_ || micro_steps_ % config_.batch.accumulation != 0) {
     if (!boundary_override_) {
-      throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of a gradient accumulation would lose gradients",
-                                      "Engine::save_checkpoint", "save after the step() that ends the accumulation"});
+      throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of gradient accumulation would lose gradients",
+                                      "Engine::save_checkpoint", "save after the step() that ends accumulation"});
     }
   }
   finish_update();
@@ -361,7 +361,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
 bool Engine::save_16bit_model(const std::string& folder, const std::string& file, bool exclude_frozen_parameters) {
   const std::string key = "zero_optimization.stage3_gather_16bit_weights_on_model_save";
   if (config_.zero.stage == 3 && config_.value(key) != true) {
-    if (world_->rank() == 0) log_warning("no weights were saved: at stage 3 that needs '{}': true", key);
+    if (world_->rank() == 0) log_warning("no weights were saved: at stage 3 saving them needs '{}': true", key);
     return false;
   }
   finish_update();
@@ -402,7 +402,7 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
       engine::set_random_state(of_device->second, device());
     }
   } else if (world_->rank() == 0 && options.optimizer_states) {
-    log_info("the checkpoint was made by another number of ranks: random numbers (dropout) continue from the seed");
+    log_info("the checkpoint was made by a different number of ranks: random numbers (dropout) start from the seed");
   }
   schedule_begins_after_ =
       options.schedule ? int64_t{loaded->engine_state.value("schedule_begins_after", 0)} : applied_steps();

@@ -154,7 +154,7 @@ void check_timeline_path(const std::filesystem::path& path) {
 void write_timeline(comm::Communicator& world, const std::filesystem::path& path) {
   const Trace trace = stop_tracing();
   if (trace.dropped > 0) {
-    log_warning("the timeline of rank {} holds its first {} events only, {} came after them", world.rank(),
+    log_warning("the timeline of rank {} holds only its first {} events, {} more came after them", world.rank(),
                 format_count(static_cast<int64_t>(trace.events.size())),
                 format_count(static_cast<int64_t>(trace.dropped)));
   }

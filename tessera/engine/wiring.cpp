@@ -80,8 +80,8 @@ void check_parameters(const ModelTree& tree, bool has_fill) {
                      "make the model anew and load its weights, e.g. from a checkpoint that the first engine saved"});
       }
       if (!at::isFloatingType(param.tensor.scalar_type())) {
-        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' is not of a floating dtype", "initialize",
-                                        "register it as a buffer"});
+        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' does not have a floating-point dtype",
+                                        "initialize", "register it as a buffer"});
       }
       if (!has_fill && zero::is_declared_only(param.tensor)) {
         throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' is declared but has no values",
@@ -122,12 +122,13 @@ std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::D
 // Compressed, a step moves a bit an element; sending round the weights of a sharded step would move 16.
 void keep_whole(zero::Policy& policy, int rank) {
   if (!policy.device->is_cpu()) {
-    throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works on the CPU alone", "initialize",
+    throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works only on the CPU", "initialize",
                                      "train on the CPU, or choose another optimizer"});
   }
   if (policy.shard_gradients) {
-    throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works at stages 0 and 1", "initialize",
-                                     "set zero_optimization.stage to 0 or 1, or choose another optimizer"});
+    throw Error(ErrorKind::kConfig,
+                {"an optimizer with compressed communication works only at stages 0 and 1", "initialize",
+                 "set zero_optimization.stage to 0 or 1, or choose another optimizer"});
   }
   if (policy.offload.optimizer) {
     throw Error(ErrorKind::kConfig,
@@ -135,7 +136,8 @@ void keep_whole(zero::Policy& policy, int rank) {
                  "set offload_optimizer.device to none, or choose another optimizer"});
   }
   if (policy.shard_optimizer && rank == 0) {
-    log_info("compressed communication keeps weights and optimizer state whole: stage 1 takes the memory of stage 0");
+    log_info(
+        "compressed communication keeps weights and optimizer state whole: stage 1 takes as much memory as stage 0");
   }
   policy.shard_optimizer = false;
 }
@@ -147,7 +149,7 @@ void check_whole_model(const zero::Policy& policy) {
                  "offload to cpu instead of nvme, or choose an optimizer that the configuration can name"});
   }
   if (policy.master_dtype != at::kFloat) {
-    throw Error(ErrorKind::kConfig, {"an optimizer of your own updates fp32 weights", "initialize",
+    throw Error(ErrorKind::kConfig, {"a custom optimizer updates fp32 weights", "initialize",
                                      "leave out bf16_master_weights_and_grads and fp16_master_weights_and_grads"});
   }
 }
@@ -174,7 +176,7 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
             std::shared_ptr<comm::Communicator> world) {
   if (!config.optimizer && !options.optimizer) {
     throw Error(ErrorKind::kConfig, {"the configuration has no 'optimizer'", config.name,
-                                     R"(add e.g. "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}})"});
+                                     R"(add one, e.g. "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}})"});
   }
   check_parameters(tree, static_cast<bool>(options.fill));
   const at::Device device = device_of(tree, options);

@@ -1,5 +1,5 @@
-// A flat tensor of fp32, bf16 or fp16 as fp32, a block at a time: what loops over elements read and write. Rounds to
-// the nearest, ties to even, by the same operations on every machine.
+// A flat fp32, bf16 or fp16 tensor as fp32, a block at a time: what loops over elements read and write. Rounds to
+// nearest, ties to even, by the same operations on every machine.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,10 +21,10 @@ class FloatBlocks {
   // Nothing to do where `values` are the tensor's own memory.
   void narrow(int64_t first, int64_t count, const float* values) const;
 
-  // The same bits past the caches, for what nobody reads soon. `values` are not the tensor's own memory.
+  // The same bits, bypassing the caches, for what nobody reads soon. `values` are not the tensor's own memory.
   void stream(int64_t first, int64_t count, const float* values) const;
 
-  // Streamed stores may pass later ones of this thread; after this they are seen before them.
+  // Streamed stores may be reordered with later ones of this thread; after this call they are visible first.
   static void finish_streams();
 
  private:

@@ -14,7 +14,7 @@ std::string memory_words(const RankFailure& failure) {
   if (failure.memory.resident_bytes == 0) return "";  // it ended before it was looked at
   std::string words = fmt::format("resident {}", format_bytes(failure.memory.resident_bytes));
   if (failure.memory.peak_resident_bytes > failure.memory.resident_bytes) {
-    words += fmt::format(" (at most {})", format_bytes(failure.memory.peak_resident_bytes));
+    words += fmt::format(" (peak {})", format_bytes(failure.memory.peak_resident_bytes));
   }
   if (failure.memory_limit_bytes > 0) words += fmt::format(" of {}", format_bytes(failure.memory_limit_bytes));
   return words;
@@ -50,7 +50,7 @@ std::string failure_report(const RankFailure& failure, const std::string& others
   if (failure.output_not_seen && failure.last_lines.empty()) {
     report += "  its last lines are above\n";
   } else if (failure.last_lines.empty()) {
-    report += "  it has written nothing\n";
+    report += "  it wrote no output\n";
   } else {
     report += fmt::format("  its last {}:\n", failure.last_lines.size() == 1 ? "line" : "lines");
     for (const std::string& line : failure.last_lines) report += fmt::format("    {}\n", line);
@@ -58,11 +58,10 @@ std::string failure_report(const RankFailure& failure, const std::string& others
   if (!others.empty()) report += fmt::format("  others: {}\n", others);
   if (probably_out_of_memory(failure.exit)) {
     if (failure.out_of_memory_kills > 0) {
-      report += fmt::format(
-          "  the kernel killed {} for want of memory on this machine since the start\n",
-          failure.out_of_memory_kills == 1 ? "one process" : fmt::format("{} processes", failure.out_of_memory_kills));
+      report += fmt::format("  the kernel has killed {} on this machine for lack of memory since the run started\n",
+                            count_of(static_cast<int64_t>(failure.out_of_memory_kills), "process", "processes"));
     }
-    report += "  fix:   less to hold at a time (a smaller micro batch, fewer ranks on this host) or more memory\n";
+    report += "  fix:   use a smaller micro batch or fewer ranks on this host, or add memory\n";
   }
   return report;
 }

@@ -1,4 +1,4 @@
-// What standard error says about a rank that failed. Texts only.
+// What standard error says about a rank that failed. Text only.
 #pragma once
 
 #include <sys/types.h>
@@ -27,7 +27,7 @@ struct RankFailure {
   bool output_not_seen = false;  // it wrote to the terminal itself
 };
 
-// "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (at most 21.9 GB) of 23.0 GB, 14 s after
+// "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (peak 21.9 GB) of 23.0 GB, 14 s after
 // start".
 std::string failure_sentence(const RankFailure& failure);
 

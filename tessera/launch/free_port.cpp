@@ -61,17 +61,17 @@ int pick_free_port() {
   }
   throw Error(ErrorKind::kMachine,
               {fmt::format("no free port from {} to {}: {}", kFirstPort, kLastPort, errno_text(error)), "this host",
-               "give one with --master-port"});
+               "choose one with --master-port"});
 }
 
 void require_free_port(int port) {
   if (port < 1 || port > 65535) {
     throw Error(ErrorKind::kUsage, {fmt::format("--master-port is {}", port), "",
-                                    "use a port from 1 to 65535, or leave it out: a free one is picked"});
+                                    "use a port from 1 to 65535, or leave it out to have a free one picked"});
   }
   if (const int error = listen_error(port)) {
     throw Error(ErrorKind::kMachine, {fmt::format("port {} cannot be used: {}", port, errno_text(error)),
-                                      "--master-port", "leave it out: a free port is picked"});
+                                      "--master-port", "leave it out to have a free port picked"});
   }
 }
 

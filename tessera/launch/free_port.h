@@ -8,7 +8,7 @@ namespace tessera::launch {
 // odds of about one to ten thousand. ErrorKind::kMachine when there is none.
 int pick_free_port();
 
-// ErrorKind::kUsage when `port` is no port, ErrorKind::kMachine when it cannot be listened on now.
+// ErrorKind::kUsage when `port` is not a port, ErrorKind::kMachine when it cannot be listened on now.
 void require_free_port(int port);
 
 }  // namespace tessera::launch

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tessera/base/env.h"
+#include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/launch/free_port.h"
 #include "tessera/launch/process_plan.h"
@@ -59,7 +60,7 @@ int run_local(const LocalRun& run) {
                   .master_port = run.master_port != 0 ? run.master_port : pick_free_port(),
                   .omp_threads_given = env_text("OMP_NUM_THREADS").has_value()};
   const std::vector<RankPlan> plans = plan_local(run, host);
-  if (run.nproc > host.cores) log_info("{} ranks share {} cores", run.nproc, host.cores);
+  if (run.nproc > host.cores) log_info("{} share {}", count_of(run.nproc, "rank"), count_of(host.cores, "core"));
   if (!host.omp_threads_given)
     log_debug("OMP_NUM_THREADS={} for each rank", plans[0].environment.at("OMP_NUM_THREADS"));
   log_debug("the ranks meet at {}:{}", run.master_addr, host.master_port);

@@ -1,4 +1,4 @@
-// Runs one program as N ranks on this host, and stays until all have ended.
+// Runs one program as N ranks on this host, and returns once all have ended.
 //
 //   const int code = run_local({.nproc = 4, .command = {"./train", "--steps", "10"}});
 //
@@ -10,11 +10,11 @@
 // exits with 0 stops nobody. SIGINT, SIGTERM or SIGHUP to the launcher is forwarded once to all ranks, which then have
 // `ending_time` to save and end; a second SIGINT kills them at once.
 //
-// Returned is the code to leave with: 0 when all ranks ended with 0, also after a signal; 128 + signal after a signal
+// Returns the exit code to use: 0 when all ranks ended with 0, also after a signal; 128 + signal after a signal
 // to the launcher; 141 when nobody reads our output any more; else the first failing rank's code, 128 + signal if one
 // killed it. Nothing has started yet when it throws ErrorKind::kUsage (no such program, nproc < 1) or
-// ErrorKind::kMachine (master_port is taken); when the machine refuses a process half way, those started are killed
-// before the throw.
+// ErrorKind::kMachine (master_port is taken); when the machine refuses a process half way through, those started are
+// killed before the throw.
 //
 // No process is left behind. Every rank leads a session and process group of its own; what it leaves running there is
 // killed when it ends, what it moved to another group when all have ended. When the launcher itself is killed, by

@@ -1,5 +1,5 @@
-// How much memory a process holds, from /proc; how much there is says base/host_memory.h. In bytes; 0 where the machine
-// does not say.
+// How much memory a process holds, from /proc; base/host_memory.h says how much there is. In bytes; 0 where the machine
+// does not report it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,8 +13,8 @@ struct MemoryUse {
   uint64_t peak_resident_bytes = 0;
 };
 
-// Of the process or of that of its descendants which holds most: a rank may be a shell, and what runs out of memory is
-// below it. Only children of a process's first thread are looked at. Zeros once the process has ended: ask before.
+// Of the process or of whichever descendant holds most: a rank may be a shell, and what runs out of memory is a child
+// of it. Only children of a process's first thread are looked at. Zeros once the process has ended: ask before.
 MemoryUse memory_use(pid_t pid);
 
 // Kills by the kernel's out-of-memory killer since boot, on the whole machine.

@@ -45,7 +45,8 @@ OrphanGuard::OrphanGuard(int nproc) {
   std::vector<pid_t> groups(static_cast<size_t>(nproc), 0);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorKind::kMachine, {"no pipe for the guard process: " + errno_text(errno), "", "raise 'ulimit -n'"});
+    throw Error(ErrorKind::kMachine,
+                {"cannot create a pipe for the guard process: " + errno_text(errno), "", "raise 'ulimit -n'"});
   }
   UniqueFd read_end(ends[0]);
   line_ = UniqueFd(ends[1]);
@@ -58,7 +59,8 @@ OrphanGuard::OrphanGuard(int nproc) {
   if (pid_ == 0) guard(read_end.get(), groups);  // with all signals blocked, for good
   pthread_sigmask(SIG_SETMASK, &former, nullptr);
   if (pid_ < 0) {
-    throw Error(ErrorKind::kMachine, {"no process for the guard: " + errno_text(fork_error), "", "raise 'ulimit -u'"});
+    throw Error(ErrorKind::kMachine,
+                {"cannot start the guard process: " + errno_text(fork_error), "", "raise 'ulimit -u'"});
   }
 }
 

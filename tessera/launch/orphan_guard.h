@@ -14,7 +14,7 @@ namespace tessera::launch {
 
 class OrphanGuard {
  public:
-  // For ranks 0 to nproc - 1. ErrorKind::kMachine when there is no process or pipe to be had.
+  // For ranks 0 to nproc - 1. ErrorKind::kMachine when no process or pipe is available.
   explicit OrphanGuard(int nproc);
   ~OrphanGuard();  // kills the groups still watched, and waits until the guard has ended
   OrphanGuard(const OrphanGuard&) = delete;

@@ -30,7 +30,7 @@ class OutputStream {
   // The queue is long: read no more from the ranks until it is shorter, so that they wait for the reader as usual.
   bool full() const { return queue_.size() - written_ > kFullBytes; }
 
-  // Writes what goes without waiting.
+  // Writes what can be written without waiting.
   void write_some();
 
   // The errno that ended all writing (EPIPE: the reader is gone); 0 while it works. What is appended then is dropped.

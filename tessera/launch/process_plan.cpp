@@ -11,7 +11,8 @@ std::vector<RankPlan> plan_local(const LocalRun& run, const Host& host) {
     throw Error(ErrorKind::kUsage, {fmt::format("--nproc is {}", run.nproc), "", "use 1 or more ranks"});
   }
   if (run.command.empty() || run.command[0].empty()) {
-    throw Error(ErrorKind::kUsage, {"there is no program to launch", "", "tessera launch --nproc 2 PROGRAM ARGS..."});
+    throw Error(ErrorKind::kUsage,
+                {"there is no program to launch", "", "name one: tessera launch --nproc 2 PROGRAM ARGS..."});
   }
   Environment shared = run.extra_environment;
   if (!host.omp_threads_given) {

@@ -24,7 +24,7 @@ std::string how_to_run(const std::string& path, int error) {
   if (path.ends_with(".py")) return fmt::format("launch 'python3 {}'", path);
   if (path.ends_with(".sh")) return fmt::format("launch 'sh {}'", path);
   struct stat status;
-  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return "that is a directory: name a program in it";
+  if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return "it is a directory: name a program in it";
   return error == EACCES ? fmt::format("make it executable: chmod +x {}", path) : "check the path";
 }
 
@@ -53,10 +53,10 @@ std::string program_path(const std::string& name, const std::string& search_path
   std::string fix = "check the spelling, or give its path";
   struct stat status;
   if (stat(name.c_str(), &status) == 0) {
-    fix = execute_error(name) == 0 ? fmt::format("write './{}' for the one in this directory", name)
+    fix = execute_error(name) == 0 ? fmt::format("use './{}' for the one in this directory", name)
                                    : how_to_run(name, execute_error(name));
   }
-  throw Error(ErrorKind::kUsage, {fmt::format("there is no program '{}'", name), "PATH", fix});
+  throw Error(ErrorKind::kUsage, {fmt::format("program '{}' not found", name), "PATH", fix});
 }
 
 }  // namespace tessera::launch

@@ -16,18 +16,18 @@ struct SignalMeaning {
 
 constexpr SignalMeaning kMeanings[] = {
     {SIGKILL, "probably out of memory"},
-    {SIGSEGV, "an access to memory that is not its own"},
-    {SIGBUS, "an access to memory that has nothing behind it: a mapped file cut short, or /dev/shm full"},
-    {SIGABRT, "it gave up by itself: an uncaught exception or a failed assertion, see its last lines"},
-    {SIGILL, "an instruction that this processor does not know"},
-    {SIGFPE, "a whole number divided by zero"},
-    {SIGTERM, "somebody asked it to end"},
-    {SIGINT, "somebody interrupted it"},
+    {SIGSEGV, "an access to memory it does not own"},
+    {SIGBUS, "an access to memory with nothing behind it: a mapped file was truncated, or /dev/shm is full"},
+    {SIGABRT, "it aborted itself: an uncaught exception or a failed assertion, see its last lines"},
+    {SIGILL, "an instruction this processor does not support"},
+    {SIGFPE, "an integer division by zero"},
+    {SIGTERM, "it was asked to stop"},
+    {SIGINT, "it was interrupted"},
     {SIGHUP, "its terminal was closed"},
-    {SIGPIPE, "it wrote to a pipe or connection that nobody reads any more"},
-    {SIGXCPU, "its processor time (ulimit -t) was used up"},
+    {SIGPIPE, "it wrote to a pipe or connection closed at the other end"},
+    {SIGXCPU, "it used up its CPU time (ulimit -t)"},
     {SIGXFSZ, "a file grew beyond ulimit -f"},
-    {SIGSYS, "a system call that this machine forbids"},
+    {SIGSYS, "a system call this machine forbids"},
 };
 
 std::string signal_words(int signal) {
@@ -74,10 +74,10 @@ std::string exit_words(const RankExit& exit) {
     return fmt::format("was killed by {}{}", signal_words(exit.signal), exit.core_dumped ? " (core dumped)" : "");
   }
   if (exit.code == 0) return "ended with code 0";
-  if (exit.code == 126) return "exited with code 126: its shell may not run a command";
-  if (exit.code == 127) return "exited with code 127: its shell does not find a command";
+  if (exit.code == 126) return "exited with code 126: its shell could not execute a command";
+  if (exit.code == 127) return "exited with code 127: its shell could not find a command";
   if (const int signal = signal_told_by(exit.code)) {
-    return fmt::format("exited with code {}: a command below it was killed by {}", exit.code, signal_words(signal));
+    return fmt::format("exited with code {}: a command it ran was killed by {}", exit.code, signal_words(signal));
   }
   return fmt::format("exited with code {}", exit.code);
 }

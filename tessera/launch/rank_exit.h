@@ -27,7 +27,7 @@ std::string signal_name(int signal);
 // To follow "rank 1 ": "was killed by SIGKILL, probably out of memory", "exited with code 3".
 std::string exit_words(const RankExit& exit);
 
-// Whether SIGKILL ended it, or a command below it of which a shell tells with code 137.
+// Whether SIGKILL ended it, or a command it ran, which a shell reports as code 137.
 bool probably_out_of_memory(const RankExit& exit);
 
 // The index of the one to blame among exits seen at the same moment. A signal that only this process or the machine can

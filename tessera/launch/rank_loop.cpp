@@ -134,8 +134,9 @@ void RankLoop::on_signal(int signal) {
     phase_ = Phase::kEnding;
     phase_end_ = Clock::now() + run_.ending_time;
     signal_all(signal);
-    say(fmt::format("info: {}: the ranks have {} to save and end{}\n", signal_name(signal),
-                    format_duration(run_.ending_time), signal == SIGINT ? "; Ctrl-C again stops them at once" : ""));
+    say(fmt::format("info: {}: the ranks have {} to save and exit{}\n", signal_name(signal),
+                    format_duration(run_.ending_time),
+                    signal == SIGINT ? "; press Ctrl-C again to stop them at once" : ""));
   } else if (signal == SIGINT && phase_ != Phase::kKilled) {
     kill_all();
   }
@@ -206,7 +207,7 @@ void RankLoop::blame(const Rank& rank) {
                                .last_lines = rank.last_lines.lines(),
                                .output_not_seen = rank.plan.plain_output};
   if (running() > 0 && phase_ != Phase::kStopping) {
-    say(fmt::format("info: {} has failed; stopping the others\n", failure_name(*first_failure_)));
+    say(fmt::format("info: {} failed; stopping the others\n", failure_name(*first_failure_)));
   }
 }
 
@@ -255,7 +256,7 @@ void RankLoop::kill_all() {
 void RankLoop::abandon_all() {
   for (Rank& rank : ranks_) {
     if (!rank.process.running()) continue;
-    say(fmt::format("error: process {} of rank {} does not end, even after SIGKILL: it hangs in the kernel\n",
+    say(fmt::format("error: process {} of rank {} did not exit even after SIGKILL: it is stuck in the kernel\n",
                     rank.process.pid(), rank.plan.rank));
     rank.process.abandon();
   }
@@ -278,7 +279,7 @@ std::string RankLoop::others_words() const {
     if (rank.killed_late) late.push_back(std::to_string(rank.plan.rank));
   }
   if (late.empty()) return "";
-  return fmt::format("{} {} did not end when asked to and had to be killed", late.size() == 1 ? "rank" : "ranks",
+  return fmt::format("{} {} did not exit when asked to and had to be killed", late.size() == 1 ? "rank" : "ranks",
                      fmt::join(late, ", "));
 }
 

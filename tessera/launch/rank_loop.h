@@ -8,7 +8,7 @@
 // The rank to blame is the first whose end is seen; one that was ending at that moment already takes its place when it
 // turns out to have been killed (a peer that loses the connection to it fails sooner than its own end is seen).
 //
-// No thread: one poll() over signals, output and time. local_runner.h has what it promises.
+// No threads: one poll() over signals, output and time. local_runner.h says what it promises.
 #pragma once
 
 #include <array>

@@ -27,7 +27,7 @@ Pipe make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     throw Error(ErrorKind::kMachine,
-                {"no pipe for a rank: " + errno_text(errno), "", "raise 'ulimit -n' or use fewer ranks"});
+                {"cannot create a pipe for a rank: " + errno_text(errno), "", "raise 'ulimit -n' or use fewer ranks"});
   }
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
@@ -121,8 +121,9 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
   if (pid_ == 0) run_child(start);
   pthread_sigmask(SIG_SETMASK, &start.mask, nullptr);
   if (pid_ < 0) {
-    throw Error(ErrorKind::kMachine, {fmt::format("no process for rank {}: {}", plan.rank, errno_text(fork_error)), "",
-                                      "raise 'ulimit -u' or use fewer ranks"});
+    throw Error(ErrorKind::kMachine,
+                {fmt::format("cannot start a process for rank {}: {}", plan.rank, errno_text(fork_error)), "",
+                 "raise 'ulimit -u' or use fewer ranks"});
   }
   running_ = true;
   failure.write_end.reset();
@@ -130,8 +131,8 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
     waitpid(pid_, nullptr, 0);
     throw Error(ErrorKind::kUsage,
                 {fmt::format("'{}' cannot be run: {}", program, errno_text(exec_error)), "",
-                 exec_error == ENOEXEC  ? "a script needs a first line that names its interpreter: '#!/bin/sh'"
-                 : exec_error == ENOENT ? "the interpreter that its first line names does not exist"
+                 exec_error == ENOEXEC  ? "a script's first line must name its interpreter: '#!/bin/sh'"
+                 : exec_error == ENOENT ? "the interpreter named in its first line does not exist"
                                         : "check the file and its arguments"});
   }
   output_ = std::move(output.read_end);

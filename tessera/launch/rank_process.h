@@ -23,8 +23,8 @@ class RankProcess {
     bool inherit_error = false;
   };
 
-  // Returns once the program runs. ErrorKind::kUsage when `program` cannot be executed, ErrorKind::kMachine when there
-  // is no process or pipe to be had.
+  // Returns once the program runs. ErrorKind::kUsage when `program` cannot be executed, ErrorKind::kMachine when no
+  // process or pipe is available.
   RankProcess(const RankPlan& plan, const std::string& program, const Wiring& wiring);
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;

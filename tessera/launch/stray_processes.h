@@ -1,5 +1,5 @@
-// What the ranks have started and left behind in groups of its own: while this lives, the kernel hands such processes
-// to us instead of to init, so that they can be ended.
+// What the ranks have started and left behind in process groups of their own: while this lives, the kernel hands such
+// processes to us instead of to init, so that they can be ended.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@ namespace tessera::launch {
 
 class StrayProcesses {
  public:
-  StrayProcesses();   // the children that we have now are no strays
+  StrayProcesses();   // the children that we have now are not strays
   ~StrayProcesses();  // later ones go where they went before
   StrayProcesses(const StrayProcesses&) = delete;
   StrayProcesses& operator=(const StrayProcesses&) = delete;
@@ -20,7 +20,7 @@ class StrayProcesses {
   void except(pid_t pid) { excepted_.insert(pid); }
   void forget(pid_t pid) { excepted_.erase(pid); }
 
-  // Takes leave of those that have ended. Never waits.
+  // Reaps those that have ended. Never waits.
   void reap();
 
   // Kills all, and waits until they are gone or `allowed` is over.

@@ -49,7 +49,7 @@ BertConfig read_bert_config(const std::string& folder) {
   std::ifstream file(path);
   if (!file) throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw Error(ErrorKind::kData, {"config.json is no JSON object", path, ""});
+  if (!json.is_object()) throw Error(ErrorKind::kData, {"config.json is not a JSON object", path, ""});
   const std::string type = json.value("model_type", "bert");
   if (type != "bert") {
     throw Error(ErrorKind::kData, {fmt::format("the model is a '{}'", type), path, "supported model types: bert"});
@@ -77,9 +77,9 @@ BertConfig read_bert_config(const std::string& folder) {
       config.hidden_size % config.num_attention_heads != 0 || config.vocab_size < 1 || config.num_hidden_layers < 0 ||
       config.max_position_embeddings < 1) {
     throw Error(ErrorKind::kData, {fmt::format("hidden_size {}, num_attention_heads {}, vocab_size {} and the other "
-                                               "sizes do not make a model",
+                                               "sizes do not describe a model",
                                                config.hidden_size, config.num_attention_heads, config.vocab_size),
-                                   path, "sizes are positive and the heads divide hidden_size"});
+                                   path, "sizes must be positive, and num_attention_heads must divide hidden_size"});
   }
   return config;
 }

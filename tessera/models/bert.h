@@ -100,7 +100,7 @@ class BertForMaskedLM : public torch::nn::Module {
 
   const BertConfig& config() const { return config_; }
 
-  // Keeps of each encoder layer its input alone and computes the rest again in backward. See
+  // Keeps only each encoder layer's input and recomputes the rest in backward. See
   // nn/activation_checkpoint.h; off at first.
   void checkpoint_activations(bool on) { checkpoints_activations_ = on; }
 

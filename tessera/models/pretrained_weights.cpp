@@ -85,10 +85,10 @@ bool PretrainedWeights::fill(const std::string& name, at::Tensor value) const {
   const at::Tensor tensor = found->second.get(found->first);
   if (tensor.sizes() != value.sizes()) {
     throw Error(ErrorKind::kData,
-                {fmt::format("'{}' has the shape [{}] where the model's config.json asks for [{}]", found->first,
+                {fmt::format("'{}' has shape [{}], but the model's config.json asks for [{}]", found->first,
                              fmt::join(tensor.sizes().vec(), ", "), fmt::join(value.sizes().vec(), ", ")),
                  found->second.file ? found->second.file->path() : "pytorch_model.bin",
-                 "weights and config.json must be of one model"});
+                 "weights and config.json must belong to the same model"});
   }
   value.copy_(tensor);
   return true;

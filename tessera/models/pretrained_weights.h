@@ -27,7 +27,7 @@ class PretrainedWeights {
   ~PretrainedWeights();
 
   // Copies the tensor of that name into `value`, converting its dtype; false when the folder has none.
-  // ErrorKind::kData when its shape is another.
+  // ErrorKind::kData when its shape differs.
   bool fill(const std::string& name, at::Tensor value) const;
 
   bool contains(const std::string& name) const { return find(name) != nullptr; }

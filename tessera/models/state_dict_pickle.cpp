@@ -45,7 +45,7 @@ size_t instruction_length(std::string_view program, size_t at) {
     size_t end = at;
     while (count-- > 0) {
       end = program.find('\n', end + 1);
-      if (end == std::string_view::npos) throw std::invalid_argument("its pickle ends in the middle");
+      if (end == std::string_view::npos) throw std::invalid_argument("its pickle is cut short");
     }
     return end + 1 - at;
   };
@@ -104,7 +104,7 @@ std::string with_plain_dicts(std::string_view program) {
   std::set<uint32_t> memos_of_class;
   for (size_t at = 0; at < program.size();) {
     const size_t length = instruction_length(program, at);
-    if (at + length > program.size()) throw std::invalid_argument("its pickle ends in the middle");
+    if (at + length > program.size()) throw std::invalid_argument("its pickle is cut short");
     const std::string_view instruction = program.substr(at, length);
     const char opcode = instruction[0];
     bool is_class = opcode == kGlobal && instruction.substr(1) == kOrderedDict;
@@ -153,7 +153,7 @@ std::map<std::string, at::Tensor> read_state_dict(const std::string& path) {
   try {
     c10::IValue value = unpickle(path);
     if (value.isTuple() && value.toTupleRef().size() == 2) value = value.toTupleRef().elements()[0];
-    if (!value.isGenericDict()) throw std::invalid_argument("its top level is no dict");
+    if (!value.isGenericDict()) throw std::invalid_argument("its top level is not a dict");
     std::map<std::string, at::Tensor> tensors;
     for (const auto& item : value.toGenericDict()) {
       if (item.value().isTensor()) tensors[item.key().toStringRef()] = item.value().toTensor();

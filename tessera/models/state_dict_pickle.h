@@ -9,7 +9,7 @@
 
 namespace tessera::models {
 
-// ErrorKind::kData when the file is damaged or holds something else than a dict of tensors.
+// ErrorKind::kData when the file is damaged or holds anything but a dict of tensors.
 std::map<std::string, at::Tensor> read_state_dict(const std::string& path);
 
 }  // namespace tessera::models

@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/nn/activation_store.h"
 
 namespace tessera::nn::detail {
@@ -27,8 +28,8 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 constexpr const char* kRepeat =
-    "compute from the inputs, the parameters and random numbers of the default generators alone, capture by value, and "
-    "call train() or eval() outside of forward and backward";
+    "compute only from the inputs, the parameters and random numbers of the default generators, capture by value, and "
+    "call train() or eval() outside forward and backward";
 
 // What is put back for the time of a recomputation
 // -----------------------------------------------------------------------------
@@ -280,9 +281,9 @@ class LeftOutTensors::Recomputation : public TensorSaver {
   void check_count() const {
     // A function that runs backward itself comes here before all is saved.
     if (of_.forward_is_over_ ? count_ == of_.tensors_.size() : count_ >= of_.tensors_.size()) return;
-    throw Error(ErrorKind::kUsage, {fmt::format("a checkpointed function saved {} tensors for backward, and {} when it "
+    throw Error(ErrorKind::kUsage, {fmt::format("a checkpointed function saved {} for backward, but {} when it "
                                                 "ran again",
-                                                of_.tensors_.size(), count_),
+                                                count_of(static_cast<int64_t>(of_.tensors_.size()), "tensor"), count_),
                                     "nn::checkpoint", kRepeat});
   }
 
@@ -307,7 +308,7 @@ class LeftOutTensors::Recomputation : public TensorSaver {
     if (index >= of_.tensors_.size()) return;  // check_count says so, with both numbers
     Saved& saved = of_.tensors_[index];
     if (const TensorShape shape(tensor); shape != saved.shape) {
-      throw Error(ErrorKind::kUsage, {fmt::format("a checkpointed function saved a tensor {} for backward, and {} when "
+      throw Error(ErrorKind::kUsage, {fmt::format("a checkpointed function saved a tensor {} for backward, but {} when "
                                                   "it ran again",
                                                   saved.shape.text(), shape.text()),
                                       "nn::checkpoint", kRepeat});

@@ -10,16 +10,16 @@
 //   repeat yourself      the same inputs, parameters and random numbers must lead to the same operations
 //   change no input      in place; neither the function nor anyone else before backward
 //
-// The random numbers of the default generators and autocast are put back to what they were, so dropout repeats. Values
+// The state of the default generators and of autocast is put back to what it was, so dropout repeats. Values
 // and gradients have the same bits as without the checkpoint. Inputs may be undefined, or need no gradient: parameters
-// get theirs all the same. Checkpoints may lie inside checkpoints; a function may be checkpointed several times. Where
+// get theirs all the same. Checkpoints may be nested; a function may be checkpointed several times. Where
 // no gradients are recorded the function is simply called. A function that does something else when it runs again makes
 // backward throw tessera::Error.
 //
 // Note [Left out, not cut out]. The function's operations stay part of the one autograd graph; only the tensors that
 // they save for backward are left out of it and filled in later. So autograd runs each hook and accumulates each
 // gradient where it would without the checkpoint, and a unit (unit_module.h) is gathered, its gradients reduced and its
-// parameters released as ever. A checkpoint that runs a backward pass of its own inside backward, as DeepSpeed's does,
+// parameters released as usual. A checkpoint that runs a backward pass of its own inside backward, as DeepSpeed's does,
 // would hand a parameter that two checkpoints share to the reducer twice, and add its gradients in another order.
 #pragma once
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 
 namespace tessera::nn {
 namespace {
@@ -48,7 +49,7 @@ at::Tensor KeptTensor::restore() const {
   if (version_ >= 0 && tensor_._version() != version_) {
     throw Error(ErrorKind::kUsage,
                 {"an input of an activation checkpoint was changed in place before backward had used it",
-                 "nn::checkpoint", "change a copy, or leave the operation that is in place out of the function"});
+                 "nn::checkpoint", "change a copy, or keep the in-place operation out of the function"});
   }
   const at::NoGradGuard no_grad;
   return tensor_.detach().to(device_);
@@ -74,9 +75,9 @@ ActivationStore::Slot ActivationStore::take_slot(size_t input, at::Device device
   if (free == buffer->used.end()) {
     throw Error(
         ErrorKind::kConfig,
-        {fmt::format("more than {} activation checkpoints wait for backward at once", options_.slots),
+        {fmt::format("more than {} waiting for backward at once", count_of(options_.slots, "activation checkpoint")),
          "activation_checkpointing.number_checkpoints",
-         "set it to the number of checkpoints of one forward pass, or contiguous_memory_optimization to false"});
+         "set it to the number of checkpoints in one forward pass, or set contiguous_memory_optimization to false"});
   }
   const auto slot = free - buffer->used.begin();
   *free = true;

@@ -1,5 +1,5 @@
-// The layers that the field's transformers are made of. Their parameters are declared: they have a shape but no bytes
-// until an engine, or materialize(), gives them some and fills them, so a model larger than memory can be described.
+// The layers that common transformers are made of. Their parameters are declared: they have a shape but no storage
+// until an engine, or materialize(), gives them some and fills it, so a model larger than memory can be described.
 #pragma once
 
 #include <torch/nn/module.h>

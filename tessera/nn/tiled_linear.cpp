@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/nn/module_path.h"
 
 namespace tessera::nn {
@@ -14,7 +15,7 @@ namespace {
 // DeepSpeed's partition_uniform: the first ones are one larger where it does not divide.
 std::vector<int64_t> even_sizes(int64_t features, int64_t splits, const char* option) {
   if (splits < 1 || splits > features) {
-    throw Error(ErrorKind::kUsage, {fmt::format("{} is {} for {} features", option, splits, features),
+    throw Error(ErrorKind::kUsage, {fmt::format("{} is {} for {}", option, splits, count_of(features, "feature")),
                                     "nn::TiledLinear", fmt::format("use a number from 1 to {}", features)});
   }
   std::vector<int64_t> sizes(static_cast<size_t>(splits), features / splits);
@@ -26,7 +27,7 @@ void require_shape(const at::Tensor& tensor, const std::vector<int64_t>& shape, 
   if (tensor.defined() && tensor.sizes().equals(shape)) return;
   throw Error(ErrorKind::kUsage,
               {fmt::format("the linear's {} does not have this layer's shape", name), "nn::TiledLinear",
-               "copy from a layer of the same features, and bias if this has one, before initialize()"});
+               "copy from a layer with the same features, and a bias if this one has one, before initialize()"});
 }
 
 void set_values(at::Tensor& parameter, const at::Tensor& values) {
@@ -72,8 +73,10 @@ at::Tensor TiledLinear::combine(const std::vector<at::Tensor>& outputs) {
 
 std::vector<at::Tensor> TiledLinear::forward_split(const std::vector<at::Tensor>& inputs) const {
   if (inputs.size() != in_sizes_.size()) {
-    throw Error(ErrorKind::kUsage, {fmt::format("{} inputs for {} splits", inputs.size(), in_sizes_.size()),
-                                    "nn::TiledLinear", "pass one input for each of in_splits"});
+    throw Error(ErrorKind::kUsage,
+                {fmt::format("{} given for in_splits of {}", count_of(static_cast<int64_t>(inputs.size()), "input"),
+                             in_sizes_.size()),
+                 "nn::TiledLinear", "pass one input per split"});
   }
   std::vector<at::Tensor> outputs;
   for (const auto& tiles : tiles_) {

@@ -23,7 +23,7 @@ std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg
 
 void Adam::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
   static std::once_flag said;
-  std::call_once(said, [] { log_debug("Adam's own kernel runs on {} instructions", adam_kernel_instructions()); });
+  std::call_once(said, [] { log_debug("Adam's own kernel uses {} instructions", adam_kernel_instructions()); });
 
   std::vector<std::vector<ParamSlice*>> fused(input.groups.size());
   for (ParamSlice& slice : slices) {

@@ -1,5 +1,5 @@
-// The loss scale of fp16: gradients below 6e-8 would vanish, so the loss is multiplied before backward and the
-// gradients divided in the step. Dynamic scaling searches the largest scale that does not overflow:
+// The fp16 loss scale: gradients below 6e-8 would vanish, so the loss is multiplied before backward and the
+// gradients divided in the step. Dynamic scaling searches for the largest scale that does not overflow:
 //
 //   overflow      hysteresis is 1: scale <- max(scale / 2, min); else hysteresis goes down by one
 //   no overflow   `window` good steps since the last overflow: scale <- 2 scale, hysteresis refilled
@@ -23,7 +23,7 @@ class LossScaler {
 
   double scale() const { return scale_; }
 
-  // True when one more overflow would find the scale at its minimum with nothing left to lower: training has no way on.
+  // True when one more overflow would find the scale at its minimum with nothing left to lower: training cannot go on.
   bool at_the_end() const;
 
   // After each optimizer step, taken or skipped.

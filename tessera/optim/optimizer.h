@@ -1,5 +1,5 @@
-// The arithmetic of one step on "my slices": flat tensors, no ranks, no stages. What needs more than the own part of a
-// parameter (LAMB's norms, Muon's whole matrices) asks Peers for it.
+// The arithmetic of one step on "my slices": flat tensors, no ranks, no stages. What needs more than this rank's part
+// of a parameter (LAMB's norms, Muon's whole matrices) asks Peers for it.
 //
 // Whoever owns the slices also owns the state tensors; an optimizer only says how many it needs and what they are
 // called, so that a checkpoint can name them. All tensors of a slice: flat, contiguous, the same numel, 64-byte
@@ -42,7 +42,7 @@ struct WholeParam {
 };
 
 // What the ranks that hold the other slices of the same parameters do together. Collective: every rank calls the same
-// methods in the same order, also one that has no slices.
+// methods in the same order, even one that has no slices.
 class Peers {
  public:
   virtual ~Peers() = default;

@@ -82,12 +82,12 @@ Registry<MakeOptimizer> optimizers() {
       {"AdamW", "Adam with decoupled decay (Loshchilov & Hutter 2019)", make_adam},
       {"Adagrad", "divides by the root of the sum of squares (Duchi et al. 2011)", make_adagrad},
       {"Lamb", "Adam with a trust ratio for each parameter (You et al. 2020)", make_lamb},
-      {"Lion", "the sign of a momentum (Chen et al. 2023)", make_lion},
-      {"Muon", "orthogonal steps of whole matrices, Adam for the rest (Jordan et al. 2024)", make_muon},
-      {"OneBitAdam", "Adam, its momentum averaged by signs after a warm-up (Tang et al. 2021)", make_onebit_adam},
-      {"OneBitLamb", "LAMB, its momentum averaged by signs after a warm-up (Li et al. 2021)", make_onebit_lamb},
-      {"SGD", "stochastic gradient descent, with momentum and Nesterov's", make_sgd},
-      {"ZeroOneAdam", "Adam with gradients by signs, then steps apart (Lu et al. 2022)", make_zero_one_adam},
+      {"Lion", "steps by the sign of a momentum (Chen et al. 2023)", make_lion},
+      {"Muon", "orthogonalized steps for whole matrices, Adam for the rest (Jordan et al. 2024)", make_muon},
+      {"OneBitAdam", "Adam with sign-compressed momentum after a warm-up (Tang et al. 2021)", make_onebit_adam},
+      {"OneBitLamb", "LAMB with sign-compressed momentum after a warm-up (Li et al. 2021)", make_onebit_lamb},
+      {"SGD", "stochastic gradient descent, with momentum, optionally Nesterov's", make_sgd},
+      {"ZeroOneAdam", "Adam with sign-compressed gradients, then local steps (Lu et al. 2022)", make_zero_one_adam},
   };
   return {"optimizer", kEntries};
 }

@@ -16,7 +16,7 @@ std::optional<double> number(const Json& params, const char* key, size_t index =
   if (!found->is_array()) return found->get<double>();
   if (found->size() != 1 && index >= found->size()) {
     throw Error(ErrorKind::kConfig, {std::string("'") + key + "' has fewer entries than there are parameter groups", "",
-                                     "give one value, or one for each group"});
+                                     "give one value, or one per group"});
   }
   return found->at(found->size() == 1 ? 0 : index).get<double>();
 }
@@ -229,14 +229,14 @@ std::unique_ptr<Schedule> make(const config::SchedulerOptions& options) {
 
 Registry<MakeSchedule> schedules() {
   static constexpr Registry<MakeSchedule>::Entry kEntries[] = {
-      {"WarmupLR", "rises to the maximum, then stays", make<WarmupLr, false>},
-      {"WarmupDecayLR", "rises to the maximum, then falls in a line to 0", make<WarmupLr, true>},
+      {"WarmupLR", "rises to the maximum, then stays there", make<WarmupLr, false>},
+      {"WarmupDecayLR", "rises to the maximum, then falls linearly to 0", make<WarmupLr, true>},
       {"WarmupCosineLR", "rises, then falls along a cosine", make<WarmupCosineLr>},
-      {"LRRangeTest", "grows without end, to find the largest usable rate", make<LrRangeTest>},
-      {"OneCycle", "one rise and fall, the momentum mirrored, then decay", make<OneCycle>},
-      {"constant", "stays", make<WarmupThenShape, constant>},
-      {"constant_with_warmup", "rises, then stays", make<WarmupThenShape, constant>},
-      {"linear", "rises, then falls in a line to 0", make<WarmupThenShape, linear>},
+      {"LRRangeTest", "keeps rising, to find the largest usable rate", make<LrRangeTest>},
+      {"OneCycle", "one rise and fall, with momentum mirrored, then decay", make<OneCycle>},
+      {"constant", "stays constant", make<WarmupThenShape, constant>},
+      {"constant_with_warmup", "rises, then stays constant", make<WarmupThenShape, constant>},
+      {"linear", "rises, then falls linearly to 0", make<WarmupThenShape, linear>},
       {"cosine", "rises, then falls along a cosine", make<WarmupThenShape, cosine>},
       {"cosine_with_restarts", "rises, then falls along a cosine several times",
        make<WarmupThenShape, cosine_with_restarts>},

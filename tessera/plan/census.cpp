@@ -10,6 +10,7 @@
 #include <map>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/models/pretrained_weights.h"
 
 namespace tessera::plan {
@@ -33,7 +34,8 @@ std::string unit_of(const std::string& tensor, const std::string& module) {
 
 ModelCensus census_of_weights(const std::string& folder) {
   const auto shapes = models::PretrainedWeights(folder, "").shapes();
-  ModelCensus census{.source = fmt::format("{} tensors of {}", shapes.size(), folder)};
+  ModelCensus census{.source =
+                         fmt::format("{} in {}", count_of(static_cast<int64_t>(shapes.size()), "tensor"), folder)};
   std::map<std::string, int64_t> modules;
   std::map<std::string, size_t> units;
   for (const auto& [name, shape] : shapes) {
@@ -71,7 +73,7 @@ ModelCensus read_census(const std::string& folder) {
   if (fs::exists(path)) {
     std::ifstream file(path);
     const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (!config.is_object()) throw Error(ErrorKind::kData, {"config.json is no JSON object", path, ""});
+    if (!config.is_object()) throw Error(ErrorKind::kData, {"config.json is not a JSON object", path, ""});
     if (auto census = census_of_config(config, path)) return *std::move(census);
     type = config["model_type"].get<std::string>();
   }
@@ -84,8 +86,8 @@ ModelCensus read_census(const std::string& folder) {
                                    "name a folder that has one of them, or give --params"});
   }
   throw Error(ErrorKind::kData,
-              {fmt::format("no formula counts a '{}', and the folder has no safetensors files", type), path,
-               fmt::format("known model types: {}; of another model give the weights, or --params", known)});
+              {fmt::format("there is no formula for a '{}', and the folder has no safetensors files", type), path,
+               fmt::format("known model types: {}; for another model give its weights, or --params", known)});
 }
 
 }  // namespace tessera::plan

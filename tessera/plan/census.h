@@ -52,7 +52,7 @@ struct ModelCensus {
   const UnitCensus& largest_block() const;  // the unit with most parameters besides the first and the last, if any
 };
 
-// ErrorKind::kData where the folder, or both config.json and weights, are missing, or a size is no size.
+// ErrorKind::kData where the folder, or both config.json and weights, are missing, or a size makes no sense.
 ModelCensus read_census(const std::string& folder);
 
 // Of a parsed config.json; nothing where its model_type has no formula. `where` is shown in errors.

@@ -22,7 +22,7 @@ class Sizes {
     constexpr int64_t kLargest = 1'000'000'000;  // beyond that a size is a slip of the pen, and products overflow
     if (!value.is_number_integer() || value.get<int64_t>() < lowest || value.get<int64_t>() > kLargest) {
       throw Error(ErrorKind::kData, {fmt::format("'{}' is {}", key, value.dump()), where_,
-                                     fmt::format("a size is a whole number from {} to {}", lowest, kLargest)});
+                                     fmt::format("use a whole number from {} to {}", lowest, kLargest)});
     }
     return value.get<int64_t>();
   }

@@ -22,13 +22,13 @@ std::string shortage(const MemoryCheck& check, const MemoryNeed& need) {
   const uint64_t memory =
       unsigned_bytes(need.certain_bytes(Place::kHost) + (check.setup.on_cpu ? need.certain_bytes(Place::kDevice) : 0));
   const uint64_t disk = unsigned_bytes(need.certain_bytes(Place::kNvme));
-  const std::string each = ranks == 1 ? "" : fmt::format(" for {} ranks of {}", ranks, format_bytes(memory));
+  const std::string each = ranks == 1 ? "" : fmt::format(" for {} ranks at {} each", ranks, format_bytes(memory));
   if (check.room.process_left && memory > *check.room.process_left) {
-    return fmt::format("a rank needs at least {} and the limit of its process (ulimit) leaves {}", format_bytes(memory),
+    return fmt::format("a rank needs at least {}, but its process limit (ulimit) leaves {}", format_bytes(memory),
                        format_bytes(*check.room.process_left));
   }
   if (check.room.available > 0 && memory * ranks > check.room.available + check.room.free_swap) {
-    return fmt::format("the run needs at least {}{} and this host has {} left", format_bytes(memory * ranks), each,
+    return fmt::format("the run needs at least {}{}, but this host has {} left", format_bytes(memory * ranks), each,
                        format_bytes(check.room.available + check.room.free_swap));
   }
   if (disk * ranks > check.room.disk && disk > 0) {
@@ -47,12 +47,12 @@ std::string what_would_fit(const MemoryCheck& check) {
   const std::optional<Plan> plan = choose_plan(input);
   if (!plan) {
     return "no stage fits on this host; use more hosts, or fewer ranks on each (tessera estimate --model FOLDER lists "
-           "what each takes)";
+           "what each stage needs)";
   }
   std::string text = fmt::format("{} with a micro batch of {}", describe(plan->setup), plan->setup.micro_batch);
   if (plan->setup.dtypes.compute != check.setup.dtypes.compute) text += " in bf16";
   if (plan->setup.activation_checkpointing) text += " and activation checkpointing";
-  return fmt::format("{} would fit: {} a rank; tessera estimate --model FOLDER --plan{} writes that configuration",
+  return fmt::format("{} would fit: {} per rank; tessera estimate --model FOLDER --plan{} writes that configuration",
                      text, format_bytes(unsigned_bytes(plan->need.bytes(Place::kDevice))),
                      plan->need.bytes(Place::kNvme) > 0 ? " --nvme FOLDER" : "");
 }
@@ -91,10 +91,10 @@ void check_fits(const MemoryCheck& check) {
   const MemoryNeed need = memory_need(check.model, check.setup);
   const std::string what = shortage(check, need);
   if (what.empty()) return;
-  const std::string all = fmt::format("{} (with activations and buffers {} a rank)", what,
+  const std::string all = fmt::format("{} ({} per rank with activations and buffers)", what,
                                       format_bytes(unsigned_bytes(need.bytes(Place::kDevice))));
   throw Error(ErrorKind::kMachine, {all, fmt::format("{}, {}", check.where, describe(check.setup)),
-                                    what_would_fit(check) + "; training.memory_check: false goes on all the same"});
+                                    what_would_fit(check) + "; set training.memory_check: false to run anyway"});
 }
 
 }  // namespace tessera::plan

@@ -1,7 +1,7 @@
-// The check before a run takes any memory: a run that cannot fit says so at once, with numbers and with what would fit,
+// The check before a run takes any memory: a run that cannot fit says so at once, with numbers and what would fit,
 // instead of being killed by the kernel later.
 //
-// It refuses by a lower bound, so that no run that fits is refused: what stays between steps and the parameters that
+// It refuses on a lower bound, so that no run that fits is refused: what stays between steps and the parameters that
 // stage 3 gathers (MemoryTerm::certain), against available memory and free swap, the limits of control groups,
 // RLIMIT_DATA and RLIMIT_AS, and the free bytes of the NVMe folder's disk. Activations and the like are in the text
 // only.

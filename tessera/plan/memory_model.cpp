@@ -150,18 +150,18 @@ class StepModel {
 
   // Of one product with a matrix of so many elements, in fp32: the matrix itself, later its gradient.
   void add_wide_product(Moment& moment, int64_t matrix) const {
-    if (is_narrow()) moment.add("products in fp32", matrix * 4);
+    if (is_narrow()) moment.add("matrix products in fp32", matrix * 4);
   }
 
   // Whole gradients on their way into slices, and what peers send of them.
   void add_reductions(Moment& moment, const UnitCensus& unit, int64_t count) const {
-    if (setup_.stage >= 2) moment.add("gradients on their way", unit.numel * grad_, count);
+    if (setup_.stage >= 2) moment.add("gradients in flight", unit.numel * grad_, count);
     const int64_t reduce = bytes_of(setup_.dtypes.reduce);
     const bool leaves = setup_.stage >= 2 && setup_.optimizer == OffloadTo::kNvme;
-    if (leaves) moment.add("gradients on their way", divide_up(unit.numel, setup_.ranks) * reduce, count);
-    if (reduce != grad_) moment.add("gradients on their way", unit.numel * reduce, count);
+    if (leaves) moment.add("gradients in flight", divide_up(unit.numel, setup_.ranks) * reduce, count);
+    if (reduce != grad_) moment.add("gradients in flight", unit.numel * reduce, count);
     if (setup_.ranks > 1) {
-      moment.add("messages of peers", divide_up(unit.numel, setup_.ranks) * reduce, (setup_.ranks - 1) * count);
+      moment.add("messages from peers", divide_up(unit.numel, setup_.ranks) * reduce, (setup_.ranks - 1) * count);
     }
   }
 
@@ -177,7 +177,7 @@ class StepModel {
     }
     add_gathered(moment, head());
     add_wide_product(moment, head_matrix());
-    moment.add("gradients of matrices", head_matrix() * compute_);
+    moment.add("matrix gradients", head_matrix() * compute_);
     return moment;
   }
 
@@ -188,12 +188,12 @@ class StepModel {
       const Architecture& net = *model_.architecture;
       if (setup_.activation_checkpointing) add_block_activations(moment);
       // The gradient of the widest activation, beside what it is computed of.
-      moment.add("gradients of activations", tokens_ * net.ffn * (is_narrow() ? 4 : compute_), 2);
+      moment.add("activation gradients", tokens_ * net.ffn * (is_narrow() ? 4 : compute_), 2);
     }
     add_gathered(moment, block());
     add_wide_product(moment, block().largest_tensor);
-    moment.add("gradients of matrices", block().largest_tensor * compute_);
-    if (model_.head_shares_embeddings) moment.add("gradients of matrices", head_matrix() * compute_);
+    moment.add("matrix gradients", block().largest_tensor * compute_);
+    if (model_.head_shares_embeddings) moment.add("matrix gradients", head_matrix() * compute_);
     add_reductions(moment, block(), in_flight_ + 1);
     return moment;
   }
@@ -205,16 +205,16 @@ class StepModel {
     // Of the embeddings, of the head that shares them, and the sum of the two, for which autograd takes over one of
     // them unless that is a product's transposed view.
     const int64_t count = model_.head_shares_embeddings ? (is_narrow() ? 2 : 3) : 1;
-    moment.add("gradients of matrices", embeddings().largest_tensor * compute_, count);
+    moment.add("matrix gradients", embeddings().largest_tensor * compute_, count);
     add_reductions(moment, block(), in_flight_);
-    if (setup_.stage >= 2) moment.add("gradients on their way", embeddings().numel * grad_);
+    if (setup_.stage >= 2) moment.add("gradients in flight", embeddings().numel * grad_);
     return moment;
   }
 
   Moment embeddings_reduction() const {
     Moment moment;
     add_gathered(moment, embeddings());
-    moment.add("gradients of matrices", embeddings().largest_tensor * compute_, model_.head_shares_embeddings ? 2 : 1);
+    moment.add("matrix gradients", embeddings().largest_tensor * compute_, model_.head_shares_embeddings ? 2 : 1);
     add_reductions(moment, block(), in_flight_);
     add_reductions(moment, embeddings(), 1);
     return moment;
@@ -265,10 +265,10 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
   }
   add_optimizers("master weights", owned, master);
   add_optimizers("optimizer state", owned, state);
-  if (setup.sign_errors && setup.ranks > 1) add("errors of compression", Place::kDevice, (model.params + slice) * 4);
-  add("tiles of the optimizer", host, traffic.tile_bytes);
-  add("gradients on their way to NVMe", host, traffic.gradient_bytes, /*certain=*/false);
-  add("parameters on their way from NVMe", host, traffic.param_bytes, /*certain=*/false);
+  if (setup.sign_errors && setup.ranks > 1) add("compression errors", Place::kDevice, (model.params + slice) * 4);
+  add("optimizer tiles", host, traffic.tile_bytes);
+  add("gradients in flight to NVMe", host, traffic.gradient_bytes, /*certain=*/false);
+  add("parameters in flight from NVMe", host, traffic.param_bytes, /*certain=*/false);
 }
 
 }  // namespace

@@ -121,14 +121,14 @@ std::vector<Reason> explain(const PlanInput& input, const TrainingSetup& chosen,
   std::vector<Reason> reasons;
 
   std::string stage =
-      fmt::format("a rank needs {} of the {} it may have", amount(need, on_cpu), format_bytes(input.share.device));
+      fmt::format("a rank needs {} of the {} available to it", amount(need, on_cpu), format_bytes(input.share.device));
   std::optional<TrainingSetup> faster;
   for (const TrainingSetup& rung : ladder(chosen, input.share)) {
     if (rung.stage == chosen.stage && rung.optimizer == chosen.optimizer && rung.params == chosen.params) break;
     faster = rung;
   }
   stage += faster ? fmt::format("; {}, which is faster, would need {}", describe(*faster), other(*faster))
-                  : "; less sharding or offload there is not";
+                  : "; no configuration shards or offloads less";
   reasons.push_back({"zero_optimization.stage", stage});
 
   if (is_fp32(input.wanted) && !is_fp32(chosen)) {
@@ -136,19 +136,20 @@ std::vector<Reason> explain(const PlanInput& input, const TrainingSetup& chosen,
     fp32.dtypes = input.wanted.dtypes;
     reasons.push_back({"bf16.enabled", fmt::format("fp32 would need {}", other(fp32))});
   } else if (chosen.dtypes.compute == Dtype::kBf16) {
-    reasons.push_back({"bf16.enabled", "16 bytes a parameter as in fp32, half the activations and messages"});
+    reasons.push_back({"bf16.enabled", "16 bytes per parameter as in fp32, but half the activations and messages"});
   }
   if (chosen.micro_batch < input.wanted.micro_batch) {
     TrainingSetup larger = chosen;
     larger.micro_batch = input.wanted.micro_batch;
-    reasons.push_back({"train_micro_batch_size_per_gpu",
-                       fmt::format("{} would need {}; the rest accumulates", larger.micro_batch, other(larger))});
+    reasons.push_back(
+        {"train_micro_batch_size_per_gpu",
+         fmt::format("{} would need {}; gradient accumulation makes up the rest", larger.micro_batch, other(larger))});
   } else {
-    reasons.push_back({"train_micro_batch_size_per_gpu", "as asked for"});
+    reasons.push_back({"train_micro_batch_size_per_gpu", "as requested"});
   }
   if (chosen.optimizer != kNone) {
     reasons.push_back({"zero_optimization.offload_optimizer.device",
-                       chosen.optimizer == kCpu ? "before NVMe, which is slower" : "memory does not hold it"});
+                       chosen.optimizer == kCpu ? "preferred to NVMe, which is slower" : "it does not fit in memory"});
   }
   if (chosen.stage == 3 && chosen.max_live_parameters < input.wanted.max_live_parameters) {
     TrainingSetup keeps = chosen;
@@ -158,13 +159,14 @@ std::vector<Reason> explain(const PlanInput& input, const TrainingSetup& chosen,
                                    keeps.max_live_parameters, other(keeps))});
   }
   if (chosen.params != kNone) {
-    reasons.push_back({"zero_optimization.offload_param.device", "the shards themselves do not fit beside the rest"});
+    reasons.push_back(
+        {"zero_optimization.offload_param.device", "the shards themselves do not fit alongside the rest"});
   }
   if (chosen.activation_checkpointing && !input.wanted.activation_checkpointing) {
     TrainingSetup whole = chosen;
     whole.activation_checkpointing = false;
-    reasons.push_back({"", fmt::format("in the run file: training.activation_checkpointing: true; without it a rank "
-                                       "would need {}",
+    reasons.push_back({"", fmt::format("set training.activation_checkpointing: true in the run file; without it a "
+                                       "rank would need {}",
                                        other(whole))});
   }
   return reasons;

@@ -6,7 +6,7 @@
 //   a smaller micro batch            last, and the more accumulation; bf16 before that, where fp32 was asked for
 //
 // At stage 3 as many parameters stay whole as fit. That is the order of Hugging Face's guide to DeepSpeed (ZeRO-1, 2, 2
-// + offload, 3, 3 + offload, 3 + NVMe, from fast to sparing). On a CPU host memory is the device's, so nothing is
+// + offload, 3, 3 + offload, 3 + NVMe, from fast to frugal). On a CPU host memory is the device's, so nothing is
 // offloaded to it. Arithmetic only.
 #pragma once
 
@@ -61,7 +61,7 @@ struct Plan {
   std::vector<Reason> reasons;  // one for each choice
 };
 
-// Nothing where not even the most sparing fits.
+// Null where not even the most frugal fits.
 std::optional<Plan> choose_plan(const PlanInput& input);
 
 // By our own parser and not_yet_supported(): the first key that this version refuses. For PlanInput::refusal.

@@ -36,19 +36,19 @@ const char* place_name(Place place, bool on_cpu) {
 std::string header(const EstimateReport& report) {
   const ModelCensus& model = report.model;
   const TrainingSetup& setup = report.wanted;
-  std::string text = fmt::format("{} parameters, {} in the largest layer: {}\n", format_count(model.params),
+  std::string text = fmt::format("{}, {} in the largest layer: {}\n", count_of(model.params, "parameter"),
                                  format_count(model.largest_layer), model.source);
-  text += fmt::format(
-      "{} rank{}, {}, micro batch {} of {} tokens, {}activation checkpointing, {} state tensor{} a weight\n",
-      setup.ranks, setup.ranks == 1 ? "" : "s", dtype_name(setup.dtypes.compute), setup.micro_batch, setup.length,
-      setup.activation_checkpointing ? "" : "no ", setup.state_tensors, setup.state_tensors == 1 ? "" : "s");
-  if (!model.architecture) text += "its activations are not known: they come on top of every figure\n";
+  text += fmt::format("{}, {}, micro batch {} of {}, {}activation checkpointing, {} per weight\n",
+                      count_of(setup.ranks, "rank"), dtype_name(setup.dtypes.compute), setup.micro_batch,
+                      count_of(setup.length, "token"), setup.activation_checkpointing ? "" : "no ",
+                      count_of(setup.state_tensors, "state tensor"));
+  if (!model.architecture) text += "its activations are not known and come on top of every figure\n";
   text +=
-      fmt::format("a rank may have {}{}\n", bytes_text(report.share.device),
+      fmt::format("a rank may use {}{}\n", bytes_text(report.share.device),
                   setup.on_cpu ? " of this host's memory"
                                : fmt::format(" on its device and {} of host memory", bytes_text(report.share.host)));
   if (!report.share.nvme_path.empty()) {
-    text += fmt::format("and {} of the disk of {}\n", bytes_text(report.share.nvme), report.share.nvme_path);
+    text += fmt::format("and {} of disk at {}\n", bytes_text(report.share.nvme), report.share.nvme_path);
   }
   return text;
 }
@@ -64,7 +64,7 @@ std::string terms_text(const EstimateReport& report) {
 }
 
 std::string fit_text(const EstimateReport& report, const MemoryNeed& need) {
-  if (need.bytes(Place::kNvme) > 0 && report.share.nvme_path.empty()) return "name a folder: --nvme";
+  if (need.bytes(Place::kNvme) > 0 && report.share.nvme_path.empty()) return "needs a folder: --nvme";
   return name_of(fit_of(need, report.share, report.wanted.on_cpu));
 }
 
@@ -102,7 +102,7 @@ std::string report_text(const EstimateReport& report) {
     const MemoryNeed need = memory_need(report.model, row);
     text += fmt::format("{:<43}{}  {}\n", describe(row), places_text(need, on_cpu), fit_text(report, need));
   }
-  if (on_cpu) text += "on a CPU, offload to cpu leaves everything where it is\n";
+  if (on_cpu) text += "on a CPU, offload to cpu moves nothing\n";
   return text;
 }
 

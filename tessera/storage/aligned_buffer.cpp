@@ -33,8 +33,8 @@ void AlignedBuffer::reserve(size_t bytes) {
   data_ = static_cast<char*>(map_pages(rounded));
   if (data_ == nullptr) {
     throw Error(ErrorKind::kMachine,
-                {fmt::format("{} of host memory cannot be had: {}", format_bytes(rounded), errno_text(errno)),
-                 "a buffer for files", "use more ranks, or a machine with more memory"});
+                {fmt::format("cannot allocate {} of host memory: {}", format_bytes(rounded), errno_text(errno)),
+                 "a file buffer", "use more ranks, or a machine with more memory"});
   }
   capacity_ = rounded;
 }

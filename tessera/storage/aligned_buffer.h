@@ -16,7 +16,7 @@ class AlignedBuffer {
   AlignedBuffer(AlignedBuffer&& other) noexcept;
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
 
-  // ErrorKind::kMachine when the memory cannot be had.
+  // ErrorKind::kMachine when the memory cannot be allocated.
   void reserve(size_t bytes);
 
   char* data() const { return data_; }

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 namespace {
 
 [[noreturn]] void machine_refused(const std::string& what, int error_number, const fs::path& path) {
-  throw Error(ErrorKind::kMachine,
-              {what + ": " + errno_text(error_number), path.string(), "free some space, or mend the folder's rights"});
+  throw Error(ErrorKind::kMachine, {what + ": " + errno_text(error_number), path.string(),
+                                    "free some space, or fix the folder's permissions"});
 }
 
 void sync_folder(const fs::path& folder) {
@@ -64,7 +64,7 @@ void publish(const fs::path& final_folder) {
     const fs::path old = final_folder.string() + ".old";
     fs::remove_all(old, error);
     fs::rename(final_folder, old, error);
-    if (error) machine_refused("the earlier folder cannot be moved away", error.value(), final_folder);
+    if (error) machine_refused("the earlier folder cannot be moved aside", error.value(), final_folder);
     fault_point();
   }
   fs::rename(aside, final_folder, error);

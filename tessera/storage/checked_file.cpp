@@ -48,7 +48,7 @@ void CheckedFile::check(uint64_t block, const void* bytes) const {
   if (sum_.blocks.empty() || hash_of(bytes, bytes_of(block)) == sum_.blocks.at(block)) return;
   throw Error(
       ErrorKind::kData,
-      {fmt::format("the file is damaged between byte {} and byte {}: its checksum is not that of what was written",
+      {fmt::format("the file is damaged between byte {} and byte {}: its checksum does not match what was written",
                    block * kSumBlockBytes, block * kSumBlockBytes + bytes_of(block)),
        file_.path, "use another copy of it, or an earlier checkpoint"});
 }

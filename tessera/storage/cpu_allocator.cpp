@@ -66,8 +66,8 @@ class ReusingAllocator final : public c10::Allocator {
     }
     // Its last words are those by which Accelerate knows that a smaller batch may help.
     if (header.block == nullptr) {
-      throw Error(ErrorKind::kMachine, {"there is no memory for " + format_bytes(bytes) + " more", "a tensor",
-                                        "tessera estimate says what the run needs, and what would fit "
+      throw Error(ErrorKind::kMachine, {"cannot allocate another " + format_bytes(bytes), "a tensor",
+                                        "use tessera estimate to see what the run needs and what would fit "
                                         "(DefaultCPUAllocator: can't allocate memory)"});
     }
     void* const data = aligned_data(header);

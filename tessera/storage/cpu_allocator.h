@@ -12,16 +12,16 @@
 
 namespace tessera::storage {
 
-// Process-wide; tensors that are there already stay where they are. Once is enough, more do nothing.
+// Process-wide; existing tensors stay where they are. Further calls do nothing.
 // TESSERA_KEEP_MEMORY=0 in the environment leaves LibTorch's allocator. What cannot be allocated from then on is
 // ErrorKind::kMachine.
 void use_reusing_cpu_allocator();
 
-// A step of training is over: what several steps in a row did not use goes back to the system.
+// A training step is over: what several steps in a row did not use goes back to the system.
 void end_step_of_cpu_allocator();
 
-// What is free now goes back to the system: after a phase whose blocks nothing will use again, as the making of a model
-// is. Takes milliseconds.
+// What is free now goes back to the system: after a phase whose blocks nothing will use again, such as building a
+// model. Takes milliseconds.
 void release_free_cpu_memory();
 
 }  // namespace tessera::storage

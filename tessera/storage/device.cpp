@@ -31,8 +31,9 @@ c10::Device device_of_rank(const std::string& name, int local_rank, const std::s
   if (named && named->is_cpu()) return *named;
   const int count = named ? count_of(named->type()) : 0;
   if (count == 0 || named->index() >= count) {
-    throw Error(ErrorKind::kConfig, {fmt::format("there is no device '{}' here", name), where,
-                                     "use cpu, or build Tessera on a torch that sees such a device (TESSERA_TORCH)"});
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("there is no device '{}' on this machine", name), where,
+                 "use cpu, or build Tessera against a torch that supports the device (TESSERA_TORCH)"});
   }
   return named->has_index() ? *named : c10::Device(named->type(), static_cast<c10::DeviceIndex>(local_rank % count));
 }

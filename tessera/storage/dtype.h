@@ -1,5 +1,5 @@
-// LibTorch's dtypes, of the configuration's; and their names, as the safetensors format writes them ("F32", "BF16", …)
-// and as people do ("fp32", "bf16").
+// LibTorch's dtypes for those of the configuration, and their names, as the safetensors format writes them ("F32",
+// "BF16", …) and as people do ("fp32", "bf16").
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -36,7 +36,7 @@ FileOutput::FileOutput(const std::string& path, uint64_t expected_bytes) : file_
   if (result == ENOSPC || result == EFBIG || result == EDQUOT) {
     close(file_.fd);
     unlink(path.c_str());
-    refused("there is no room for the file", result, path);
+    refused("there is no space for the file", result, path);
   }
 }
 

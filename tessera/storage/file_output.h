@@ -1,4 +1,4 @@
-// Writes a file from its beginning to its end past the page cache (O_DIRECT where the file system can), checksums as it
+// Writes a file from beginning to end, bypassing the page cache (O_DIRECT where the file system can), checksums as it
 // goes, and flushes it to the disk.
 //
 //   FileOutput out(path, bytes);        // reserves the space: a full disk is found out here

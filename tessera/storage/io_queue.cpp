@@ -79,7 +79,7 @@ IoTransfer IoQueue::wait_ended() {
   }
   throw Error(ErrorKind::kMachine,
               {"the disk has not answered for " + format_duration(timeout_), latest_->path,
-               "look for its errors in the kernel's log (dmesg), or choose a folder on another disk"});
+               "look for its errors in the kernel log (dmesg), or choose a folder on another disk"});
 }
 
 size_t IoQueue::wait_one() {

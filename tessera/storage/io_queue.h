@@ -1,5 +1,5 @@
-// Reads and writes of files that go on beside the caller: on io_uring, or with blocking calls where the kernel refuses
-// it (containers often do; TESSERA_IO=threads asks for them).
+// File reads and writes that run in the background: on io_uring, or with blocking calls where the kernel refuses it
+// (containers often do; TESSERA_IO=threads asks for them).
 //
 //   IoQueue queue({.block_bytes = 1 << 20, .depth = 32});
 //   queue.start_write(file, data, bytes, offset, /*tag=*/3);    // returns at once
@@ -9,9 +9,9 @@
 // Transfers of any size; they begin in the order of their starts and may end in another. Each is cut into requests of
 // `block_bytes`, which threads of the queue's own hand to the kernel. Short requests are continued; a read beyond the
 // end of the file, or any errno, is an exception from wait_one(), one for each transfer that failed:
-// ErrorKind::kMachine with errno and path. So is a disk that ends nothing for IoOptions::timeout; after that the queue
-// waits for nothing any more. File and memory are borrowed until the transfer has ended, which the destructor waits
-// for. For files opened with O_DIRECT memory, bytes and offset are multiples of kPageBytes. One thread at a time.
+// ErrorKind::kMachine with errno and path. So is a disk that completes nothing for IoOptions::timeout; after that the
+// queue no longer waits for anything. File and memory are borrowed until the transfer has ended, which the destructor
+// waits for. For files opened with O_DIRECT memory, bytes and offset are multiples of kPageBytes. One thread at a time.
 #pragma once
 
 #include <cstddef>

@@ -71,7 +71,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), mapping
 }
 
 void SafetensorsFile::refuse(const std::string& what) const {
-  throw Error(ErrorKind::kData, {"not a whole safetensors file: " + what, path_, "download or save the file again"});
+  throw Error(ErrorKind::kData, {"not a complete safetensors file: " + what, path_, "download or save the file again"});
 }
 
 void SafetensorsFile::read_header() {
@@ -79,13 +79,13 @@ void SafetensorsFile::read_header() {
   uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, mapping_->data, kPrefixBytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > mapping_->bytes - kPrefixBytes) {
-    refuse(fmt::format("its header claims {} bytes of the file's {}", header_bytes, mapping_->bytes));
+    refuse(fmt::format("its header claims {} bytes, but the file has {}", header_bytes, mapping_->bytes));
   }
   data_begin_ = kPrefixBytes + header_bytes;
   const uint64_t data_bytes = mapping_->bytes - data_begin_;
   const char* const text = mapping_->data + kPrefixBytes;
   const auto header = nlohmann::json::parse(text, text + header_bytes, nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object()) refuse("its header is no JSON object");
+  if (!header.is_object()) refuse("its header is not a JSON object");
 
   uint64_t used = 0;
   for (const auto& [name, value] : header.items()) {
@@ -118,7 +118,7 @@ void SafetensorsFile::read_header() {
       used += entry.end - entry.begin;
       entries_.emplace(name, std::move(entry));
     } catch (const nlohmann::json::exception&) {
-      refuse(fmt::format("its header says nothing usable of '{}'", name));
+      refuse(fmt::format("its header has no usable entry for '{}'", name));
     }
   }
   if (used != data_bytes) {

@@ -4,7 +4,7 @@
 //   { "<name>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, …, "__metadata__": {"key": "text"} }
 //
 // The reader maps the file and checks everything before it hands out a tensor: ErrorKind::kData names the file and what
-// is wrong with it (truncated, overlapping, a header that is no JSON, …). The writer streams: it needs all shapes
+// is wrong with it (truncated, overlapping, a header that is not JSON, …). The writer streams: it needs all shapes
 // first, then the tensors one at a time, and never holds more than one.
 #pragma once
 

@@ -17,7 +17,7 @@ namespace {
   const bool missing = error_number == ENOENT || error_number == ENOTDIR;
   throw Error(ErrorKind::kMachine,
               {what + ": " + errno_text(error_number), path,
-               missing ? "name a folder that exists and takes files" : "free some space or choose another folder"});
+               missing ? "name a folder that exists and is writable" : "free some space or choose another folder"});
 }
 
 // Has no name from the beginning where the file system can do that, else for the moment between two calls.
@@ -38,14 +38,14 @@ ScratchFile::ScratchFile(const std::string& folder, const std::string& named_by)
     : file_{open_without_name(folder, O_DIRECT), named_by.empty() ? folder : named_by + ": " + folder} {
   direct_ = file_.fd >= 0;
   if (!direct_ && errno == EINVAL) file_.fd = open_without_name(folder, 0);  // tmpfs and others have no direct I/O
-  if (file_.fd < 0) refuse("no file can be made in this folder", errno, file_.path);
+  if (file_.fd < 0) refuse("cannot create a file in this folder", errno, file_.path);
 }
 
 ScratchFile::~ScratchFile() { close(file_.fd); }
 
 void ScratchFile::reserve(uint64_t bytes) {
   const int result = posix_fallocate(file_.fd, 0, static_cast<off_t>(bytes));
-  if (result != 0) refuse(fmt::format("there is no room for {}", format_bytes(bytes)), result, file_.path);
+  if (result != 0) refuse(fmt::format("there is no space for {}", format_bytes(bytes)), result, file_.path);
 }
 
 }  // namespace tessera::storage

@@ -1,5 +1,5 @@
-// A file without a name in a folder: nothing of it stays when it is closed, however the process ends. Read and written
-// past the page cache where the file system can (O_DIRECT); memory and offsets as in io_queue.h. Errors:
+// An unnamed file in a folder: nothing of it remains when it is closed, however the process ends. Read and written
+// bypassing the page cache where the file system can (O_DIRECT); memory and offsets as in io_queue.h. Errors:
 // ErrorKind::kMachine with errno and folder, when the folder is missing or refuses files.
 #pragma once
 

@@ -4,7 +4,7 @@
 //   StateDictWriter writer("pytorch_model.bin");
 //   writer.add("weight", tensor);
 //   writer.add_alias("head.weight", "weight");   // another name of the same storage
-//   writer.finish();                             // fsynced; without it the file is no state dict
+//   writer.finish();                             // fsynced; without it the file is not a state dict
 //
 // ErrorKind::kMachine with the path when the disk refuses.
 #pragma once

@@ -1,5 +1,5 @@
-// Room on a disk for training state that does not fit into memory: one file for a rank, without a name
-// (scratch_file.h). So nothing is left behind however the process ends, and runs that share a folder never meet.
+// Room on a disk for training state that does not fit into memory: one unnamed file per rank (scratch_file.h). So
+// nothing is left behind however the process ends, and runs that share a folder never collide.
 //
 //   SwapFile file("/nvme", io_options_of(config.aio), "zero_optimization.offload_param.nvme_path");
 //   const Extent extent = file.allocate(bytes);                       // reserved at once; zeros until written
@@ -7,12 +7,12 @@
 //   …
 //   file.finish(reading);                                              // `buffer` is filled
 //
-// Memory, offsets and sizes are multiples of kPageBytes (AlignedBuffer), because the file is opened past the page cache
+// Memory, offsets and sizes are multiples of kPageBytes (AlignedBuffer), because the file bypasses the page cache
 // (O_DIRECT) where the file system allows it. Memory is borrowed until finish() returns. Reads and writes that touch
 // the same bytes must not be in flight together.
 //
 // Errors: ErrorKind::kMachine with errno and path: the folder is missing or read-only, the disk is full (from
-// allocate), a transfer failed (from any call; the file is good for nothing then). One thread at a time.
+// allocate), a transfer failed (from any call; the file is unusable afterwards). One thread at a time.
 #pragma once
 
 #include <cstdint>

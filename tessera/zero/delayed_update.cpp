@@ -20,13 +20,13 @@ DelayedUpdate::DelayedUpdate(ShardedModel& model, const optim::Optimizer& optimi
     : model_(model), optimizer_(optimizer), grads_(model.units().size()) {
   const Policy& policy = model.policy();
   if (!policy.has_master()) {
-    refuse("needs master weights beside those that forward uses", "enable bf16 or fp16, or take the key out");
+    refuse("needs master weights apart from those that forward uses", "enable bf16 or fp16, or remove the key");
   }
   if (!optimizer.elementwise()) {
-    refuse("needs an optimizer that updates each element by itself", "use Adam, AdamW, Lion, Adagrad or SGD");
+    refuse("needs an optimizer that updates each element independently", "use Adam, AdamW, Lion, Adagrad or SGD");
   }
   if (policy.offload.optimizer || policy.offload.parameters) {
-    refuse("works on what is in memory", "offload to cpu instead of nvme, or take the key out");
+    refuse("works only on state in memory", "offload to cpu instead of nvme, or remove the key");
   }
 }
 

@@ -67,10 +67,10 @@ void check_all_used(const ShardedModel& model, std::span<const int> users) {
   if (unused.empty()) return;
   throw UnusedParameters(
       ErrorKind::kUsage,
-      {fmt::format("no gradient came for {}, and zero_optimization.ignore_unused_parameters is false",
+      {fmt::format("no gradient arrived for {}, and zero_optimization.ignore_unused_parameters is false",
                    fmt::join(unused, ", ")),
        "step",
-       "let the loss depend on every trainable parameter, freeze those that it need not depend on, or set "
+       "make the loss depend on every trainable parameter, freeze those that it need not depend on, or set "
        "ignore_unused_parameters to true"});
 }
 

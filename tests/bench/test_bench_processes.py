@@ -30,7 +30,7 @@ def test_it_answers():
 def test_a_wait_names_what_it_waits_for():
     with pytest.raises(Failure) as failure, python("sleeper", "import time; time.sleep(60)") as process:
         process.answer("its first step", seconds=0.2)
-    assert str(failure.value) == "sleeper did not come to its first step within 0.2 s"
+    assert str(failure.value) == "sleeper did not reach its first step within 0.2 s"
 
 
 def test_one_that_ends_says_why():

@@ -76,7 +76,7 @@ def test_what_fails_is_told_and_the_exit_code_is_1(tmp_path):
 
 @pytest.mark.parametrize("program, words, said", [
     ("run", ["--only", "nonsense"], "error: there is no part 'nonsense': training-fp32, "),
-    ("run", ["--rounds", "0"], "error: --rounds is at least 1"),
+    ("run", ["--rounds", "0"], "error: --rounds must be at least 1"),
     ("run", ["--resume", "--report"], "error: argument --report: not allowed with argument --resume"),
     ("training", ["--frameworks", "horovod"], "error: unknown framework 'horovod': "),
     ("training", ["--model", "bart"], "error: argument --model: invalid choice: 'bart'"),

@@ -65,7 +65,7 @@ def test_a_table_of_every_stage_and_offload(bert_base):
     assert [row[:43].strip() for row in rows] == [
         "stage 0", "stage 1", "stage 1, optimizer on nvme", "stage 2", "stage 2, optimizer on nvme", "stage 3",
         "stage 3, optimizer on nvme", "stage 3, optimizer and parameters on nvme"]
-    assert rows[0].endswith("no") and "name a folder: --nvme" in rows[2]
+    assert rows[0].endswith("no") and "needs a folder: --nvme" in rows[2]
     assert {row[50:53] for row in rows} <= {" GB", " MB"}, "aligned"
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_a_process_limit_forbids_is_refused_and_can_go_on_all_the_sam
     assert refused.code == 2 and "a rank needs at least 1.75 GB" in refused.err and "ulimit" in refused.err, str(refused)
     assert not (tmp_path / "out").exists()
     tried = tessera("train", path, "--set", "training.memory_check=false", preexec=with_limit, env={"OMP_NUM_THREADS": 1})
-    assert tried.code == 2 and "there is no memory for" in tried.err, str(tried)
+    assert tried.code == 2 and "cannot allocate another" in tried.err, str(tried)
 
 
 def test_a_run_that_fits_is_not_refused(tiny_run, tmp_path):

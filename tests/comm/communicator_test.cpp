@@ -69,8 +69,8 @@ TEST_P(CommunicatorOn, RanksThatDivergeAreToldWhoWaitsForWhat) {
   EXPECT_EQ(outcomes[1].exit_code, 1);
   const std::string both = outcomes[0].output + outcomes[1].output;
   // The first to give up still finds the other waiting; the second may find it gone.
-  EXPECT_THAT(both, HasSubstr("did not join the gather of 'layers."));
-  EXPECT_THAT(both, HasSubstr("waits in the gather of 'layers."));
+  EXPECT_THAT(both, HasSubstr("did not join the all-gather of 'layers."));
+  EXPECT_THAT(both, HasSubstr("is waiting in the all-gather of 'layers."));
 }
 
 TEST_P(CommunicatorOn, ARankThatDiesIsNamedAtOnce) {

@@ -58,7 +58,7 @@ TEST_F(LauncherOfMpi, ThatIsNotThereIsAnErrorThatSaysHowToStart) {
   const World world{.rank = 0, .size = 2};
   const Error error = error_of([&] { init_distributed(world, {.backend = "mpi"}); });
   EXPECT_EQ(exit_code(error.kind()), 2);
-  EXPECT_THAT(error.what(), HasSubstr("the backend mpi needs ranks that mpirun started"));
+  EXPECT_THAT(error.what(), HasSubstr("the mpi backend needs ranks started by mpirun"));
   EXPECT_THAT(error.report().fix, HasSubstr("mpirun -n <ranks> tessera train"));
 }
 

@@ -94,7 +94,7 @@ TEST_F(WorldFromEnvironment, ReadsMpisVariables) {
 
 TEST_F(WorldFromEnvironment, RefusesARankOutsideTheWorld) {
   set({{"RANK", "2"}, {"WORLD_SIZE", "2"}});
-  EXPECT_THAT(error_of(world_from_environment), HasSubstr("RANK=2 does not lie in a world of WORLD_SIZE=2"));
+  EXPECT_THAT(error_of(world_from_environment), HasSubstr("RANK=2 is out of range for WORLD_SIZE=2"));
 }
 
 TEST_F(WorldFromEnvironment, RefusesHalfAnAnswer) {

@@ -219,7 +219,7 @@ TEST(Shm, WhatOneRankCannotHaveAllDoWithout) {
                                           {.backend = "auto", .before_joining = refuse_files_on_rank_1});
   for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1: shared memory between ranks: a memory file of"));
-  EXPECT_THAT(outcomes[0].output, HasSubstr("ranks use gloo"));
+  EXPECT_THAT(outcomes[0].output, HasSubstr("falling back to gloo"));
 }
 
 TEST(Shm, WhatIsAskedForByNameIsAnErrorWhereItCannotBe) {
@@ -275,7 +275,7 @@ TEST(Shm, WithoutRoomForAnythingRanksUseGlooAndSaySo) {
                                              ASSERT_TRUE(mount_small_dev_shm(rank == 1 ? "size=64k" : "size=64m"));
                                            }});
   for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1: there is no room in shared memory; ranks use gloo"));
+  EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1: there is no room in shared memory; falling back to gloo"));
 }
 
 // Another network namespace stands for another host.
@@ -286,7 +286,7 @@ TEST(Shm, RanksOfTwoHostsAreNoRefusalToWarnOf) {
     const auto store = c10::make_intrusive<c10d::FileStore>((folder.path() / "store").string(), 2);
     shm::Refusal refusal;
     const auto exchange = shm::join(*store, rank, 2, std::chrono::seconds(20), refusal);
-    return exchange == nullptr && refusal.expected && refusal.reason == "ranks 0 and 1 are not on one host";
+    return exchange == nullptr && refusal.expected && refusal.reason == "ranks 0 and 1 are not on the same host";
   };
   if (child == 0) _exit(unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 ? (joins(1) ? 0 : 1) : 2);
   const bool refused = joins(0);

@@ -175,7 +175,7 @@ TEST(TwoLevelsOfTrouble, ARankThatDoesNotComeIsNamed) {
                           world->start_all_reduce(buffer, 1, "weights").finish();
                         },
                         {.deadline = std::chrono::seconds(40), .timeout = std::chrono::seconds(3), .ranks_a_host = 2});
-  EXPECT_THAT(outcomes[3].output, HasSubstr("rank 2 did not join the reduction of 'weights'"));
+  EXPECT_THAT(outcomes[3].output, HasSubstr("rank 2 did not join the reduce-scatter of 'weights'"));
 }
 
 // One host of three ranks and one of one.

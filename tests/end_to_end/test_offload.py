@@ -105,5 +105,5 @@ def test_a_limit_of_the_configuration(large_run, tmp_path):
         return result.err
 
     assert "a limit of 1.00 MB is less than" in refusal(1_000_000, "true")
-    assert "the limit of its process (ulimit) leaves" in refusal(LIMIT, "true")
-    assert "there is no memory" in refusal(LIMIT, "false")
+    assert "its process limit (ulimit) leaves" in refusal(LIMIT, "true")
+    assert "cannot allocate another" in refusal(LIMIT, "false")

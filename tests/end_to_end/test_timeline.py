@@ -47,16 +47,16 @@ def test_every_pass_and_step_is_there(traces, stage, rank):
 
 def test_stage_1_reduces_at_the_boundary_and_gathers_after_the_step(traces):
     for rank in (0, 1):
-        assert names(traces[1], rank, "reduce")["reduction of 'bert.encoder.layer.0'"] == STEPS
-        assert names(traces[1], rank, "gather")["gather of 'bert.encoder.layer.0'"] == STEPS
+        assert names(traces[1], rank, "reduce")["reduce-scatter of 'bert.encoder.layer.0'"] == STEPS
+        assert names(traces[1], rank, "gather")["all-gather of 'bert.encoder.layer.0'"] == STEPS
 
 
 def test_stage_3_gathers_for_forward_and_backward_and_reduces_each_backward(traces):
     """The unit that backward begins with is still there from forward."""
     for rank in (0, 1):
-        gathers = names(traces[3], rank, "gather")["gather of 'bert.encoder.layer.0'"]
+        gathers = names(traces[3], rank, "gather")["all-gather of 'bert.encoder.layer.0'"]
         assert STEPS * ACCUMULATION <= gathers <= 2 * STEPS * ACCUMULATION
-        assert names(traces[3], rank, "reduce")["reduction of 'bert.encoder.layer.0'"] == STEPS * ACCUMULATION
+        assert names(traces[3], rank, "reduce")["reduce-scatter of 'bert.encoder.layer.0'"] == STEPS * ACCUMULATION
 
 
 @pytest.mark.parametrize("stage", [1, 3])

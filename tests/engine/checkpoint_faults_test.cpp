@@ -168,7 +168,7 @@ TEST_F(CheckpointFaults, MissingAndTruncatedFilesAreNamed) {
       2, [&](const auto& world) { make_engine(world, 1)->load_checkpoint(run, "", {.fall_back = true}); });
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.exit_code, 1);
-    EXPECT_THAT(outcome.output, HasSubstr("none of the 3 checkpoints here is whole"));
+    EXPECT_THAT(outcome.output, HasSubstr("none of the 3 checkpoints here is intact"));
   }
   EXPECT_THAT(load_error(path("nowhere"), "global_step1"), HasSubstr("global_step1"));
 }
@@ -179,7 +179,8 @@ TEST_F(CheckpointFaults, AFormatToComeIsNamed) {
   std::string text = storage::read_file(manifest);
   text.replace(text.find("\"version\": 2"), 12, "\"version\": 9");
   std::ofstream(manifest) << text;
-  EXPECT_THAT(load_error(path("run"), "", 1), HasSubstr("its format has version 9 where this program knows up to 2"));
+  EXPECT_THAT(load_error(path("run"), "", 1),
+              HasSubstr("its format version is 9, but this program knows versions up to 2"));
 }
 
 // In the background the training thread hears of it at a later step, whose work is done; training goes on.

@@ -81,7 +81,7 @@ TEST_F(CheckpointOptions, WeightsAloneCanBeSavedAndLoaded) {
     }
   }
   EXPECT_THAT(error_of([&] { make<ThreeBlocks>()->load_checkpoint(path("weights")); }),
-              HasSubstr("no optimizer state of block0.weight"));
+              HasSubstr("no optimizer state for block0.weight"));
   const auto counted = make<ThreeBlocks>();
   counted->load_checkpoint(path("weights"), "", {.optimizer_states = false});
   EXPECT_EQ(counted->global_steps(), 3);
@@ -188,7 +188,7 @@ TEST_F(CheckpointOptions, RetentionKeepsTheNewestAndEveryMth) {
 TEST_F(CheckpointOptions, TagsArePlainNames) {
   const auto engine = make<ThreeBlocks>();
   for (const std::string tag : {"..", "a/b", "x.saving", "latest"}) {
-    EXPECT_THAT(error_of([&] { engine->save_checkpoint(path("run"), tag); }), HasSubstr("cannot be the tag"));
+    EXPECT_THAT(error_of([&] { engine->save_checkpoint(path("run"), tag); }), HasSubstr("cannot be a checkpoint tag"));
   }
   EXPECT_THAT(error_of([&] { engine->save_checkpoint(""); }), HasSubstr("the folder to save to is empty"));
 }

@@ -62,7 +62,7 @@ TEST_F(Checkpoint, OfAnotherModelIsRefusedByName) {
     initialize(std::make_shared<test::TiedWeights>(), config_of(0, 1), {.world = world})
         ->load_checkpoint(folder_.string());
   });
-  EXPECT_THAT(error, HasSubstr("of another model"));
+  EXPECT_THAT(error, HasSubstr("belongs to another model"));
   EXPECT_THAT(error, HasSubstr("it lacks first.weight"));
 }
 

@@ -353,8 +353,8 @@ TEST(Divergence, ARankThatRunsOtherUnitsGetsAnErrorThatNamesBoth) {
   const std::string both = outcomes[0].output + outcomes[1].output;
   EXPECT_NE(outcomes[0].exit_code, 0);
   EXPECT_NE(outcomes[1].exit_code, 0);
-  EXPECT_THAT(both, HasSubstr("gather of 'block0'"));
-  EXPECT_THAT(both, HasSubstr("gather of 'block1'"));
+  EXPECT_THAT(both, HasSubstr("all-gather of 'block0'"));
+  EXPECT_THAT(both, HasSubstr("all-gather of 'block1'"));
   EXPECT_THAT(both, HasSubstr("rank 1"));
 }
 

@@ -198,7 +198,7 @@ TEST(DelayedUpdate, RefusesWhatItCannotDo) {
   const test::TemporaryFolder folder;
   const json config = config_of(2, delayed_after(0));
   EXPECT_THAT(refusal_of(config, {{"bf16", {{"enabled", false}}}}), HasSubstr("needs master weights"));
-  EXPECT_THAT(refusal_of(config, {{"optimizer", {{"type", "Lamb"}}}}), HasSubstr("each element by itself"));
+  EXPECT_THAT(refusal_of(config, {{"optimizer", {{"type", "Lamb"}}}}), HasSubstr("each element independently"));
   const json nvme = {{"device", "nvme"}, {"nvme_path", folder.path().string()}};
   EXPECT_THAT(refusal_of(config, {{"zero_optimization", {{"offload_optimizer", nvme}}}}), HasSubstr("in memory"));
 }

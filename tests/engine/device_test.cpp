@@ -241,7 +241,7 @@ TEST(DeviceOfRank, NamesADeviceThatIsNotThere) {
       ADD_FAILURE() << name << " was taken";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kConfig);
-      EXPECT_THAT(error.what(), HasSubstr("there is no device '" + name + "' here"));
+      EXPECT_THAT(error.what(), HasSubstr("there is no device '" + name + "' on this machine"));
       EXPECT_THAT(error.what(), HasSubstr("run.yaml, training.device"));
     }
   }
@@ -254,7 +254,7 @@ TEST(DeviceErrors, CompressedCommunicationIsRefused) {
       engine_on(device_under_test(), setting, "", world);
       FAIL() << "did not throw";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("works on the CPU alone"));
+      EXPECT_THAT(error.what(), HasSubstr("works only on the CPU"));
     }
   });
 }

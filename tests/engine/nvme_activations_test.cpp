@@ -125,7 +125,7 @@ TEST(NvmeActivations, NameTheKeyOfAFolderThatIsNotThere) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMachine);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("activation_checkpointing.nvme_path: /nowhere/at/all"),
-                                    HasSubstr("No such file"), HasSubstr("name a folder that exists and takes files")));
+                                    HasSubstr("No such file"), HasSubstr("name a folder that exists and is writable")));
   }
 }
 

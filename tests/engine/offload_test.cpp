@@ -345,7 +345,7 @@ TEST(Offload, NamesAFolderThatCannotBeUsed) {
   config["zero_optimization"]["offload_optimizer"] = nvme(folder.path() / "missing");
   EXPECT_THAT(error_of(config), AllOf(HasSubstr("No such file or directory (errno 2)"),
                                       HasSubstr("zero_optimization.offload_optimizer.nvme_path: "),
-                                      HasSubstr("/missing"), HasSubstr("takes files")));
+                                      HasSubstr("/missing"), HasSubstr("is writable")));
   config["zero_optimization"]["offload_optimizer"] = nvme("/proc");
   EXPECT_THAT(error_of(config), AllOf(HasSubstr("errno"), HasSubstr("/proc")));
 }

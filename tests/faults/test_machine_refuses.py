@@ -91,7 +91,7 @@ def test_a_disk_that_is_too_small_for_offloaded_state(run_file, tmp_path, ranks)
         checked = tessera(*train_arguments(run_file, ranks, settings))
         check_one_message(checked, f"on the disk of {disk}, which has 262 kB left")
         tried = tessera(*train_arguments(run_file, ranks, {**settings, "training.memory_check": "false"}))
-        check_one_message(tried, "there is no room", "No space left on device", str(disk))
+        check_one_message(tried, "there is no space", "No space left on device", str(disk))
         assert list(disk.iterdir()) == []
 
 

@@ -97,7 +97,7 @@ TEST(LocalRunner, AMisspeltOptionIsNotTakenForTheProgram) {
 TEST(LocalRunner, AProgramThatIsNotThereIsRefusedBeforeAnythingStarts) {
   StartedTool tool({"launch", "--nproc", "2", "no-such-program"});
   EXPECT_EQ(tool.wait(), 2);
-  EXPECT_THAT(tool.err(), StartsWith("error: there is no program 'no-such-program'"));
+  EXPECT_THAT(tool.err(), StartsWith("error: program 'no-such-program' not found"));
   EXPECT_EQ(tool.out(), "");
 }
 
@@ -174,7 +174,7 @@ TEST(LocalRunner, ARankThatIgnoresSigtermIsKilledWhenTheGraceIsOver) {
                    {{"GRACE_MS", "300"}});
   EXPECT_EQ(tool.wait(), 4);
   EXPECT_TRUE(all_gone(tool.pids_after("pid="), milliseconds(0)));
-  EXPECT_THAT(tool.err(), HasSubstr("rank 1 did not end when asked to and had to be killed"));
+  EXPECT_THAT(tool.err(), HasSubstr("rank 1 did not exit when asked to and had to be killed"));
 }
 
 TEST(LocalRunner, OtherRanksMayCleanUpWithinTheGrace) {
@@ -256,7 +256,7 @@ TEST(LocalRunner, RanksThatDoNotEndInTimeAfterASignalAreKilled) {
   ASSERT_TRUE(tool.printed("ready", 2));
   kill(tool.pid(), SIGTERM);
   EXPECT_EQ(tool.wait(), 143);
-  EXPECT_THAT(tool.err(), HasSubstr("ranks 0, 1 did not end when asked to and had to be killed"));
+  EXPECT_THAT(tool.err(), HasSubstr("ranks 0, 1 did not exit when asked to and had to be killed"));
 }
 
 TEST(LocalRunner, ACrashWhileEndingDoesNotLetTheOthersWaitInVain) {

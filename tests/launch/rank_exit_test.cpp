@@ -51,7 +51,7 @@ TEST(FailureReport, SaysHowMuchMemoryTheRankHeld) {
                             .command = {"./train", "--steps"},
                             .last_lines = {"step 8"}};
   EXPECT_EQ(failure_sentence(failure),
-            "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (at most 21.9 GB) of 23.0 GB, "
+            "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (peak 21.9 GB) of 23.0 GB, "
             "14 s after start");
   EXPECT_THAT(failure_report(failure, ""),
               HasSubstr("  where: process 4711: ./train --steps\n  its last line:\n    step 8\n"));

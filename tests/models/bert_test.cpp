@@ -116,13 +116,13 @@ TEST_F(ModelFolder, WithoutConfigOrOfAnotherModelIsRefused) {
   const auto read = [&] { read_bert_config(folder_.string()); };
   EXPECT_THAT(error(read), HasSubstr("no config.json"));
   write("config.json", "{");
-  EXPECT_THAT(error(read), HasSubstr("no JSON object"));
+  EXPECT_THAT(error(read), HasSubstr("not a JSON object"));
   write("config.json", R"({"model_type": "llama"})");
   EXPECT_THAT(error(read), HasSubstr("the model is a 'llama'"));
   write("config.json", R"({"hidden_size": "big"})");
   EXPECT_THAT(error(read), HasSubstr("wrong type"));
   write("config.json", R"({"hidden_size": 10, "num_attention_heads": 3})");
-  EXPECT_THAT(error(read), HasSubstr("do not make a model"));
+  EXPECT_THAT(error(read), HasSubstr("do not describe a model"));
 }
 
 TEST_F(ModelFolder, WithoutOrWithDamagedWeightsIsRefused) {
@@ -135,7 +135,7 @@ TEST_F(ModelFolder, WithoutOrWithDamagedWeightsIsRefused) {
   write("model.safetensors.index.json", R"({"weight_map": {"a": "gone.safetensors"}})");
   EXPECT_THAT(error(read), HasSubstr("gone.safetensors"));
   write("model.safetensors", "short");
-  EXPECT_THAT(error(read), HasSubstr("not a whole safetensors file"));
+  EXPECT_THAT(error(read), HasSubstr("not a complete safetensors file"));
 }
 
 }  // namespace

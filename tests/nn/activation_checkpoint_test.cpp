@@ -250,15 +250,15 @@ TEST(Checkpoint, RefusesAFunctionThatDoesSomethingElseTheSecondTime) {
     return ++calls % 2 == 1 ? at::tanh(in) : at::tanh(in).exp();
   };
   EXPECT_THAT(message_of([&] { checkpoint(more_operations, x).sum().backward(); }),
-              HasSubstr("saved 1 tensors for backward, and 2 when it ran again"));
+              HasSubstr("saved 1 tensor for backward, but 2 when it ran again"));
   const auto fewer_operations = [&](const at::Tensor& in) {
     return ++calls % 2 == 1 ? at::tanh(in).exp() : at::tanh(in);
   };
   EXPECT_THAT(message_of([&] { checkpoint(fewer_operations, x).sum().backward(); }),
-              HasSubstr("saved 2 tensors for backward, and 1 when it ran again"));
+              HasSubstr("saved 2 tensors for backward, but 1 when it ran again"));
   const auto other_shape = [&](const at::Tensor& in) { return at::tanh(++calls % 2 == 1 ? in : in.narrow(0, 0, 2)); };
   EXPECT_THAT(message_of([&] { checkpoint(other_shape, x).sum().backward(); }),
-              HasSubstr("saved a tensor Float (3, 4) for backward, and Float (2, 4) when it ran again"));
+              HasSubstr("saved a tensor Float (3, 4) for backward, but Float (2, 4) when it ran again"));
 }
 
 TEST(Checkpoint, LeavesTheRandomNumbersAloneWhenItsFunctionFails) {

@@ -142,7 +142,7 @@ TEST(TiledLinear, RefusesWhatDoesNotFit) {
               testing::HasSubstr("out_splits is 23"));
   TiledLinear tiled(kIn, kOut, {.in_splits = 2});
   const at::Tensor x = wave({6, kIn}, 0.71);
-  EXPECT_THAT(message([&] { tiled.forward_split({x}); }), testing::HasSubstr("1 inputs for 2 splits"));
+  EXPECT_THAT(message([&] { tiled.forward_split({x}); }), testing::HasSubstr("1 input given for in_splits of 2"));
   EXPECT_THAT(message([&] { tiled.copy_params_from(Linear(kOut, kIn)); }), testing::HasSubstr("weight"));
   EXPECT_THAT(message([&] { tiled.copy_params_from(Linear(kIn, kOut, false)); }), testing::HasSubstr("bias"));
 }

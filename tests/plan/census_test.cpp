@@ -122,9 +122,9 @@ TEST_F(CensusOfFolder, AnotherModelIsCountedFromTheHeadersOfItsWeights) {
 TEST_F(CensusOfFolder, WhatIsMissingIsNamed) {
   EXPECT_THAT(failure(), testing::HasSubstr("neither config.json nor safetensors"));
   write("config.json", R"({"model_type": "novel"})");
-  EXPECT_THAT(failure(), testing::HasSubstr("no formula counts a 'novel'"));
+  EXPECT_THAT(failure(), testing::HasSubstr("there is no formula for a 'novel'"));
   write("config.json", "{");
-  EXPECT_THAT(failure(), testing::HasSubstr("no JSON object"));
+  EXPECT_THAT(failure(), testing::HasSubstr("not a JSON object"));
   write("config.json", R"({"model_type": "llama", "hidden_size": -4})");
   EXPECT_THAT(failure(), testing::HasSubstr("'hidden_size' is -4"));
 }

@@ -85,10 +85,10 @@ TEST(MemoryModel, AnOptimizerOnNvmeLeavesItsTilesInMemory) {
   EXPECT_EQ(at_2.bytes(Place::kNvme), 14 * 500);  // gradients too
   setup.pipeline_read = setup.pipeline_write = true;
   // The slices 200, 125, 125 and 50 pass through three slots, each of which grows to the largest that it takes.
-  EXPECT_EQ(term(memory_need(model_of_1000(), setup), "tiles of the optimizer"), 14 * (200 + 125 + 125));
+  EXPECT_EQ(term(memory_need(model_of_1000(), setup), "optimizer tiles"), 14 * (200 + 125 + 125));
   const ModelCensus one_unit{.params = 20'000, .largest_layer = 20'000, .units = {{"all", 20'000, 20'000}}};
   setup.sub_group_size = 2048;
-  EXPECT_EQ(term(memory_need(one_unit, setup), "tiles of the optimizer"), 14 * 3 * 2048);
+  EXPECT_EQ(term(memory_need(one_unit, setup), "optimizer tiles"), 14 * 3 * 2048);
 }
 
 // Units of 400, 250, 250 and 100 elements: 0.4 are the embeddings alone, 0.5 need a block besides.
@@ -98,7 +98,7 @@ TEST(MemoryModel, ARatioOffloadsTheFirstUnitsThatHoldIt) {
   const auto offloaded = [&](double ratio) {
     setup.optimizer_ratio = ratio;
     const MemoryNeed need = memory_need(model_of_1000(), setup);
-    EXPECT_EQ(model_state(need) - term(need, "tiles of the optimizer") + need.bytes(Place::kNvme), 16 * 500);
+    EXPECT_EQ(model_state(need) - term(need, "optimizer tiles") + need.bytes(Place::kNvme), 16 * 500);
     return need.bytes(Place::kNvme);
   };
   EXPECT_EQ(offloaded(0), 0);
@@ -114,8 +114,8 @@ TEST(MemoryModel, ParametersOnNvmeKeepTheFirstElementsInMemory) {
   setup.param_buffers = 2;
   const MemoryNeed need = memory_need(model_of_1000(), setup);
   EXPECT_EQ(need.bytes(Place::kNvme), 2 * 300);
-  EXPECT_EQ(term(need, "parameters"), 2 * 500);                             // here and there
-  EXPECT_EQ(term(need, "parameters on their way from NVMe"), 2 * 2 * 125);  // two shards of a block
+  EXPECT_EQ(term(need, "parameters"), 2 * 500);                          // here and there
+  EXPECT_EQ(term(need, "parameters in flight from NVMe"), 2 * 2 * 125);  // two shards of a block
 }
 
 // The embeddings' backward: in fp32 the sum of two gradients is a third, and their unit's gradient is one more. What
@@ -127,8 +127,8 @@ TEST(MemoryModel, ThePeakIsThatOfOneMoment) {
       .units = {{"embeddings", kMatrix, kMatrix}, {"block", 999'000, 500'000}, {"head", 1000, 1000}},
       .head_shares_embeddings = true};
   const MemoryNeed need = memory_need(model, {.stage = 2});
-  EXPECT_EQ(term(need, "gradients of matrices"), 4 * 3 * kMatrix);
-  EXPECT_EQ(term(need, "gradients on their way"), 4 * kMatrix);
+  EXPECT_EQ(term(need, "matrix gradients"), 4 * 3 * kMatrix);
+  EXPECT_EQ(term(need, "gradients in flight"), 4 * kMatrix);
 }
 
 TEST(MemoryModel, CompressedOptimizersKeepEverythingWhole) {

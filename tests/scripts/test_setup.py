@@ -136,8 +136,7 @@ def test_without_root_and_sudo_one_line_says_so(machine):
     machine.stand_in("id", "echo 1000")
     code, error, calls = machine.setup()
     assert (code, calls) == (2, [])
-    assert error == ("error: these packages are missing and there is neither root nor sudo to install them: "
-                     "ninja-build ccache\n")
+    assert error == "error: these packages are missing, and installing them needs root or sudo: ninja-build ccache\n"
 
 
 def test_an_old_cmake_is_refused(machine):

@@ -98,7 +98,7 @@ TEST_F(Safetensors, DamageIsNamed) {
   write_raw(R"({"x":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", "12345678");
   EXPECT_THAT(error(), HasSubstr("impossible shape"));
   write_raw("{\"x\":", "12345678");
-  EXPECT_THAT(error(), HasSubstr("no JSON object"));
+  EXPECT_THAT(error(), HasSubstr("not a JSON object"));
   std::ofstream(path_, std::ios::binary) << "abc";
   EXPECT_THAT(error(), HasSubstr("it has 3 bytes"));
   std::ofstream(path_, std::ios::binary) << "\xff\xff\xff\xff\xff\xff\xff\x7f{}";

@@ -166,7 +166,7 @@ class DescentWithALateRank : public WholeModelDescent {
   comm::Communicator& world_;
 };
 
-// A step that waited for the late rank's weights would wait until the time-out.
+// A step that waited for the late rank's weights would wait until the timeout.
 TEST(AStepThatPublishesLazily, DoesNotWaitForWeightsButForwardDoes) {
   test::spawn_ranks(kThreeRanks,
                     [](const auto& world) {

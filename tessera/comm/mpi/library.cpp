@@ -47,18 +47,18 @@ Registry<const char*> known_mpis() {
 
 const Plugin* load_plugin(const std::string& name) {
   const std::string file = fmt::format("libtessera_mpi_{}.so", name);
-  const std::string fix = fmt::format(
-      "install {} and build Tessera again (TESSERA_WITH_MPI), or start the ranks with the mpirun of another MPI",
-      known_mpis().find(name, "TESSERA_MPI").make);
+  const std::string fix =
+      fmt::format("install {} and rebuild Tessera (TESSERA_WITH_MPI), or start the ranks with another MPI's mpirun",
+                  known_mpis().find(name, "TESSERA_MPI").make);
   // By its name alone: the loader looks where this program's own libraries lie (cmake/TesseraMpi.cmake).
   void* const object = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) {
-    throw Error(ErrorKind::kMachine, {fmt::format("there is no plugin for the MPI '{}': {}", name, dlerror()),
-                                      "the libraries of this installation", fix});
+    throw Error(ErrorKind::kMachine, {fmt::format("there is no plugin for MPI '{}': {}", name, dlerror()),
+                                      "this installation's libraries", fix});
   }
   const auto get = reinterpret_cast<decltype(&tessera_mpi_plugin)>(dlsym(object, "tessera_mpi_plugin"));
   if (get == nullptr || get()->version != kPluginVersion) {
-    throw Error(ErrorKind::kMachine, {"the plugin for MPI is of another build of Tessera", file, fix});
+    throw Error(ErrorKind::kMachine, {"the MPI plugin belongs to another build of Tessera", file, fix});
   }
   return get();
 }
@@ -71,9 +71,9 @@ std::string name_of_launcher() {
     if (env_text(sign.variable)) return sign.mpi;
   }
   throw Error(ErrorKind::kUsage,
-              {"the backend mpi needs ranks that mpirun started, and nothing in the environment says that it did",
+              {"the mpi backend needs ranks started by mpirun, and nothing in the environment says these were",
                "TESSERA_BACKEND=mpi",
-               "mpirun -n <ranks> tessera train run.yaml (without --nproc); for another launcher of MPI jobs set "
+               "use mpirun -n <ranks> tessera train run.yaml (without --nproc); with another MPI launcher, set "
                "TESSERA_MPI to openmpi or mpich"});
 }
 
@@ -88,7 +88,7 @@ Library::Library(const std::string& name) : name_(name), plugin_(load_plugin(nam
   if (job_.is_over) return;
   if (!job_.serves_any_thread) {
     throw Error(ErrorKind::kMachine, {"MPI serves only the thread that initialized it", name_,
-                                      "initialize it with MPI_THREAD_SERIALIZED or more, or leave that to Tessera"});
+                                      "initialize it with MPI_THREAD_SERIALIZED or higher, or leave that to Tessera"});
   }
   // Beside atexit this knows the exit code. What was registered earlier, so the libraries' own ends, comes later.
   if (job_.is_initialized_here) on_exit(end_of_process, this);
@@ -97,9 +97,9 @@ Library::Library(const std::string& name) : name_(name), plugin_(load_plugin(nam
 void Library::require_usable() const {
   const bool is_fork = process_ != getpid();
   if (!is_fork && !job_.is_over) return;
-  throw Error(ErrorKind::kUsage, {is_fork ? "MPI belongs to the process that this one is a fork of"
+  throw Error(ErrorKind::kUsage, {is_fork ? "MPI belongs to the process that this one was forked from"
                                           : "MPI has been finalized in this process",
-                                  "the backend mpi", "use it before, in the process that mpirun started"});
+                                  "the mpi backend", "use it earlier, in the process that mpirun started"});
 }
 
 template <class Call>
@@ -180,14 +180,14 @@ void Library::end_of_process(int status, void* library) {
 void Library::say_goodbye() {
   try {
     Request all_here = 0;
-    call("say goodbye", [&] { return plugin_->start_goodbye(&all_here); });
-    wait(all_here, Deadline(goodbye_, "the other ranks to end"));
+    call("start the final barrier", [&] { return plugin_->start_goodbye(&all_here); });
+    wait(all_here, Deadline(goodbye_, "the other ranks to exit"));
     call("end", [&] {
       job_.is_over = true;  // for threads that still run
       return plugin_->finalize();
     });
   } catch (const Error& error) {
-    log_warning("MPI is not finalized: {}", error.report().what);
+    log_warning("MPI was not finalized: {}", error.report().what);
   }
 }
 

@@ -1,12 +1,12 @@
-// The MPI library of the mpirun that started this process. There is one a process, as MPI wants it: loaded and
+// The MPI library of the mpirun that started this process. There is one per process, as MPI requires: loaded and
 // initialized when it is first asked for, and never unloaded. After a fork it belongs to the parent alone.
 //
-// MPI does nothing between calls, and each call moves on whatever is in flight: so ranks that wait look again and
-// again. Any thread may call; calls are made one at a time. What MPI reports is thrown as an Error.
+// MPI makes progress only inside calls, and each call advances whatever is in flight, so ranks that wait keep polling.
+// Any thread may call; calls are made one at a time. What MPI reports is thrown as an Error.
 //
 // A process that ends well (exit code 0) says goodbye to all others and then finalizes MPI. After any other end, or
 // when the others do not come, it does not: finalizing waits without limit for peers that may be gone or wait for this
-// rank. mpirun takes a process that ends so for a failure, and ends the others.
+// rank. mpirun treats a process that ends this way as failed, and ends the others.
 #pragma once
 
 #include <chrono>
@@ -58,7 +58,7 @@ class Library {
   // Nobody wants a receive any longer: it is done at the next test unless something has come for it.
   void cancel(Request request);
 
-  // How long an end of this process waits for the others'.
+  // How long this process, when it ends, waits for the others.
   void set_goodbye(std::chrono::milliseconds timeout) { goodbye_ = timeout; }
 
  private:

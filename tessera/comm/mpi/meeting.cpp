@@ -17,10 +17,11 @@ constexpr int kTag = 0;
 Group make_group(Library& library, const World& world) {
   const Job& job = library.job();
   if (job.size != world.size || job.rank != world.rank) {
-    throw Error(ErrorKind::kUsage,
-                {fmt::format("this is rank {} of {} by the environment, and rank {} of {} in its MPI job", world.rank,
-                             world.size, job.rank, job.size),
-                 "the environment", "start all ranks by one mpirun, of the MPI that TESSERA_MPI names if it is set"});
+    throw Error(
+        ErrorKind::kUsage,
+        {fmt::format("this is rank {} of {} according to the environment, but rank {} of {} in its MPI job", world.rank,
+                     world.size, job.rank, job.size),
+         "the environment", "start all ranks with one mpirun, that of the MPI which TESSERA_MPI names if it is set"});
   }
   std::vector<int> everybody(world.size);
   std::iota(everybody.begin(), everybody.end(), 0);
@@ -52,7 +53,7 @@ std::string Meeting::text_of_rank_0(std::string text) {
     text.resize(kLongestText);
     Request request = library_.start_receive(std::as_writable_bytes(std::span(text)), {group_, 0, kTag});
     try {
-      text.resize(library_.wait(request, Deadline(timeout_, "rank 0 to tell where the ranks meet")));
+      text.resize(library_.wait(request, Deadline(timeout_, "rank 0 to say where the ranks meet")));
     } catch (const Error&) {
       library_.cancel(request);  // the text goes out of scope
       throw;

@@ -140,8 +140,8 @@ class MessageWork final : public c10d::Work {
 
  private:
   std::string awaited() const {
-    return fmt::format("rank {} to {} a message of {} bytes", message_.peer,
-                       message_.type == OpType::SEND ? "take" : "send", message_.tensor.nbytes());
+    return fmt::format("rank {} to {} a {}-byte message", message_.peer,
+                       message_.type == OpType::SEND ? "receive" : "send", message_.tensor.nbytes());
   }
 
   // The first piece is done, and had so many bytes.

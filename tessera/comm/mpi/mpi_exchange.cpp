@@ -33,7 +33,7 @@ std::vector<int> ranks_of_job(const BackendInput& input) {
                            [&](const Keys& keys) { input.store->wait(keys, input.timeout); });
   } catch (const std::exception&) {
     if (failure) throw *failure;
-    throw Error(ErrorKind::kPeer, {"a rank did not come to connect over MPI", fmt::format("rank {}", input.world.rank),
+    throw Error(ErrorKind::kPeer, {"a rank did not connect over MPI", fmt::format("rank {}", input.world.rank),
                                    "look at the other ranks' output"});
   }
   if (failure) throw *failure;
@@ -48,8 +48,9 @@ std::vector<int> ranks_of_job(const BackendInput& input) {
   std::vector<int> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    throw Error(ErrorKind::kUsage, {"the ranks are not of one MPI job", "TESSERA_BACKEND=mpi",
-                                    "start all ranks by one mpirun, of the MPI that TESSERA_MPI names if it is set"});
+    throw Error(ErrorKind::kUsage,
+                {"the ranks do not belong to one MPI job", "TESSERA_BACKEND=mpi",
+                 "start all ranks with one mpirun, that of the MPI which TESSERA_MPI names if it is set"});
   }
   return ranks;
 }

@@ -43,7 +43,8 @@ struct Plugin {
   int (*start_send)(const void* data, int bytes, int to, int tag, Group group, Request* request);
   int (*start_receive)(void* data, int bytes, int from, int tag, Group group, Request* request);
 
-  // One look, which moves everything in flight on. A request that is done is no more; `bytes` is what has arrived.
+  // One poll, which advances everything in flight. A request that is done no longer exists; `bytes` is what has
+  // arrived.
   int (*test)(Request* request, bool* done, int* bytes);
 
   // A receive that nothing has come for yet is done at a later test; any other goes on.

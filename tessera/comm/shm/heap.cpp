@@ -41,7 +41,7 @@ c10::DataPtr Heap::allocate(size_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     if (!warned_) {
-      log_warning("shared memory has no room for {} more: collectives over what is allocated from now on copy it first",
+      log_warning("shared memory has no room for another {}: collectives will copy tensors allocated from now on",
                   format_bytes(bytes));
     }
     warned_ = true;
@@ -68,8 +68,8 @@ void Heap::check_limits(size_t bytes) {
   const auto left = left_of_process_limits();
   const std::lock_guard lock(mutex_);
   if (left && used_ + bytes > *left) {
-    throw Error(ErrorKind::kMachine, {"there is no memory for " + format_bytes(bytes) + " more", "a shared tensor",
-                                      "tessera estimate says what the run needs, and what would fit"});
+    throw Error(ErrorKind::kMachine, {"cannot allocate another " + format_bytes(bytes), "a shared tensor",
+                                      "use tessera estimate to see what the run needs and what would fit"});
   }
 }
 

@@ -29,7 +29,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   // (host_memory.h) leaves no room, since the system itself counts only private memory against those.
   c10::DataPtr allocate(size_t bytes);
 
-  // For buffers of the exchange itself. Nothing where the segment has no room.
+  // For buffers of the exchange itself. Null where the segment has no room.
   std::optional<c10::DataPtr> try_allocate(size_t bytes);
 
   // Lets go of a block without ever using its bytes again: peers may still read them.

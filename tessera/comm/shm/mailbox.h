@@ -1,7 +1,7 @@
 // What a rank shows its peers: the head of its segment.
 //
 // A *post* says "under this tag lie bytes for you, there in my segment". The rank that posts puts the post's number
-// into the ring of each peer that shall read it and rings that peer's bell; the peer reads the bytes in place, takes
+// into the ring of each peer that is to read it and rings that peer's bell; the peer reads the bytes in place, takes
 // its bit out of the post and rings back. A post whose bits are all out is free again, and so are its bytes. Rings are
 // written by the owner and read by one peer each, so nothing here needs a lock.
 //
@@ -25,7 +25,7 @@ namespace tessera::comm::shm {
 constexpr int kMaxRanks = 64;  // bits of Post::readers
 
 struct alignas(64) Post {
-  std::atomic<uint64_t> readers;  // ranks that have still to read it, a bit each; 0: the post is free
+  std::atomic<uint64_t> readers;  // ranks that have yet to read it, a bit each; 0: the post is free
   uint64_t tag;
   uint64_t offset;  // in the segment: of rank 0's part
   uint64_t stride;  // bytes from one rank's part to the next one's; 0: the same for all

@@ -39,7 +39,7 @@ Address address_of(const std::string& name) {
 
 UniqueFd stream_socket() {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket.open()) refuse("a Unix socket");
+  if (!socket.open()) refuse("opening a Unix socket");
   return socket;
 }
 
@@ -77,7 +77,7 @@ void send_file(const UniqueFd& socket, int32_t rank, int file) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &file, sizeof(file));
-  if (sendmsg(socket.get(), &message.header, MSG_NOSIGNAL) != sizeof(rank)) refuse("handing over a file descriptor");
+  if (sendmsg(socket.get(), &message.header, MSG_NOSIGNAL) != sizeof(rank)) refuse("passing a file descriptor");
 }
 
 // Nothing where the connection ended before the message came.

@@ -47,7 +47,7 @@ Segment Segment::create(size_t bytes) {
   const bool too_large = allowed.rlim_cur != RLIM_INFINITY && allowed.rlim_cur < bytes;
   if (too_large) errno = EFBIG;
   if (too_large || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) {
-    refuse("a memory file of " + format_bytes(bytes), "raise the limit of file sizes (ulimit -f)");
+    refuse("making a memory file of " + format_bytes(bytes), "raise the file size limit (ulimit -f)");
   }
   return Segment(std::move(file));
 }
@@ -58,7 +58,7 @@ Segment::Segment(UniqueFd file) : file_(std::move(file)) {
   bytes_ = static_cast<size_t>(status.st_size);
   void* const data = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file_.get(), 0);
   if (data == MAP_FAILED) {
-    refuse("mapping " + format_bytes(bytes_), "raise the limit of address space (ulimit -v), or TESSERA_BACKEND=gloo");
+    refuse("mapping " + format_bytes(bytes_), "raise the address space limit (ulimit -v), or set TESSERA_BACKEND=gloo");
   }
   data_ = static_cast<std::byte*>(data);
   madvise(data, bytes_, MADV_HUGEPAGE);  // where the system allows huge pages for shared memory

@@ -14,7 +14,7 @@
 namespace tessera::comm::shm {
 
 // ErrorKind::kMachine, with the text of errno.
-[[noreturn]] void refuse(const std::string& what, const std::string& fix = "TESSERA_BACKEND=gloo does without");
+[[noreturn]] void refuse(const std::string& what, const std::string& fix = "set TESSERA_BACKEND=gloo to do without it");
 
 // `bytes` rounded up to whole pages.
 constexpr size_t whole_pages(size_t bytes) {
@@ -25,7 +25,7 @@ constexpr size_t whole_pages(size_t bytes) {
 class Segment {
  public:
   // An anonymous memory file (memfd); where the kernel refuses that, a POSIX shared memory object, unlinked at once.
-  // ErrorKind::kMachine where neither is to be had, or the address space has no room.
+  // ErrorKind::kMachine where neither is available, or the address space has no room.
   static Segment create(size_t bytes);
 
   // What another process made. ErrorKind::kMachine where the address space has no room.

@@ -183,7 +183,7 @@ class Progress {
       const bool gone = is_gone(peer);
       if (is_there()) return;
       if (gone && awaited(operation) == peer) throw PeerFailure(peer, /*late=*/false, "its process has ended");
-      if (now >= deadline) throw PeerFailure(peer, /*late=*/true, "time-out");
+      if (now >= deadline) throw PeerFailure(peer, /*late=*/true, "timeout");
     }
   }
 
@@ -334,8 +334,8 @@ std::vector<std::string> tell_all(c10d::Store& store, const std::string& step, i
   try {
     return exchange_texts(store, "shm/" + step, rank, size, text, [&](const Keys& keys) { store.wait(keys, timeout); });
   } catch (const std::exception&) {
-    throw Error(ErrorKind::kPeer, {"not every rank joined the shared memory of its host", fmt::format("rank {}", rank),
-                                   "look at the others' output"});
+    throw Error(ErrorKind::kPeer, {"not every rank joined its host's shared memory", fmt::format("rank {}", rank),
+                                   "look at the other ranks' output"});
   }
 }
 
@@ -359,7 +359,7 @@ std::unique_ptr<Exchange> join(c10d::Store& store, int rank, int size, milliseco
   const auto hosts = hosts_of_ranks(store, rank, size, timeout);
   const auto elsewhere = std::find_if(hosts.begin(), hosts.end(), [&](const auto& host) { return host != hosts[0]; });
   if (elsewhere != hosts.end()) {
-    refusal = {fmt::format("ranks 0 and {} are not on one host", elsewhere - hosts.begin()), /*expected=*/true};
+    refusal = {fmt::format("ranks 0 and {} are not on the same host", elsewhere - hosts.begin()), /*expected=*/true};
     return nullptr;
   }
   return join_host(store, rank, size, timeout, refusal);

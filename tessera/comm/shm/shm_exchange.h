@@ -5,7 +5,7 @@
 // a gather is one copy; the rank then waits until they have read it. A tensor from elsewhere is copied into this rank's
 // segment, piece by piece, two pieces at a time, and so is anything small.
 //
-// There is no thread: everything in flight is moved on whenever somebody starts or waits for a collective. So nothing
+// There is no thread: everything in flight advances whenever somebody starts or waits for a collective. So nothing
 // can block because ranks wait for theirs in different orders. Sums are added in rank order (ordered_sum.h).
 //
 // A peer that ends, in whatever way, fails the waits for it within a tenth of a second.
@@ -23,11 +23,11 @@ std::vector<std::string> hosts_of_ranks(c10d::Store& store, int rank, int size, 
 
 struct Refusal {
   std::string reason;     // which rank could not, and why
-  bool expected = false;  // nothing is amiss: the ranks are simply not on one host
+  bool expected = false;  // nothing is wrong: the ranks are simply not on one host
 };
 
-// Joins `size` ranks of one host over `store`. Collective, and of one mind: either every rank gets an exchange, or
-// every rank gets none and the refusal. ErrorKind::kPeer: a rank did not come in time.
+// Joins `size` ranks of one host over `store`. Collective, all or nothing: either every rank gets an exchange, or
+// every rank gets none and the refusal. ErrorKind::kPeer: a rank did not join in time.
 std::unique_ptr<Exchange> join(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
                                Refusal& refusal);
 

@@ -159,9 +159,9 @@ size_t Borrowing::available(Host& host) {
   const Post& post = host.post_of(peer_, *post_);
   TESSERA_INVARIANT(post.begin <= done_ && done_ < post.begin + post.bytes);
   if (post.begin + post.bytes > bytes_) {
-    throw Error(ErrorKind::kPeer, {fmt::format("rank {} sends at least {} bytes where {} are expected", peer_,
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} sent at least {} bytes where {} were expected", peer_,
                                                post.begin + post.bytes, bytes_),
-                                   fmt::format("rank {}", host.rank()), "give tensors of one size on all ranks"});
+                                   fmt::format("rank {}", host.rank()), "use tensors of the same size on all ranks"});
   }
   return post.begin + post.bytes - done_;
 }

@@ -68,7 +68,7 @@ class Lending {
 
   bool advance(Host& host);  // true where something happened
   bool is_over() const { return over_; }
-  uint64_t awaited() const;  // ranks that have still to read; none when it is over
+  uint64_t awaited() const;  // ranks that have yet to read; none when it is over
 
  private:
   void choose(Host& host);
