@@ -70,7 +70,7 @@ uint64_t bytes_of(const std::string& text) {
   const uint64_t bytes = digits == 0 || digits > 9 || unit == units.end() ? 0 : std::stoull(text) * unit->second;
   if (bytes < kLeastBytes) {
     throw Error(ErrorKind::kUsage,
-                {"'" + text + "' is no size of at least 16M", "--size", "use a size such as 512M or 2G"});
+                {"'" + text + "' is not a size of at least 16M", "--size", "use a size such as 512M or 2G"});
   }
   return bytes / storage::kPageBytes * storage::kPageBytes;
 }
@@ -84,8 +84,8 @@ class Drive {
     const uint64_t room = info.f_bavail * info.f_frsize;
     if (info.f_blocks > 0 && room < bytes) {  // some do not count
       throw Error(ErrorKind::kMachine,
-                  {fmt::format("--size is {}, and there is room for {}", format_bytes(bytes), format_bytes(room)),
-                   folder, "give a smaller --size, free some space or choose another folder"});
+                  {fmt::format("--size is {}, but there is room for only {}", format_bytes(bytes), format_bytes(room)),
+                   folder, "use a smaller --size, free some space or choose another folder"});
     }
     file_.reserve(bytes);
     buffer_.reserve(bytes);
@@ -190,7 +190,7 @@ void bench_io(const BenchOptions& options) {
   Drive drive(options.folder, bytes);
   const std::string engine = storage::IoQueue().engine();
   if (!drive.is_direct()) {
-    log_warning("{}: its file system has no direct I/O, so the page cache takes part in what is measured",
+    log_warning("{}: its file system has no direct I/O, so the page cache affects the measurements",
                 options.folder);
   }
   std::vector<Setting> settings = all_settings();
@@ -200,7 +200,7 @@ void bench_io(const BenchOptions& options) {
                engine);
     print_table(settings);
     const Rates rates = best.rates();
-    fmt::print("\nbest of them, median of {} rounds: write {:.3f} GB/s, read {:.3f} GB/s\n", kRounds, rates.write / 1e9,
+    fmt::print("\nbest setting, median of {} rounds: write {:.3f} GB/s, read {:.3f} GB/s\n", kRounds, rates.write / 1e9,
                rates.read / 1e9);
     fmt::print("\"aio\": {}\n", aio_block(best.options).dump(2));
     return;
@@ -223,11 +223,11 @@ void add_bench_command(CLI::App& app) {
   command->require_subcommand(1);
   auto options = std::make_shared<BenchOptions>();
   CLI::App* io = command->add_subcommand(
-      "io", "Write and read a file with many aio settings, about a minute; the best goes into a ds_config");
-  io->add_option("--path", options->folder, "The folder to measure, e.g. that of nvme_path; nothing stays in it")
+      "io", "Write and read a file with many aio settings (about a minute) and print the best one for a ds_config");
+  io->add_option("--path", options->folder, "Folder to measure, e.g. that of nvme_path; nothing is left in it")
       ->required();
-  io->add_option("--size", options->size, "Of the file: 512M, 2G, …; as much memory is needed")->capture_default_str();
-  io->add_flag("--json", options->json, "print JSON");
+  io->add_option("--size", options->size, "Size of the file, e.g. 512M or 2G; takes the same amount of memory")->capture_default_str();
+  io->add_flag("--json", options->json, "Print JSON");
   io->callback([options] { bench_io(*options); });
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCheckpointHelp = "A checkpoint, or the folder that holds checkpoints";
+constexpr const char* kCheckpointHelp = "A checkpoint, or a folder of checkpoints";
 
 struct ExportOptions {
   std::string checkpoint;
@@ -57,7 +57,7 @@ uint64_t bytes_of(const std::string& text) {
   const auto found = units.find(unit);
   if (digits == 0 || digits > 9 || found == units.end() || std::stoull(text) == 0) {
     throw Error(ErrorKind::kUsage,
-                {"'" + text + "' is no size", "--max-shard-size", "use a size such as 5GB or 200MB"});
+                {"'" + text + "' is not a size", "--max-shard-size", "use a size such as 5GB or 200MB"});
   }
   return std::stoull(text) * found->second;
 }
@@ -67,7 +67,7 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void require_folder(const fs::path& folder) {
   if (fs::is_directory(folder)) return;
   throw Error(ErrorKind::kUsage,
-              {"there is no such folder", folder.string(), "name the folder that holds checkpoints"});
+              {"no such folder", folder.string(), "name a folder of checkpoints"});
 }
 
 std::string step_text(const checkpoint::Manifest& manifest) {
@@ -85,7 +85,7 @@ void list_checkpoints(const fs::path& folder) {
     const std::string mark = tag == latest ? "latest" : "";
     try {
       const checkpoint::Manifest manifest = checkpoint::read_manifest(folder / tag);
-      print(fmt::format("{:<24} step {:>8} {:>10} {:>3} file{} {}\n", tag, step_text(manifest),
+      print(fmt::format("{:<24} step {:>8} {:>10} (columns: keep; count_of would break the alignment)\n", tag, step_text(manifest),
                         format_bytes(checkpoint::total_bytes(manifest)), manifest.files.size(),
                         manifest.files.size() == 1 ? " " : "s", mark));
     } catch (const Error& error) {
@@ -98,8 +98,8 @@ void show_checkpoint(const fs::path& path) {
   const fs::path folder = checkpoint::resolve(path);
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
   checkpoint::TensorSource source(folder, manifest);
-  print(fmt::format("{}\n  step {}, saved by {} rank{}{}{}\n", folder.string(), step_text(manifest),
-                    manifest.world_size, manifest.world_size == 1 ? "" : "s",
+  print(fmt::format("{}\n  step {}, saved by {}{}{}\n", folder.string(), step_text(manifest),
+                    count_of(manifest.world_size, "rank"),
                     manifest.trainable_only ? ", trainable parameters only" : "",
                     manifest.node_local ? ", each host's files on its own disk" : ""));
   print(fmt::format("  engine state  {}\n  client state  {}\n", manifest.engine_state.dump(),
@@ -126,11 +126,11 @@ void verify_checkpoint(const fs::path& path) {
   const fs::path folder = checkpoint::resolve(path);
   const auto findings = checkpoint::verify(folder);
   if (findings.empty()) {
-    print(fmt::format("{} is whole\n", folder.string()));
+    print(fmt::format("{} is intact\n", folder.string()));
     return;
   }
   throw Error(ErrorKind::kData, {fmt::format("{}", fmt::join(findings, "\n  and ")), folder.string(),
-                                 "resume from an earlier checkpoint of the same folder"});
+                                 "resume from an earlier checkpoint in the same folder"});
 }
 
 // Returns the exit code: 0 when nothing differs, 1 otherwise, as diff does.
@@ -139,12 +139,11 @@ int diff_checkpoints(const fs::path& a, const fs::path& b) {
   for (const auto& each : differences) {
     print(fmt::format("{} {}: {}", each.kind, each.tensor, each.what));
     if (each.elements > 0) {
-      print(
-          fmt::format(", {} element{}, by {:.3g} at most", each.elements, each.elements == 1 ? "" : "s", each.largest));
+      print(fmt::format(", {}, by at most {:.3g}", count_of(each.elements, "element"), each.largest));
     }
     print("\n");
   }
-  if (differences.empty()) print("no difference\n");
+  if (differences.empty()) print("no differences\n");
   return differences.empty() ? 0 : 1;
 }
 
@@ -155,19 +154,19 @@ void prune_checkpoints(const fs::path& folder, const checkpoint::Retention& rete
 
 void add_export(CLI::App& command) {
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* exporting = command.add_subcommand("export", "Write a Hugging Face folder");
+  CLI::App* exporting = command.add_subcommand("export", "Export a checkpoint as a Hugging Face folder");
   exporting->add_option("DIR", options->checkpoint, kCheckpointHelp)->required();
-  exporting->add_option("--to", options->output, "The folder to write")->required();
+  exporting->add_option("--to", options->output, "Folder to write")->required();
   exporting->add_option("--model", options->model,
-                        "The folder that training began from, for config.json and tokenizer; known from the checkpoint "
+                        "Folder that training started from, for config.json and tokenizer; known from the checkpoint "
                         "when tessera train made it");
-  exporting->add_option("--dtype", options->dtype, "fp32, bf16 or fp16")->capture_default_str();
-  exporting->add_option("--format", options->format, "safetensors, or bin: pytorch_model.bin")->capture_default_str();
-  exporting->add_option("--max-shard-size", options->max_shard_size, "Of one file of weights: 5GB, 200MB, …")
+  exporting->add_option("--dtype", options->dtype, "Dtype of the weights: fp32, bf16 or fp16")->capture_default_str();
+  exporting->add_option("--format", options->format, "File format: safetensors, or bin (pytorch_model.bin)")->capture_default_str();
+  exporting->add_option("--max-shard-size", options->max_shard_size, "Largest size of one weight file, e.g. 5GB or 200MB")
       ->capture_default_str();
   exporting->add_flag(
       "--weights-only", options->weights_only,
-      "The weights alone, without config.json and tokenizer; in fp32 what DeepSpeed's zero_to_fp32 makes");
+      "Only the weights, without config.json and tokenizer; in fp32 the same as DeepSpeed's zero_to_fp32 writes");
   exporting->callback([options] {
     checkpoint::export_hf(
         {.checkpoint = options->checkpoint,
@@ -190,27 +189,27 @@ void add_checkpoint_command(CLI::App& app, int& code) {
     to->add_option(name, *value, help)->required();
     return value;
   };
-  CLI::App* listing = command->add_subcommand("ls", "The checkpoints of a folder, the newest first");
+  CLI::App* listing = command->add_subcommand("ls", "List a folder's checkpoints, newest first");
   listing->callback(
-      [folder = path(listing, "DIR", "The folder that holds checkpoints")] { list_checkpoints(*folder); });
+      [folder = path(listing, "DIR", "Folder of checkpoints")] { list_checkpoints(*folder); });
 
-  CLI::App* showing = command->add_subcommand("show", "Tensors, dtypes, which rank holds what, sizes, state");
+  CLI::App* showing = command->add_subcommand("show", "Show a checkpoint's tensors, dtypes, sizes, which rank holds what, and its state");
   showing->callback([folder = path(showing, "DIR", kCheckpointHelp)] { show_checkpoint(*folder); });
 
-  CLI::App* verifying = command->add_subcommand("verify", "Read every byte and compare it with its checksum");
+  CLI::App* verifying = command->add_subcommand("verify", "Check every byte against its checksum");
   verifying->callback([folder = path(verifying, "DIR", kCheckpointHelp)] { verify_checkpoint(*folder); });
 
-  CLI::App* diffing = command->add_subcommand("diff", "Which tensors of two checkpoints differ, and by how much");
+  CLI::App* diffing = command->add_subcommand("diff", "Show which tensors of two checkpoints differ, and by how much");
   const auto a = path(diffing, "A", kCheckpointHelp), b = path(diffing, "B", kCheckpointHelp);
   diffing->callback([a, b, &code] { code = diff_checkpoints(*a, *b); });
 
   auto retention = std::make_shared<checkpoint::Retention>();
-  CLI::App* pruning = command->add_subcommand("prune", "Remove old checkpoints and what interrupted saves left");
-  const auto folder = path(pruning, "DIR", "The folder that holds checkpoints");
-  pruning->add_option("--keep-last", retention->keep_last, "How many of the newest stay; 0: all")
+  CLI::App* pruning = command->add_subcommand("prune", "Remove old checkpoints and leftovers of interrupted saves");
+  const auto folder = path(pruning, "DIR", "Folder of checkpoints");
+  pruning->add_option("--keep-last", retention->keep_last, "Number of newest checkpoints to keep; 0: all")
       ->required()
       ->check(CLI::NonNegativeNumber);
-  pruning->add_option("--keep-every", retention->keep_every, "Also keep those whose step is a multiple of this")
+  pruning->add_option("--keep-every", retention->keep_every, "Also keep checkpoints whose step is a multiple of this")
       ->check(CLI::NonNegativeNumber);
   pruning->callback([folder, retention] { prune_checkpoints(*folder, *retention); });
 

@@ -43,12 +43,12 @@ void print_text(const std::optional<RunFile>& run, const DsConfig& ds, const std
   const Shown shown = all ? Shown::kAll : Shown::kGiven;
   if (run) fmt::print("# {}\n{}\n", run->name, print_resolved(run->keys, shown));
   fmt::print("# {}\n{}", ds.name, print_resolved(ds.keys, shown));
-  fmt::print("\n{} a step = micro batch {} x accumulation {} x {}\n", count_of(ds.batch.global, "sample"),
+  fmt::print("\n{} per step = micro batch {} x accumulation {} x {}\n", count_of(ds.batch.global, "sample"),
              ds.batch.micro, ds.batch.accumulation,
              count_of(ds.batch.global / ds.batch.micro / ds.batch.accumulation, "data-parallel rank"));
-  if (!all) fmt::print("every other key has its default; --all shows them\n");
+  if (!all) fmt::print("all other keys have their defaults; --all shows them\n");
   if (missing.empty()) return;
-  fmt::print("\n{} cannot be used:\n", count_of(static_cast<int64_t>(missing.size()), "key"));
+  fmt::print("\n{} cannot be used yet:\n", count_of(static_cast<int64_t>(missing.size()), "key"));
   for (const NotYet& key : missing) fmt::print("  {}: {}; {}\n", key.where, key.what, key.fix);
 }
 
@@ -97,21 +97,21 @@ void add_config_command(CLI::App& app, int& exit_code) {
   command->require_subcommand(1);
 
   auto options = std::make_shared<CheckOptions>();
-  CLI::App* check_command = command->add_subcommand("check", "Print a ds_config or run file as it will be used");
+  CLI::App* check_command = command->add_subcommand("check", "Print a ds_config or run file with every value resolved");
   check_command->add_option("file", options->file, "A ds_config (JSON) or a run file (YAML or JSON)")->required();
-  check_command->add_option("--world-size", options->world_size, "Data-parallel ranks, for the batch arithmetic")
+  check_command->add_option("--world-size", options->world_size, "Number of data-parallel ranks, for the batch sizes")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
   check_command->add_option("--set", options->overrides, "Override a key, e.g. zero_optimization.stage=3 (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  check_command->add_flag("--all", options->all, "Show every key, those at their default too");
-  check_command->add_flag("--json", options->json, "Print JSON, of every key");
+  check_command->add_flag("--all", options->all, "Show every key, including those at their defaults");
+  check_command->add_flag("--json", options->json, "Print every key as JSON");
   check_command->callback([options, &exit_code] { exit_code = check(*options); });
 
   auto markdown = std::make_shared<bool>(false);
-  CLI::App* keys_command = command->add_subcommand("keys", "List every key with its values, default and status");
-  keys_command->add_flag("--markdown", *markdown, "Print the page docs/config.md");
+  CLI::App* keys_command = command->add_subcommand("keys", "List every key with its type, default and status");
+  keys_command->add_flag("--markdown", *markdown, "Print docs/config.md");
   keys_command->callback([markdown] {
     const std::string text =
         *markdown ? config_page() : print_key_table(ds_config_keys()) + "\n" + print_key_table(run_file_keys());

@@ -69,8 +69,8 @@ double number_of(const std::string& text, const std::string& option) {
   const std::optional<int> power = begins_well ? power_of(end) : std::nullopt;
   if (power) number *= std::pow(1000.0, *power);
   if (!power || !(number >= 1) || number > kLargest) {
-    throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not a number that can be used here", text), option,
-                                    "write it as 2783e6, 2.7B, 65M or, of bytes, 24GB"});
+    throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not a number or size", text), option,
+                                    "write it like 2783e6, 2.7B or 65M, or for bytes 24GB"});
   }
   return number;
 }
@@ -86,8 +86,8 @@ Json rows_json(int stage, const plan::DeepSpeedInput& input) {
 
 void print_deepspeed(const EstimateOptions& options, const plan::DeepSpeedInput& input) {
   if (options.stage && *options.stage < 2) {
-    throw Error(ErrorKind::kUsage, {fmt::format("DeepSpeed has no table of stage {}", *options.stage), "--stage",
-                                    "use 2 or 3, or --model FOLDER for Tessera's own"});
+    throw Error(ErrorKind::kUsage, {fmt::format("DeepSpeed has no table for stage {}", *options.stage), "--stage",
+                                    "use 2 or 3, or --model FOLDER for Tessera's own estimate"});
   }
   Json all = Json::array();
   for (const int stage : {2, 3}) {
@@ -117,8 +117,8 @@ plan::DeepSpeedInput deepspeed_input(const EstimateOptions& options) {
                                     "add --largest-layer-params 65e6, or --stage 2"});
   }
   if (input.largest_layer_params > input.params) {
-    throw Error(ErrorKind::kUsage, {"the largest layer is larger than the model", "--largest-layer-params",
-                                    "give at most as many as --params"});
+    throw Error(ErrorKind::kUsage, {"the largest layer has more parameters than the model", "--largest-layer-params",
+                                    "use at most the value of --params"});
   }
   return input;
 }
@@ -162,8 +162,8 @@ Wanted wanted_of(const EstimateOptions& options) {
   }
   if (!options.nvme.empty()) {
     if (!std::filesystem::is_directory(options.nvme)) {
-      throw Error(ErrorKind::kUsage, {"there is no such folder: " + options.nvme, "--nvme",
-                                      "name a folder on the drive that may hold swapped state"});
+      throw Error(ErrorKind::kUsage, {"no such folder: " + options.nvme, "--nvme",
+                                      "name a folder on the drive for offloaded state"});
     }
     wanted.nvme_path = options.nvme;
   }
@@ -176,7 +176,7 @@ int64_t length_of(const EstimateOptions& options, const plan::ModelCensus& model
   constexpr int64_t kUsual = 128;
   const int64_t limit = model.architecture ? model.architecture->max_positions : 0;
   if (limit > 0 && options.length > limit) {
-    throw Error(ErrorKind::kUsage, {fmt::format("the model has positions for {} tokens, not {}", limit, options.length),
+    throw Error(ErrorKind::kUsage, {fmt::format("the model takes at most {} tokens, not {}", limit, options.length),
                                     "--length", fmt::format("use at most {}", limit)});
   }
   if (options.length > 0) return options.length;
@@ -205,12 +205,12 @@ void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, 
                                                              .refusal = plan::refusal_of_this_version});
   if (!found) {
     throw Error(ErrorKind::kMachine,
-                {fmt::format("nothing that this version can do fits in {} a rank",
+                {fmt::format("no configuration that this version supports fits in {} per rank",
                              format_bytes(static_cast<uint64_t>(share.device))),
                  options.model,
                  std::string("use more hosts or more memory") +
                      (share.nvme_path.empty() ? ", or name a folder on an NVMe drive with --nvme" : "") +
-                     "; without --plan the command lists what each stage needs"});
+                     "; run without --plan to see what each stage needs"});
   }
   const int64_t global_batch = wanted.samples_of_a_rank * options.ranks();
   const Json ds_config = plan::ds_config_of(found->setup, global_batch, share, wanted.ds_config);
@@ -218,18 +218,18 @@ void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, 
       options.json ? ds_config.dump(2) + "\n" : plan::print_with_reasons(ds_config, found->reasons);
   std::fputs(text.c_str(), stdout);
   if (options.json && found->setup.activation_checkpointing) {
-    log_info("it needs training.activation_checkpointing: true in the run file");
+    log_info("this plan needs training.activation_checkpointing: true in the run file");
   }
 }
 
 void estimate(const EstimateOptions& options) {
   if (options.model.empty() == options.params.empty()) {
-    throw Error(ErrorKind::kUsage, {options.model.empty() ? "there is nothing to estimate" : "--model and --params are both given", "the command line",
-                                    "give either --model FOLDER or --params N"});
+    throw Error(ErrorKind::kUsage, {options.model.empty() ? "nothing to estimate: neither --model nor --params is given" : "--model and --params are both given", "the command line",
+                                    "use --model FOLDER or --params N"});
   }
   if (!options.params.empty() || options.deepspeed) {
     if (options.plan) {
-      throw Error(ErrorKind::kUsage, {"a plan needs a model, not a count", "--plan", "give --model FOLDER instead"});
+      throw Error(ErrorKind::kUsage, {"--plan needs a model, not just a parameter count", "--plan", "use --model FOLDER instead"});
     }
     print_deepspeed(options, deepspeed_input(options));
     return;
@@ -256,28 +256,28 @@ void estimate(const EstimateOptions& options) {
 
 void add_estimate_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<EstimateOptions>();
-  CLI::App* command = app.add_subcommand("estimate", "Tell how much memory a model needs, and choose a configuration");
+  CLI::App* command = app.add_subcommand("estimate", "Estimate how much memory a model needs, and choose a configuration");
   const auto positive = CLI::Range(int64_t{1}, int64_t{1'000'000});
-  command->add_option("--model", options->model, "Hugging Face folder: config.json, or safetensors files");
+  command->add_option("--model", options->model, "Hugging Face folder with config.json or safetensors files");
   command->add_option("--params", options->params,
-                      "Parameters instead of a model, for DeepSpeed's tables: 2783e6, 2.7B");
-  command->add_option("--largest-layer-params", options->largest_layer, "Of the module that itself holds most: 65M");
-  command->add_flag("--deepspeed", options->deepspeed, "DeepSpeed's tables of the model instead of Tessera's");
-  command->add_option("--nodes", options->nodes, "Hosts")->check(positive)->capture_default_str();
-  command->add_option("--ranks,--gpus-per-node", options->gpus_per_node, "Ranks on each host")
+                      "Number of parameters instead of a model, for DeepSpeed's tables, e.g. 2783e6 or 2.7B");
+  command->add_option("--largest-layer-params", options->largest_layer, "Number of parameters in the largest layer, e.g. 65M");
+  command->add_flag("--deepspeed", options->deepspeed, "Print DeepSpeed's tables for the model instead of Tessera's");
+  command->add_option("--nodes", options->nodes, "Number of hosts")->check(positive)->capture_default_str();
+  command->add_option("--ranks,--gpus-per-node", options->gpus_per_node, "Number of ranks on each host")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--stage", options->stage, "Only this ZeRO stage")->check(CLI::Range(0, 3));
-  CLI::Option* config = command->add_option("--config", options->config, "ds_config: precision, optimizer, batch");
-  command->add_option("--batch", options->micro_batch, "Samples in one forward pass of one rank [1]")->check(positive);
-  command->add_option("--length", options->length, "Tokens of a sample [128]")->check(positive);
-  command->add_option("--dtype", options->dtype, "Without --config: bf16, fp16 or fp32 [bf16]")
+  CLI::Option* config = command->add_option("--config", options->config, "ds_config to take precision, optimizer and batch from");
+  command->add_option("--batch", options->micro_batch, "Micro batch: samples in one forward pass of one rank [1]")->check(positive);
+  command->add_option("--length", options->length, "Tokens per sample [128]")->check(positive);
+  command->add_option("--dtype", options->dtype, "Precision without --config: bf16, fp16 or fp32 [bf16]")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
       ->excludes(config);
-  command->add_flag("--activation-checkpointing", options->activation_checkpointing, "Keep each layer's input alone");
-  command->add_option("--device-memory", options->device_memory, "Of an accelerator, each rank has one: 24GB");
-  command->add_option("--host-memory", options->host_memory, "Of each host, instead of what this one has left: 64GB");
-  command->add_option("--nvme", options->nvme, "Folder on an NVMe drive that may hold swapped state");
+  command->add_flag("--activation-checkpointing", options->activation_checkpointing, "Keep only each layer's input for backward");
+  command->add_option("--device-memory", options->device_memory, "Memory of each rank's accelerator, e.g. 24GB");
+  command->add_option("--host-memory", options->host_memory, "Memory of each host instead of what this one has left, e.g. 64GB");
+  command->add_option("--nvme", options->nvme, "Folder on an NVMe drive for offloaded state");
   command->add_flag("--plan", options->plan, "Print the fastest ds_config that fits");
   command->add_flag("--json", options->json, "Print JSON");
   command->callback([options, &exit_code] {

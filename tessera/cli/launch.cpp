@@ -25,7 +25,7 @@ std::vector<std::string> program_of(std::vector<std::string> rest) {
   const auto nearest = nearest_name(option, known);
   throw Error(ErrorKind::kUsage, {fmt::format("tessera launch has no option '{}'", option), "",
                                   nearest ? fmt::format("did you mean '{}'?", *nearest)
-                                          : "the program's own options go after the program"});
+                                          : "put the program's own options after the program"});
 }
 
 }  // namespace
@@ -35,20 +35,20 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   auto program = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("launch", "Run a program as several ranks on this host");
   command->add_option("--nproc", run->nproc, "Number of ranks")->capture_default_str();
-  command->add_option("--master-addr", run->master_addr, "Address at which the ranks meet")->capture_default_str();
-  command->add_option("--master-port", run->master_port, "Port at which they meet; a free one is picked without it");
+  command->add_option("--master-addr", run->master_addr, "Address where the ranks meet")->capture_default_str();
+  command->add_option("--master-port", run->master_port, "Port where the ranks meet (default: a free one)");
   // CLI11 leaves the words after the first that it does not know alone (prefix_command), but gives "--" to us only
   // while it awaits a positional: this one, which takes none.
-  command->add_option("PROGRAM", *program, "What to run; all that follows it are its own arguments")
+  command->add_option("PROGRAM", *program, "Program to run, followed by its own arguments")
       ->type_name("ARGS...")
       ->check([](const std::string&) { return std::string("left to prefix_command"); });
   command->validate_positionals();
   command->prefix_command();
   command->footer(
       "PROGRAM finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment.\n"
-      "When a rank fails the others are stopped, and the exit code is that of the rank that failed first (128 + "
+      "When a rank fails, the others are stopped, and the exit code is that of the first rank to fail (128 + "
       "signal).\n"
-      "Ctrl-C is handed on to the ranks, which have 60 s to end; a second one stops them at once.");
+      "Ctrl-C is passed on to the ranks, which have 60 s to exit; a second one stops them at once.");
   command->callback([command, run, program, &exit_code] {
     run->command = program_of(command->remaining());
     exit_code = launch::run_local(*run);

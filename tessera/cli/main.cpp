@@ -30,7 +30,7 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Train models too large for one device.", "tessera");
+  CLI::App app("Train models too large for one device", "tessera");
   app.require_subcommand(1);
   app.set_version_flag("--version", TESSERA_VERSION);
   std::signal(SIGPIPE, SIG_IGN);  // a peer that went away is an error with a name, not our end
@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     const tessera::Error error(
         tessera::ErrorKind::kMachine,
-        {"there is no memory left", "this process", "tessera estimate says what a run needs, and what would fit"});
+        {"out of memory", "this process", "use tessera estimate to see what a run needs and what would fit"});
     std::fprintf(stderr, "error: %s\n", error.what());
     return tessera::exit_code(error.kind());
   } catch (const std::exception& error) {

@@ -49,18 +49,18 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   options->program = program;
   auto nproc = std::make_shared<int>(1);
   auto dry_run = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("train", "Train a model as a run file says");
+  CLI::App* command = app.add_subcommand("train", "Train a model from a run file");
   command->add_option("RUN", options->run_file, "Run file, YAML or JSON (docs/run-file.md)")->required();
   command->add_option("--nproc", *nproc, "Number of ranks on this host")->capture_default_str();
   command->add_option("--set", options->overrides, "Override a key, e.g. training.max_steps=50 (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  command->add_option("--resume", options->resume, "'auto': the newest checkpoint of the output, if any; or a folder")
+  command->add_option("--resume", options->resume, "Checkpoint to resume from: a folder, or 'auto' for the newest in the output folder, if any")
       ->type_name("auto|PATH");
   command
-      ->add_option("--trace", options->trace, "Write what each rank did when to FILE, for chrome://tracing or Perfetto")
+      ->add_option("--trace", options->trace, "Write a timeline of all ranks to FILE, for chrome://tracing or Perfetto")
       ->type_name("FILE");
-  command->add_flag("--dry-run", *dry_run, "Check everything, read the data, say what would be trained, and stop");
+  command->add_flag("--dry-run", *dry_run, "Check everything, read the data and print what would be trained, without training");
   command->callback([command, options, nproc, dry_run, &exit_code] {
     if (*dry_run) {
       train::dry_run(config::load_run_file(options->run_file, options->overrides), std::max(1, *nproc));

@@ -40,7 +40,7 @@ std::vector<std::string> subcommand_names(const CLI::App& command) {
   return names;
 }
 
-std::string help_of(const Place& place) { return fmt::format("'{} --help' shows how it is called", place.name); }
+std::string help_of(const Place& place) { return fmt::format("see '{} --help'", place.name); }
 
 Error unknown_words(const Place& place) {
   const std::vector<std::string> words = place.command->remaining(true);
@@ -55,7 +55,7 @@ Error unknown_words(const Place& place) {
   const std::vector<std::string> commands = subcommand_names(*place.command);
   const auto nearest = nearest_name(word, commands);
   std::string fix = nearest ? fmt::format("did you mean '{}'? ", *nearest) : "";
-  fix += commands.empty() ? help_of(place) : fmt::format("its commands: {}", fmt::join(commands, ", "));
+  fix += commands.empty() ? help_of(place) : fmt::format("commands: {}", fmt::join(commands, ", "));
   return Error(ErrorKind::kUsage,
                {fmt::format("'{}' does not take '{}'", place.name, word), "the command line", fix});
 }
@@ -72,21 +72,23 @@ Error unreadable_value(const Place& place, std::string text) {
                              : type.starts_with("FLOAT")                         ? "a number"
                                                                                  : "another value";
   return Error(ErrorKind::kUsage, {fmt::format("{} is '{}'", option, value), "the command line",
-                                   fmt::format("give {}: {} {}", wanted, option, wanted == "another value" ? "…" : "2")});
+                                   fmt::format("use {}, e.g. {} {}", wanted, option, wanted == "another value" ? "…" : "2")});
 }
 
 }  // namespace
 
 Error usage_error(const CLI::App& app, const CLI::ParseError& refusal) {
   const Place place = place_of(app);
-  const std::string kind = refusal.get_name(), text = refusal.what();
-  if (kind == "ExtrasError") return unknown_words(place);
-  if (kind == "ConversionError") return unreadable_value(place, text);
-  if (kind == "RequiredError" && !subcommand_names(*place.command).empty()) {
+  const auto kind = static_cast<CLI::ExitCodes>(refusal.get_exit_code());
+  const std::string text = refusal.what();
+  if (kind == CLI::ExitCodes::ExtrasError) return unknown_words(place);
+  if (kind == CLI::ExitCodes::ConversionError) return unreadable_value(place, text);
+  if (kind == CLI::ExitCodes::RequiredError && !subcommand_names(*place.command).empty()) {
+    if (!place.command->remaining(true).empty()) return unknown_words(place);
     return Error(ErrorKind::kUsage, {fmt::format("'{}' needs a command", place.name), "the command line",
                                      fmt::format("one of: {}", fmt::join(subcommand_names(*place.command), ", "))});
   }
-  if (kind == "RequiredError") {
+  if (kind == CLI::ExitCodes::RequiredError) {
     return Error(ErrorKind::kUsage,
                  {fmt::format("'{}': {}", place.name, text), "the command line", help_of(place)});
   }

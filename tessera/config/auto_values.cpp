@@ -19,7 +19,7 @@ struct Filled {
 
 template <class T>
 Filled known_or(const std::optional<T>& known, T otherwise, const char* name) {
-  return known ? Filled{*known, name} : Filled{otherwise, "as DeepSpeed's clients fill it in"};
+  return known ? Filled{*known, name} : Filled{otherwise, "filled in as DeepSpeed's clients do"};
 }
 
 double learning_rate(const std::vector<ResolvedKey>& keys, const AutoValues& known) {
@@ -131,8 +131,8 @@ void fill_auto(std::vector<ResolvedKey>& keys, const AutoValues& known, const Do
     Filled filled = rule != nullptr ? rule->fill(known, keys) : Filled{};
     if (filled.value.is_null() && defaults_on_auto(key.path)) filled = {default_of_path(key.path), "its default"};
     if (filled.why.empty()) {
-      problems.add(fmt::format("'{}' is \"auto\", and nothing is known to fill in here", key.path),
-                   document.place(pointer_to(key.path)), "write the value");
+      problems.add(fmt::format("'{}' is \"auto\", but its value is not known here", key.path),
+                   document.place(pointer_to(key.path)), "write a value");
       continue;
     }
     key.value = filled.value;

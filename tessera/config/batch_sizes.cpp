@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 
 namespace tessera::config {
 namespace {
@@ -39,7 +40,7 @@ std::string nearest_batches(int64_t global, int64_t ranks) {
   const std::string sizes = below > 0 ? fmt::format("{} or {}", below, below + ranks) : std::to_string(ranks);
   int64_t fewer = std::min(ranks, global);
   while (global % fewer != 0) --fewer;
-  return fmt::format("set train_batch_size to {}, or run on {} rank{}", sizes, fewer, fewer == 1 ? "" : "s");
+  return fmt::format("set train_batch_size to {}, or run on {}", sizes, count_of(fewer, "rank"));
 }
 
 void require_positive(std::optional<int64_t> value, const char* key, const std::string& where) {

@@ -21,7 +21,7 @@ class Parser {
     document_.value = parse_value(Pointer(), 0);
     skip_blank();
     if (at_ < text_.size())
-      fail(at_, "there is text after the end of the JSON value", "remove it, or the bracket too many");
+      fail(at_, "there is text after the end of the JSON value", "remove it, or the extra bracket");
     return std::move(document_);
   }
 
@@ -30,7 +30,7 @@ class Parser {
     if (depth > kDeepest) fail(at_, fmt::format("nested more than {} levels deep", kDeepest), "flatten it");
     skip_blank();
     if (at_ == text_.size())
-      fail(at_, "the file ends where a value is expected", "add the value or the closing bracket");
+      fail(at_, "the file ends where a value was expected", "add the value or the closing bracket");
     const char c = text_[at_];
     if (c == '{') return parse_object(key, depth);
     if (c == '[') return parse_array(key, depth);
@@ -44,7 +44,7 @@ class Parser {
     Json object = Json::object();
     while (!closes('}', opened)) {
       const size_t start = at_;
-      if (text_[at_] != '"') fail(at_, "a key in double quotes is expected here", "write \"key\": value");
+      if (text_[at_] != '"') fail(at_, "expected a key in double quotes here", "write \"key\": value");
       const std::string name = parse_string().get<std::string>();
       const Pointer child = key / name;
       const Place place = place_of(start);
@@ -54,7 +54,7 @@ class Parser {
       }
       document_.places[child.to_string()] = place;
       skip_blank();
-      if (peek() != ':') fail(at_, fmt::format("a ':' is expected after the key '{}'", name), "write \"key\": value");
+      if (peek() != ':') fail(at_, fmt::format("expected ':' after the key '{}'", name), "write \"key\": value");
       ++at_;
       object[name] = parse_value(child, depth + 1);
       take_comma('}');
@@ -90,17 +90,17 @@ class Parser {
     if (peek() == ',') {
       ++at_;
     } else if (peek() != bracket && at_ < text_.size()) {
-      fail(at_, fmt::format("a ',' or '{}' is expected here", bracket),
-           "is a comma missing after the value before it?");
+      fail(at_, fmt::format("expected ',' or '{}' here", bracket),
+           "is a comma missing after the previous value?");
     }
   }
 
   Json parse_string() {
     const size_t start = at_++;
     while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\n') at_ += text_[at_] == '\\' ? 2 : 1;
-    if (at_ >= text_.size() || text_[at_] == '\n') fail(start, "this text is never closed", "add the closing '\"'");
+    if (at_ >= text_.size() || text_[at_] == '\n') fail(start, "this string is never closed", "add the closing '\"'");
     ++at_;
-    return scalar(start, "this text is not valid JSON", "mend its escapes (a backslash is written \\\\) or its UTF-8");
+    return scalar(start, "this string is not valid JSON", "fix its escapes (a backslash is written \\\\) or its UTF-8");
   }
 
   Json parse_number() {
@@ -125,8 +125,8 @@ class Parser {
     if (word == "True" || word == "False" || word == "None") {
       fail(start, fmt::format("'{}' is Python, not JSON", word), "write true, false or null");
     }
-    fail(start, word.empty() ? std::string("a value is expected here") : fmt::format("'{}' is not a JSON value", word),
-         "write a number, true, false, null, text in double quotes, or an object");
+    fail(start, word.empty() ? std::string("expected a value here") : fmt::format("'{}' is not a JSON value", word),
+         "write a number, true, false, null, a string in double quotes, a list or an object");
   }
 
   Json scalar(size_t start, const std::string& what, const std::string& fix) {

@@ -27,7 +27,7 @@ void rewrite_zero_as_bool(Document& document, KeyCheck& check) {
   const int stage = document.value.at(zero).get<bool>() ? 1 : 0;
   const Place place = document.place(zero);
   check.warnings.push_back(fmt::format(
-      "{}: 'zero_optimization' as true or false is an old form; write {{\"stage\": {}}}", place.text(), stage));
+      "{}: true or false for 'zero_optimization' is an old form; write {{\"stage\": {}}}", place.text(), stage));
   document.set(zero, {{"stage", stage}}, place);
 }
 
@@ -90,7 +90,7 @@ void resolve_batch(DsConfig& config, const DsConfigInput& input) {
                                      where);
   if (global_value && micro_value && config.batch.micro != *micro_value) {
     config.warnings.push_back(fmt::format(
-        "{}: train_batch_size {} on {} data-parallel ranks leaves {} samples a rank: the micro batch is {} instead of {}, "
+        "{}: train_batch_size {} on {} data-parallel ranks leaves {} samples per rank: the micro batch is {} instead of {}, "
         "with {} accumulation steps; the training is the same",
         micro.given ? micro.where : where, *global_value, input.data_parallel_size,
         *global_value / input.data_parallel_size, config.batch.micro, *micro_value, config.batch.accumulation));
@@ -251,7 +251,7 @@ void check_precision(const DsConfig& config, const PlaceOf& place, Problems& pro
        {"data_types.grad_accum_dtype", "data_types.param_dtype", "data_types.buffer_dtype", "torch_autocast.dtype"}) {
     const Json& value = config.value(key);
     if (!value.is_null() && short_dtype(value.get<std::string>()) == "int8") {
-      problems.add(fmt::format("'{}' is int8, in which nothing can be trained", key), place(key),
+      problems.add(fmt::format("'{}' is int8, which cannot be trained in", key), place(key),
                    "use fp32, bf16 or fp16");
     }
   }
@@ -259,7 +259,7 @@ void check_precision(const DsConfig& config, const PlaceOf& place, Problems& pro
   if (param && *param != compute) {
     problems.add(
         fmt::format("'data_types.param_dtype' is {}, but the run computes in {}", name_of(*param), name_of(compute)),
-        place("data_types.param_dtype"), "leave it out; fp16.enabled and bf16.enabled decide");
+        place("data_types.param_dtype"), "remove it; fp16.enabled and bf16.enabled decide");
   }
   const auto grad = dtype_of(config.value("data_types.grad_accum_dtype"));
   if (grad && *grad != compute && *grad != Dtype::kFp32) {
@@ -273,7 +273,7 @@ void check_precision(const DsConfig& config, const PlaceOf& place, Problems& pro
                  place("bf16.bf16_optimizer_states"), "set both, or neither");
   }
   if (config.value("prescale_gradients") == true && config.value("gradient_predivide_factor") != 1.0) {
-    problems.add("'prescale_gradients' divides all before adding up, so 'gradient_predivide_factor' has nothing left",
+    problems.add("'prescale_gradients' does the whole division before the sum, so 'gradient_predivide_factor' has no effect",
                  place("gradient_predivide_factor"), "keep one");
   }
 }
@@ -296,7 +296,7 @@ void check_optimizer(const DsConfig& config, const PlaceOf& place, Problems& pro
   const bool compressed = type == "OneBitAdam" || type == "OneBitLamb" || type == "ZeroOneAdam";
   if (compressed && config.value("zero_optimization.stage") > 1) {
     problems.add(
-        fmt::format("'optimizer.type' is {}, whose compressed communication works at stages 0 and 1 only", type.dump()),
+        fmt::format("'optimizer.type' is {}, whose compressed communication works only at stages 0 and 1", type.dump()),
         place("optimizer.type"), "set zero_optimization.stage to 0 or 1, or choose another optimizer");
   }
 }
@@ -307,16 +307,16 @@ void check_contiguous_checkpoints(const DsConfig& config, const Document& docume
   const Place place = document.place(pointer_to(contiguous));
   if (!config.value(block + "nvme_path").is_null()) {
     problems.add(fmt::format("'{}' is true, and '{}nvme_path' is given", contiguous, block), place,
-                 "keep one: the inputs wait in buffers or in a file");
+                 "keep one: the inputs are kept either in buffers or in a file");
   }
   if (config.value(block + "partition_activations") == false) {
     problems.add(fmt::format("'{}' is true without '{}partition_activations'", contiguous, block), place,
-                 "set partition_activations to true as well, as DeepSpeed demands");
+                 "set partition_activations to true as well, as DeepSpeed requires");
   }
   const Json& number = config.value(block + "number_checkpoints");
   if (number.is_null() || number == 0) {
     problems.add(fmt::format("'{}' is true without '{}number_checkpoints'", contiguous, block), place,
-                 "set number_checkpoints to the number of checkpoints of one forward pass, e.g. the layers");
+                 "set number_checkpoints to the number of checkpoints in one forward pass, e.g. the number of layers");
   }
 }
 
@@ -329,13 +329,13 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
   }
   for (const std::string block : {"zero_optimization.offload_optimizer", "zero_optimization.offload_param"}) {
     if (config.value(block + ".device") == "nvme" && config.value(block + ".nvme_path").is_null()) {
-      problems.add(fmt::format("'{}.device' is \"nvme\", but there is no 'nvme_path'", block), place(block + ".device"),
+      problems.add(fmt::format("'{}.device' is \"nvme\", but 'nvme_path' is missing", block), place(block + ".device"),
                    "add nvme_path: a folder on the drive");
     }
   }
   const double ratio = config.value("zero_optimization.offload_optimizer.ratio").get<double>();
   if (ratio < 1 && config.value("zero_optimization.stage") != 3) {
-    problems.add(fmt::format("'zero_optimization.offload_optimizer.ratio' is {}, which only stage 3 can do", ratio),
+    problems.add(fmt::format("'zero_optimization.offload_optimizer.ratio' is {}, which only stage 3 supports", ratio),
                  place("zero_optimization.offload_optimizer.ratio"), "use 1.0, or set zero_optimization.stage to 3");
   }
   check_precision(config, place, problems);
@@ -349,7 +349,7 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
   }
   check_contiguous_checkpoints(config, document, problems);
   if (const int64_t block = config.value("aio.block_size").get<int64_t>(); block % kPageBytes != 0) {
-    problems.add(fmt::format("'aio.block_size' is {}, and files are read and written by whole pages", block),
+    problems.add(fmt::format("'aio.block_size' is {}, but files are read and written in whole pages", block),
                  place("aio.block_size"),
                  fmt::format("use a multiple of {}, e.g. {}", kPageBytes, (block / kPageBytes + 1) * kPageBytes));
   }
@@ -423,8 +423,8 @@ const Json& DsConfig::value(std::string_view path) const {
 DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   Document document = written;
   if (!document.value.is_object()) {
-    throw Error(ErrorKind::kConfig, {"a ds_config is an object", document.place(Pointer()).text(),
-                                     "begin it with '{', or name the right file"});
+    throw Error(ErrorKind::kConfig, {"a ds_config must be a JSON object", document.place(Pointer()).text(),
+                                     "start it with '{', or name the right file"});
   }
   KeyCheck check{.table = ds_config_keys(),
                  .accepts_auto = accepts_auto,
@@ -484,7 +484,7 @@ std::vector<NotYet> not_yet_supported(const DsConfig& config) {
         std::find_if(rows.begin(), rows.end(), [&](const Key& candidate) { return candidate.path == key.path; });
     TESSERA_INVARIANT(row != rows.end());
     if (is_supported(*row, key.value, config.door)) continue;
-    std::string fix = row->default_value == "null" ? "leave the key out" : fmt::format("use {}", row->default_value);
+    std::string fix = row->default_value == "null" ? "remove the key" : fmt::format("use {}", row->default_value);
     if (row->default_value == "required") fix = "use one of " + std::string(row->notes.supported);
     if (!row->notes.instead.empty()) fix = row->notes.instead;
     result.push_back(
@@ -497,9 +497,9 @@ void require_supported(const DsConfig& config) {
   const std::vector<NotYet> missing = not_yet_supported(config);
   if (missing.empty()) return;
   if (missing.size() == 1) throw Error(ErrorKind::kConfig, {missing[0].what, missing[0].where, missing[0].fix});
-  std::string what = fmt::format("{} keys ask for what this version does not do yet", missing.size());
+  std::string what = fmt::format("{} keys ask for something this version does not support yet", missing.size());
   for (const NotYet& key : missing) what += fmt::format("\n  {}: {}; {}", key.where, key.what, key.fix);
-  throw Error(ErrorKind::kConfig, {what, missing[0].where, "mend each of them as its line says"});
+  throw Error(ErrorKind::kConfig, {what, missing[0].where, "fix each of them as its line says"});
 }
 
 }  // namespace tessera::config

@@ -175,7 +175,7 @@ class Walk {
     if (row == nullptr) return unknown(at, path, type);
     const Place place = document_.place(at);
     if (row->status == Status::kRemoved) {
-      return check_.problems.add(fmt::format("'{}' is not supported any more", path), place,
+      return check_.problems.add(fmt::format("'{}' is no longer supported", path), place,
                                  std::string(row->notes.instead));
     }
     Json& value = document_.value[at];
@@ -189,7 +189,7 @@ class Walk {
       converted = read_loosely(row->kind, value);
       if (converted) {
         check_.warnings.push_back(
-            fmt::format("{}: '{}' is {}, taken as {}", place.text(), path, value.dump(), converted->dump()));
+            fmt::format("{}: '{}' is {}, read as {}", place.text(), path, value.dump(), converted->dump()));
       }
     }
     if (!converted) return wrong_value(*row, path, value, place);
@@ -219,7 +219,7 @@ class Walk {
     } else if (const auto meant = read_loosely(row.kind, value)) {
       fix = fmt::format("write {}{}", meant->dump(), value.is_string() ? " without quotes" : "");
     } else if (value == "auto") {
-      fix += "; nothing is known to fill in here";
+      fix += "; \"auto\" cannot be filled in here";
     }
     const std::string shown = value.is_number_float() && std::isinf(value.get<double>()) ? "Infinity" : value.dump();
     check_.problems.add(fmt::format("'{}' is {}", path, shown), place, fix);
@@ -284,7 +284,7 @@ void rename_aliases(Document& document, KeyCheck& check) {
     const Pointer parent = to.parent_pointer();
     if (document.value.contains(parent) && !document.value.at(parent).is_object()) continue;  // reported by check_keys
     if (document.value.contains(to)) {
-      check.problems.add(fmt::format("'{}' and '{}' are both given, and they are one key", row.path, row.notes.instead),
+      check.problems.add(fmt::format("'{}' and '{}' are both given, but they are the same key", row.path, row.notes.instead),
                          place, fmt::format("keep '{}'; it is at {}", row.notes.instead, document.place(to).text()));
       document.erase(from);
       continue;

@@ -53,13 +53,13 @@ std::string describe(const Kind& kind) {
     case Type::kNumber:
       return "a number" + range_of(kind);
     case Type::kNumberOrList:
-      return "a number, or a list of one for each parameter group";
+      return "a number, or a list with one per parameter group";
     case Type::kPair:
       return "two numbers" + range_of(kind);
     case Type::kText:
       return "text";
     case Type::kTextList:
-      return "text or a list of texts";
+      return "a string or a list of strings";
     case Type::kChoice:
       return join_or(split_choices(kind.choices));
     case Type::kIntOrChoice:

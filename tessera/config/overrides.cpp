@@ -13,7 +13,7 @@ void apply_overrides(Document& document, const std::vector<std::string>& overrid
     const std::string name = "--set " + shown_prefix + text;
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not a key and a value", text), name,
+      throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not KEY=VALUE", text), name,
                                       "write --set KEY=VALUE, for example --set training.max_steps=50"});
     }
     const Pointer key = pointer_to(text.substr(0, equals));
@@ -23,7 +23,7 @@ void apply_overrides(Document& document, const std::vector<std::string>& overrid
       if (!usable) {
         throw Error(ErrorKind::kUsage,
                     {fmt::format("'{}' is not an object, so it has no key '{}'", dotted(at), dotted(key)), name,
-                     fmt::format("it is given at {}", document.place(at).text())});
+                     fmt::format("it is set at {}", document.place(at).text())});
       }
       if (at.empty()) break;
     }

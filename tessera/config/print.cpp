@@ -24,7 +24,7 @@ std::string notes_of(const Key& key) {
   if (!key.notes.supported.empty()) {
     std::string values;
     for (const Json& value : Json::parse(key.notes.supported)) values += (values.empty() ? "" : " or ") + value.dump();
-    add("fine when it is " + values);
+    add("accepted only as " + values);
   }
   return notes;
 }
@@ -95,13 +95,13 @@ std::string print_key_table(std::span<const Key> table) {
 std::string config_page() {
   return "# Configuration keys\n\n"
          "Written by `tessera config keys --markdown`; do not edit. `tessera config check FILE` explains one file.\n\n"
-         "Status: **honoured** acts as described; **always so** is accepted, because what it asks for is always so here; "
+         "Status: **honoured** acts as described; **always so** is accepted, because Tessera always does what it asks for; "
          "**no\n"
          "effect** is accepted, with a warning when it differs from its default; **not yet** is accepted at its default "
          "and\n"
          "refused otherwise; **alias** and **deprecated** are other names of a key; **removed** is refused. \"(Python: "
          "…)\" is\n"
-         "what becomes of the key in Python programs, where that differs from `tessera train` and C++. \"auto\" is explained in `tessera/config/auto_values.h`.\n\n"
+         "the key's status in Python programs, where it differs from `tessera train` and C++. \"auto\" is explained in `tessera/config/auto_values.h`.\n\n"
          "## ds_config\n\n" +
          markdown_table(ds_config_keys()) + "\n## Run file\n\n" + markdown_table(run_file_keys());
 }

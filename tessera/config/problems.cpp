@@ -20,7 +20,7 @@ void Problems::raise() {
   for (const Problem& problem : problems_) {
     what += fmt::format("\n  {}: {}; {}", problem.place.text(), problem.what, problem.fix);
   }
-  throw Error(ErrorKind::kConfig, {what, first.place.text(), "mend each of them as its line says"});
+  throw Error(ErrorKind::kConfig, {what, first.place.text(), "fix each of them as its line says"});
 }
 
 }  // namespace tessera::config

@@ -43,7 +43,7 @@ Document deepspeed_of(const Document& document, const Paths& paths) {
   if (!std::filesystem::exists(path)) {
     throw Error(ErrorKind::kConfig,
                 {fmt::format("'deepspeed' names a file that does not exist: {}", path), document.place(key).text(),
-                 "mend the path; it is relative to the run file's folder"});
+                 "fix the path; it is relative to the run file's folder"});
   }
   return parse_commented_json(read_text(path), path);
 }
@@ -67,7 +67,7 @@ std::vector<std::string> files_of(const RunFile& run, const std::string& key, co
 RunFile load_run_file(const std::string& path, const std::vector<std::string>& overrides) {
   Document document = load_document(path);
   if (!document.value.is_object()) {
-    throw Error(ErrorKind::kConfig, {"a run file is a map of keys", path, "begin it with 'model: {path: …}'"});
+    throw Error(ErrorKind::kConfig, {"a run file must be a map of keys", path, "start it with 'model: {path: …}'"});
   }
   // Those under `deepspeed` wait until its file is read.
   std::vector<std::string> own, of_deepspeed;

@@ -55,7 +55,7 @@ struct RunFile {
     int64_t save_steps = 0;                 // save every so many optimizer steps; 0: at the end of each epoch
     int64_t keep_last = 2;                  // checkpoints that are kept; 0: all
     int64_t keep_every = 0;                 // and those whose step is a multiple of this
-    bool keep_best = false;                 // save and keep the one of the lowest loss on held-back text
+    bool keep_best = false;                 // save and keep the one of the lowest loss on held-out text
     bool async_save = true;                 // write them beside training
     std::string device = "auto";            // auto, cpu or cuda
     bool memory_check = true;               // refuse a run that cannot fit, before it allocates

@@ -144,7 +144,7 @@ Document parse_yaml(const std::string& text, const std::string& name) {
 
 std::string read_text(const std::string& path) {
   if (std::filesystem::is_directory(path)) {
-    throw Error(ErrorKind::kConfig, {"this is a folder, not a configuration file", path, "name the file in it"});
+    throw Error(ErrorKind::kConfig, {"it is a folder, not a configuration file", path, "name the file in it"});
   }
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
@@ -153,7 +153,7 @@ std::string read_text(const std::string& path) {
     // An empty file leaves nothing to copy, which the stream calls a failure.
     if (file && std::filesystem::is_empty(path)) return "";
     throw Error(ErrorKind::kConfig, {"the configuration file cannot be read: " + errno_text(reason), path,
-                                     "check the name (paths are relative to the folder you are in)"});
+                                     "check the name (paths are relative to the current folder)"});
   }
   return text.str();
 }

@@ -30,14 +30,14 @@ MlmCollator::MlmCollator(const TokenizedDataset& dataset, const Tokenizer& token
       maskable_(static_cast<size_t>(vocab_size_)) {
   if (!(options.probability >= 0 && options.probability <= 1)) {
     throw Error(ErrorKind::kConfig,
-                {fmt::format("the masking probability is {}", options.probability), "", "from 0 to 1"});
+                {fmt::format("the masking probability is {}", options.probability), "", "use a number from 0 to 1"});
   }
   size_t longest = 0;
   for (size_t i = 0; i < dataset.size(); ++i) longest = std::max(longest, dataset.sample(i).size());
   if (static_cast<int64_t>(longest) > options.max_length) {
     throw Error(ErrorKind::kConfig,
                 {fmt::format("max_length is {}, but a sample has {} tokens", options.max_length, longest), "",
-                 "give the dataset the same max_length"});
+                 "use the same max_length for the dataset"});
   }
   for (int64_t id = 0; id < vocab_size_; ++id) {
     maskable_[static_cast<size_t>(id)] = !tokenizer.is_special(static_cast<int32_t>(id));

@@ -30,7 +30,7 @@ class CsvParser {
     do values.push_back(take('"') ? quoted_value() : plain_value());
     while (take(','));
     if (!rest_.empty() && !take('\n') && !take("\r\n")) {
-      throw fault("text follows a closing quote", "write a quote within a quoted value twice");
+      throw fault("text follows a closing quote", "double a quote inside a quoted value");
     }
     ++line_;
     return values;
@@ -54,8 +54,8 @@ class CsvParser {
     if (length < rest_.size() && rest_[length] == '\n' && length > 0 && rest_[length - 1] == '\r') --length;
     const std::string_view value = rest_.substr(0, length);
     if (value.find('"') != std::string_view::npos) {
-      throw fault("a quote stands within an unquoted value",
-                  "put the whole value in quotes and write its quotes twice");
+      throw fault("there is a quote inside an unquoted value",
+                  "quote the whole value and double the quotes inside it");
     }
     rest_.remove_prefix(length);
     return std::string(value);
@@ -68,7 +68,7 @@ class CsvParser {
       const size_t length = rest_.find('"');
       if (length == std::string_view::npos) {
         throw fault("a quoted value is not closed before the end of the file",
-                    "the file is cut short or a quote is missing");
+                    "the file is truncated, or a quote is missing");
       }
       value += rest_.substr(0, length);
       line_ += std::count(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(length), '\n');
@@ -105,7 +105,7 @@ std::vector<std::string> read_csv(const std::string& path, const std::string& te
     if (record->size() != columns.size()) {
       throw parser.fault(
           fmt::format("the record has {} values, but there are {} columns", record->size(), columns.size()),
-          "quote values that hold a comma");
+          "quote values that contain a comma");
     }
     rows.push_back(std::move((*record)[column]));
   }

@@ -94,7 +94,7 @@ std::pair<Part, Part> tokenize_on_two_threads(const Tokenizer& tokenizer, std::s
 TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOptions& options) {
   if (options.max_length < 3) {
     throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}", options.max_length), "the run's data",
-                                     "3 or more: [CLS], [SEP] and at least one token of text"});
+                                     "use at least 3: [CLS], [SEP] and one token of text"});
   }
   bool has_text = false;
   for (const std::string& file : options.files) {
@@ -108,7 +108,7 @@ TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOpti
     }
   }
   if (!has_text) {
-    throw Error(ErrorKind::kData, {"there is no text: not one row gives a token that is in the vocabulary",
+    throw Error(ErrorKind::kData, {"there is no text: no row has a token that is in the vocabulary",
                                    fmt::format("{}", fmt::join(options.files, ", ")),
                                    fmt::format("check the files and the column '{}'", options.text_column)});
   }

@@ -16,10 +16,10 @@ json parse_line(const std::string& line, const std::string& where) {
   try {
     json object = json::parse(line);
     if (object.is_object()) return object;
-    throw Error(ErrorKind::kData, {"the line is JSON, but not an object", where, "write one {…} a line"});
+    throw Error(ErrorKind::kData, {"the line is JSON, but not an object", where, "write one {…} per line"});
   } catch (const json::parse_error& error) {
-    throw Error(ErrorKind::kData, {fmt::format("the line is not a JSON object: it goes wrong at column {}", error.byte),
-                                   where, "write one {…} a line; a cut last line means that the file is incomplete"});
+    throw Error(ErrorKind::kData, {fmt::format("the line is not a JSON object: syntax error at column {}", error.byte),
+                                   where, "write one {…} per line; a cut last line means the file is truncated"});
   }
 }
 

@@ -25,15 +25,15 @@ struct Place {
 
 void check_options(const LoaderOptions& options) {
   const auto at_least_one = [](const char* name, int64_t value) {
-    if (value < 1) throw Error(ErrorKind::kConfig, {fmt::format("{} is {}", name, value), "", "1 or more"});
+    if (value < 1) throw Error(ErrorKind::kConfig, {fmt::format("{} is {}", name, value), "", "use 1 or more"});
   };
   at_least_one("the micro batch", options.micro_batch);
   at_least_one("the number of gradient accumulation steps", options.accumulation);
   at_least_one("the world size", options.world_size);
   at_least_one("the number of steps to keep ready", options.steps_ahead);
   if (options.rank < 0 || options.rank >= options.world_size) {
-    throw Error(ErrorKind::kConfig, {fmt::format("the rank is {} in a world of {}", options.rank, options.world_size),
-                                     "", fmt::format("0 to {}", options.world_size - 1)});
+    throw Error(ErrorKind::kConfig, {fmt::format("the rank is {}, but the world size is {}", options.rank, options.world_size),
+                                     "", fmt::format("use 0 to {}", options.world_size - 1)});
   }
 }
 
@@ -59,9 +59,9 @@ int64_t steps_in_epoch(size_t samples, const LoaderOptions& options) {
   const int64_t steps = options.drop_last ? length / each : (length + each - 1) / each;
   if (steps == 0) {
     throw Error(ErrorKind::kData,
-                {fmt::format("an epoch has no step: {} samples do not fill one global batch of {} and drop_last is set",
+                {fmt::format("an epoch has no steps: {} samples do not fill one global batch of {}, and drop_last is set",
                              samples, each),
-                 "the training data", "lower the batch size, or do not drop the last batch"});
+                 "the training data", "reduce the batch size, or do not drop the last batch"});
   }
   return steps;
 }
@@ -95,7 +95,7 @@ class UntypedLoader::Worker {
     if (place.epoch < 0 || place.step < 0 || place.step > steps_per_epoch_) {
       throw Error(ErrorKind::kData, {fmt::format("step {} of epoch {} does not exist: an epoch has {} steps",
                                                  place.step, place.epoch, steps_per_epoch_),
-                                     "", "resume with the data and the batch size that the run began with"});
+                                     "", "resume with the data and batch size that the run started with"});
     }
     {
       const std::lock_guard lock(mutex_);

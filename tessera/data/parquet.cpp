@@ -16,7 +16,7 @@ namespace {
 
 Error damaged(const std::string& message, const std::string& path) {
   return Error(ErrorKind::kData,
-               {"the Parquet file cannot be read: " + message, path, "fetch or write the file again"});
+               {"the Parquet file cannot be read: " + message, path, "download or write the file again"});
 }
 
 void check(const arrow::Status& status, const std::string& path) {
@@ -51,7 +51,7 @@ std::vector<std::string> texts_of(const arrow::ChunkedArray& column, const std::
       while (chunk->IsValid(i)) ++i;
       throw Error(ErrorKind::kData,
                   {fmt::format("'{}' is null in row {}", name, texts.size() + static_cast<size_t>(i) + 1), path,
-                   "leave the row out or give it a text"});
+                   "remove the row or give it a text"});
     }
     if (type.id() == arrow::Type::STRING) {
       append_texts<arrow::StringArray>(*chunk, texts);

@@ -16,12 +16,12 @@ namespace tessera::data {
 Registry<ReadTexts> readers() {
   static constexpr Registry<ReadTexts>::Entry kEntries[] = {
       {"parquet", "Apache Parquet, a column of strings", read_parquet},
-      {"jsonl", "JSON Lines: one object a line", read_jsonl},
+      {"jsonl", "JSON Lines: one object per line", read_jsonl},
       {"json", "the same as jsonl", read_jsonl},
-      {"csv", "comma-separated, the first row names the columns (RFC 4180)", read_csv},
+      {"csv", "comma-separated values; the first row names the columns (RFC 4180)", read_csv},
       {"txt", "plain text, each line is a row", read_text},
   };
-  return {"reader for files of the kind", kEntries};
+  return {"reader for files of type", kEntries};
 }
 
 Error missing_column(const std::string& column, std::span<const std::string> columns, const std::string& where) {
@@ -55,7 +55,7 @@ std::vector<std::string> files_matching(const std::string& pattern) {
   if (failed == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
   if (files.empty()) {
-    throw Error(ErrorKind::kData, {"no file matches the pattern", pattern, "check the path"});
+    throw Error(ErrorKind::kData, {"no files match the pattern", pattern, "check the path"});
   }
   return files;
 }
@@ -68,8 +68,8 @@ std::vector<std::string> files_in(const std::string& folder) {
   }
   if (failed) throw Error(ErrorKind::kData, {"the folder cannot be read: " + failed.message(), folder, ""});
   if (files.empty()) {
-    throw Error(ErrorKind::kData, {"the folder holds no file of text", folder,
-                                   fmt::format("put files there that end in .{}", fmt::join(readers().names(), ", ."))});
+    throw Error(ErrorKind::kData, {"the folder has no text files", folder,
+                                   fmt::format("put files there whose names end in .{}", fmt::join(readers().names(), ", ."))});
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -94,8 +94,8 @@ std::vector<std::string> expand_files(const std::vector<std::string>& paths) {
 void check_file(const std::string& path) {
   std::error_code failed;
   const fs::file_status status = fs::status(path, failed);
-  if (!fs::exists(status)) throw Error(ErrorKind::kData, {"there is no such file", path, "check the path"});
-  if (fs::is_directory(status)) throw Error(ErrorKind::kData, {"this is a folder", path, "name the files in it"});
+  if (!fs::exists(status)) throw Error(ErrorKind::kData, {"no such file", path, "check the path"});
+  if (fs::is_directory(status)) throw Error(ErrorKind::kData, {"it is a folder", path, "name the files in it"});
   if (fs::file_size(path, failed) == 0 && !failed) throw Error(ErrorKind::kData, {"the file is empty", path, ""});
   reader_of(path);
 }
@@ -103,10 +103,10 @@ void check_file(const std::string& path) {
 std::vector<std::string> read_texts(const std::string& path, const std::string& text_column) {
   check_file(path);
   std::vector<std::string> texts = reader_of(path)(path, text_column);
-  if (texts.empty()) throw Error(ErrorKind::kData, {"the file holds no rows", path, "give a file with text"});
+  if (texts.empty()) throw Error(ErrorKind::kData, {"the file has no rows", path, "give a file with text"});
   for (size_t row = 0; row < texts.size(); ++row) {
     if (const auto offset = find_ill_formed_utf8(texts[row])) {
-      throw Error(ErrorKind::kData, {fmt::format("row {} is not UTF-8 from byte {} on", row + 1, *offset), path,
+      throw Error(ErrorKind::kData, {fmt::format("row {} is not valid UTF-8 at byte {}", row + 1, *offset), path,
                                      "convert the file to UTF-8"});
     }
   }

@@ -16,13 +16,13 @@ json read_json(const std::string& path) {
   if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
   try {
     json content = json::parse(file);
-    if (!content.is_object()) throw Error(ErrorKind::kData, {"this is not a JSON object", path, ""});
+    if (!content.is_object()) throw Error(ErrorKind::kData, {"not a JSON object", path, ""});
     return content;
   } catch (const json::parse_error& error) {
     // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the number says nothing to a user.
     std::string message = error.what();
     message.erase(0, message.find("] ") + 2);
-    throw Error(ErrorKind::kData, {"this is not JSON: " + message, path, "fetch the file again"});
+    throw Error(ErrorKind::kData, {"not valid JSON: " + message, path, "download the file again"});
   }
 }
 
@@ -30,7 +30,7 @@ TokenizerFolder open_folder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) {
-    throw Error(ErrorKind::kData, {"there is no such folder", path, "give the folder that holds the tokenizer"});
+    throw Error(ErrorKind::kData, {"no such folder", path, "name the folder that holds the tokenizer"});
   }
   TokenizerFolder folder{.path = path, .tokenizer = nullptr, .config = nullptr, .vocab_path = "", .files = {}};
   const auto present = [&](const std::string& file) {
@@ -41,7 +41,7 @@ TokenizerFolder open_folder(const std::string& path) {
   if (present(folder.tokenizer_path())) folder.tokenizer = read_json(folder.tokenizer_path());
   if (present(path + "/vocab.txt")) folder.vocab_path = path + "/vocab.txt";
   if (folder.tokenizer.is_null() && folder.vocab_path.empty()) {
-    throw Error(ErrorKind::kData, {"the folder holds no tokenizer", path, "put a tokenizer.json or a vocab.txt there"});
+    throw Error(ErrorKind::kData, {"the folder has no tokenizer", path, "put a tokenizer.json or a vocab.txt there"});
   }
   if (present(folder.config_path())) folder.config = read_json(folder.config_path());
   present(path + "/special_tokens_map.json");
@@ -63,7 +63,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const json model = folder.tokenizer.value("model", json());
   const json type = model.is_object() ? model.value("type", json()) : json();
   if (!type.is_string()) {
-    throw Error(ErrorKind::kData, {"there is no model with a type in it", folder.tokenizer_path(), ""});
+    throw Error(ErrorKind::kData, {"it has no model with a type", folder.tokenizer_path(), ""});
   }
   MakeTokenizer make = nullptr;
   try {

@@ -34,14 +34,14 @@ Value read(const Place& place, const char* key, Value otherwise) {
     return found->get<Value>();
   } catch (const json::exception&) {
     throw Error(ErrorKind::kData,
-                {fmt::format("'{}' is {}, which is of the wrong type", key, found->dump()), place.path, ""});
+                {fmt::format("'{}' is {}, which has the wrong type", key, found->dump()), place.path, ""});
   }
 }
 
 int32_t read_id(const json& id, const std::string& token, const std::string& path) {
   if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kLargestId) {
     throw Error(ErrorKind::kData,
-                {fmt::format("the id of the token '{}' is {}, not a number from 0", token, id.dump()), path, ""});
+                {fmt::format("the id of token '{}' is {}, not a whole number of at least 0", token, id.dump()), path, ""});
   }
   return id.get<int32_t>();
 }
@@ -109,7 +109,7 @@ WordPieceOptions read_vocab_txt(const TokenizerFolder& folder) {
   for (int32_t id = 0; std::getline(file, line); ++id) {
     if (find_ill_formed_utf8(line)) {
       throw Error(ErrorKind::kData,
-                  {"this line is not UTF-8", fmt::format("{}:{}", folder.vocab_path, id + 1), "fetch the file again"});
+                  {"this line is not valid UTF-8", fmt::format("{}:{}", folder.vocab_path, id + 1), "download the file again"});
     }
     line.erase(line.find_last_not_of(" \t\r") + 1);
     options.vocabulary.insert_or_assign(line, id);
@@ -140,7 +140,7 @@ int32_t id_of(const WordPieceOptions& options, const std::string& token, const s
   if (found != options.vocabulary.end()) return found->second;
   throw Error(ErrorKind::kData,
               {fmt::format("the vocabulary has no special token '{}'", token), path,
-               "take the vocabulary of a BERT model, or name its special tokens in tokenizer_config.json"});
+               "use a BERT model's vocabulary, or name its special tokens in tokenizer_config.json"});
 }
 
 void read_special_ids(const TokenizerFolder& folder, const std::string& unk_token, WordPieceOptions& options) {

@@ -47,12 +47,12 @@ void dry_run(const config::RunFile& run, int64_t ranks) {
                                                                   .accumulation = config.batch.accumulation,
                                                                   .world_size = ranks,
                                                                   .drop_last = config.dataloader_drop_last});
-  fmt::print("{} can be trained; nothing was started\n", run.name);
+  fmt::print("{} is ready to train; nothing was started\n", run.name);
   fmt::print("  model    {}, {} parameters\n", run.model.path, format_count(census.params));
   fmt::print("  stage    ZeRO stage {} on {}\n", config.zero.stage, count_of(ranks, "rank"));
-  fmt::print("  batch    {} a step: micro batch {} x {} x {}\n", count_of(config.batch.global, "sample"),
+  fmt::print("  batch    {} per step: micro batch {} x {} x {}\n", count_of(config.batch.global, "sample"),
              config.batch.micro, count_of(config.batch.accumulation, "accumulation step"), count_of(ranks, "rank"));
-  fmt::print("  steps    {}, {} an epoch\n", format_count(steps_of_run(run, per_epoch)), format_count(per_epoch));
+  fmt::print("  steps    {}, {} per epoch\n", format_count(steps_of_run(run, per_epoch)), format_count(per_epoch));
   fmt::print("{}  output   {}\n", text, run.output);
 }
 

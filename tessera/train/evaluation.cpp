@@ -39,9 +39,9 @@ LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& opti
   const at::NoGradGuard no_grad;
   comm::Communicator& world = engine.world();
   const int64_t all = evaluated_samples(task, world.size(), options.most_samples);
-  const auto held_back = static_cast<int64_t>(task.eval_samples());
+  const auto held_out = static_cast<int64_t>(task.eval_samples());
   std::vector<size_t> own;
-  for (int64_t i = world.rank(); i < all; i += world.size()) own.push_back(static_cast<size_t>(i * held_back / all));
+  for (int64_t i = world.rank(); i < all; i += world.size()) own.push_back(static_cast<size_t>(i * held_out / all));
   // Stage 3 gathers in each forward, so every rank runs as many: one that has no samples left runs some again,
   // uncounted.
   const int64_t per_rank = (all + world.size() - 1) / world.size();

@@ -1,4 +1,4 @@
-// The loss on what is held back from training.
+// The loss on what is held out from training.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ LossSum sum_over_ranks(comm::Communicator& world, const LossSum& mine);
 
 struct EvaluationOptions {
   int64_t micro_batch = 1;
-  int64_t most_samples = 0;  // spread evenly over what is held back, the same ones each time; 0: all
+  int64_t most_samples = 0;  // spread evenly over what is held out, the same ones each time; 0: all
   std::function<void(int64_t done, int64_t all)> progress = nullptr;  // after each forward; in samples of all ranks
 };
 

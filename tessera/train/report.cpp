@@ -18,11 +18,11 @@ std::string headline(const config::RunFile& run, const TrainerReport& report) {
   const std::string steps = count_of(report.steps, "step");
   if (report.interrupted) return fmt::format("stopped after {}", steps);
   if (report.trained > 0) return fmt::format("done after {}", steps);
-  return fmt::format("nothing to do: the run had taken {} already (training.max_steps or epochs of {})", steps, run.name);
+  return fmt::format("nothing to do: the run has already taken {} (training.max_steps or epochs in {})", steps, run.name);
 }
 
-std::string held_back_line(const TrainerReport& report) {
-  const auto text = [&](const HeldBackLoss& loss) {
+std::string held_out_line(const TrainerReport& report) {
+  const auto text = [&](const HeldOutLoss& loss) {
     return loss.step == report.steps ? fmt::format("{:.4f} after", loss.loss)
            : loss.step == 0          ? fmt::format("{:.4f} before", loss.loss)
                                      : fmt::format("{:.4f} after step {}", loss.loss, loss.step);
@@ -59,7 +59,7 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
                         const std::vector<std::string>& memory) {
   const fs::path output = run.output;
   std::string text = fmt::format("\n{}\n", headline(run, report));
-  if (report.first) text += fmt::format("  loss on held-back text   {}\n", held_back_line(report));
+  if (report.first) text += fmt::format("  loss on held-out text    {}\n", held_out_line(report));
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     text += fmt::format("  memory of rank {:<10} {}\n", rank, memory[rank]);
   }

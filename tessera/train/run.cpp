@@ -110,7 +110,7 @@ class InitialValues {
       log_info("the model starts from random weights (model.init: random)");
       return;
     }
-    if (!missing_.empty()) log_warning("not in the weights, so random: {}", fmt::join(missing_, ", "));
+    if (!missing_.empty()) log_warning("not in the weights, so initialized at random: {}", fmt::join(missing_, ", "));
     if (!unexpected_.empty()) log_warning("in the weights but not in the model: {}", fmt::join(unexpected_, ", "));
   }
 
@@ -171,7 +171,7 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
   comm::Communicator& world = engine.world();
   if (!options.trace.empty()) write_timeline(world, options.trace);
   const auto memory =
-      world.exchange_texts(fmt::format("{} of model state, {} at the peak", format_bytes(engine.model_state_bytes()),
+      world.exchange_texts(fmt::format("{} of model state, peak {}", format_bytes(engine.model_state_bytes()),
                                        format_bytes(peak_memory_bytes())),
                            "the memory report");
   if (world.rank() == 0) {
@@ -194,8 +194,8 @@ void train_here(const RunOptions& options, const config::RunFile& run,
   check_memory(run, model_config, without_steps, *world);
 
   const MlmData training(run, "data.train", run.data.train, *tokenizer, *world);
-  std::optional<MlmData> held_back;
-  if (!run.data.eval.empty()) held_back.emplace(run, "data.eval", run.data.eval, *tokenizer, *world);
+  std::optional<MlmData> held_out;
+  if (!run.data.eval.empty()) held_out.emplace(run, "data.eval", run.data.eval, *tokenizer, *world);
   const data::LoaderOptions loader{.micro_batch = without_steps.batch.micro,
                                    .accumulation = without_steps.batch.accumulation,
                                    .world_size = world->size(),
@@ -216,7 +216,7 @@ void train_here(const RunOptions& options, const config::RunFile& run,
   }
   BatchTask<data::Batch> task({.train = training.collator.samples(),
                                .loss = [&](const data::Batch& batch) { return masked_lm_loss(*engine, batch); },
-                               .eval = held_back ? held_back->collator.samples() : data::Samples<data::Batch>()},
+                               .eval = held_out ? held_out->collator.samples() : data::Samples<data::Batch>()},
                               loader);
   const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, max_steps)).run();
   finish_run(options, run, report, *engine);

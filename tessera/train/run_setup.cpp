@@ -24,7 +24,7 @@ const std::vector<std::string> kMaskedLmArchitectures = {"BertForMaskedLM", "Ber
 void check_task(const config::RunFile& run) {
   if (run.task == "mlm") return;
   throw Error(ErrorKind::kConfig,
-              {fmt::format("the task '{}' is not known", run.task), run.name + ", task", "use mlm"});
+              {fmt::format("unknown task '{}'", run.task), run.name + ", task", "use mlm"});
 }
 
 void check_architecture(const config::RunFile& run) {
@@ -40,9 +40,9 @@ void check_architecture(const config::RunFile& run) {
   });
   if (fits || given.empty()) return;
   throw Error(ErrorKind::kData,
-              {fmt::format("the model is a {}, and the task mlm trains a BertForMaskedLM", fmt::join(given, ", ")),
+              {fmt::format("the model is a {}, but the task mlm trains a BertForMaskedLM", fmt::join(given, ", ")),
                path,
-               fmt::format("use the folder of one of these: {}; other tasks are not there yet",
+               fmt::format("use a folder with one of these: {}; other tasks are not supported yet",
                            fmt::join(kMaskedLmArchitectures, ", "))});
 }
 
@@ -51,13 +51,13 @@ std::string resolved(const std::string& path) { return fs::absolute(path).lexica
 void check_model_folder(const config::RunFile& run) {
   if (fs::is_directory(run.model.path)) return;
   throw Error(ErrorKind::kData, {"the model folder does not exist", run.model.path,
-                                 "check model.path; it stands for " + resolved(run.model.path)});
+                                 "check model.path, which resolves to " + resolved(run.model.path)});
 }
 
 void check_files(const std::string& key, const std::vector<std::string>& paths) {
   for (const std::string& path : data::expand_files(paths)) {
     if (!fs::exists(path)) {
-      throw Error(ErrorKind::kData, {"there is no such file", path, fmt::format("check {}; it stands for {}", key, resolved(path))});
+      throw Error(ErrorKind::kData, {"no such file", path, fmt::format("check {}, which resolves to {}", key, resolved(path))});
     }
     data::check_file(path);
   }
@@ -77,13 +77,13 @@ models::BertConfig read_model_config(const config::RunFile& run) {
 std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::BertConfig& model) {
   auto tokenizer = data::load_tokenizer(run.tokenizer);
   if (tokenizer->vocab_size() > model.vocab_size) {
-    throw Error(ErrorKind::kData, {fmt::format("the tokenizer knows {} tokens but the model only {}",
+    throw Error(ErrorKind::kData, {fmt::format("the tokenizer has {} tokens, but the model only {}",
                                                tokenizer->vocab_size(), model.vocab_size),
                                    fmt::format("{} and {}/config.json", run.tokenizer, run.model.path),
                                    "use the tokenizer that belongs to the model"});
   }
   if (run.data.max_length > model.max_position_embeddings) {
-    throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {} but the model has positions for {}",
+    throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}, but the model takes at most {}",
                                                  run.data.max_length, model.max_position_embeddings),
                                      run.name, fmt::format("use at most {}", model.max_position_embeddings)});
   }

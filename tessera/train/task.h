@@ -46,7 +46,7 @@ class Task {
   virtual size_t micro_batches() const = 0;
   virtual BatchLoss loss(size_t micro_batch) = 0;
 
-  // What is held back from training; 0: nothing.
+  // What is held out from training; 0: nothing.
   virtual size_t eval_samples() const = 0;
   virtual BatchLoss eval_loss(std::span<const size_t> samples) = 0;
 };
@@ -55,7 +55,7 @@ template <class Batch>
 struct TaskParts {
   data::Samples<Batch> train;
   std::function<BatchLoss(const Batch&)> loss;  // runs the engine's forward
-  data::Samples<Batch> eval = {};               // held back; by default nothing
+  data::Samples<Batch> eval = {};               // held out; by default nothing
 };
 
 template <class Batch>

@@ -36,7 +36,7 @@ data::TokenizedDataset read_dataset(const config::RunFile& run, const std::strin
                                     int world_size) {
   data::TokenizedDataset dataset(tokenizer, dataset_options(run, paths));
   if (dataset.size() < static_cast<size_t>(world_size)) {
-    throw Error(ErrorKind::kData, {fmt::format("'{}' gives {}, which is not enough for {} ranks", key,
+    throw Error(ErrorKind::kData, {fmt::format("'{}' has only {}, which is not enough for {} ranks", key,
                                                count_of(static_cast<int64_t>(dataset.size()), "sample"), world_size),
                                    fmt::format("{}", fmt::join(paths, ", ")), "use fewer ranks or more data"});
   }
@@ -51,7 +51,7 @@ std::string describe_dataset(const std::string& key, const data::TokenizedDatase
     text += fmt::format(", {} of them empty and {}", format_count(counts.empty_rows),
                         options.drop_empty ? "left out" : "kept as samples (data.drop_empty: false)");
   }
-  text += fmt::format("; {}, {} an epoch", count_of(static_cast<int64_t>(dataset.size()), "sample"),
+  text += fmt::format("; {}, {} per epoch", count_of(static_cast<int64_t>(dataset.size()), "sample"),
                       count_of(dataset.total_tokens(), "token"));
   if (counts.long_rows > 0) {
     const std::string rows = counts.long_rows == 1 ? "1 row is" : format_count(counts.long_rows) + " rows are";
@@ -62,7 +62,7 @@ std::string describe_dataset(const std::string& key, const data::TokenizedDatase
                                           percent(counts.cut_tokens, counts.text_tokens)));
   }
   if (counts.unknown_tokens > 0) {
-    text += fmt::format("; {} of the tokens are unknown", percent(counts.unknown_tokens, counts.text_tokens));
+    text += fmt::format("; {} of the tokens are not in the vocabulary", percent(counts.unknown_tokens, counts.text_tokens));
   }
   return text;
 }
@@ -73,12 +73,12 @@ std::vector<std::string> doubts_of_dataset(const std::string& key, const data::T
   std::vector<std::string> doubts;
   if (share(counts.cut_tokens, counts.text_tokens) > kMuchCut) {
     doubts.push_back(fmt::format(
-        "{}: {} of the text is cut off after {} tokens a row; data.long_text: chunk makes several samples of a long row",
+        "{}: {} of the text is lost because rows are cut after {} tokens; data.long_text: chunk splits long rows into several samples",
         key, percent(counts.cut_tokens, counts.text_tokens), options.max_length));
   }
   if (share(counts.unknown_tokens, counts.text_tokens) > kManyUnknown) {
     doubts.push_back(
-        fmt::format("{}: {} of the tokens are not in the tokenizer's vocabulary; does it know the language of this text?",
+        fmt::format("{}: {} of the tokens are not in the tokenizer's vocabulary; is this the right tokenizer for the language of this text?",
                     key, percent(counts.unknown_tokens, counts.text_tokens)));
   }
   return doubts;

@@ -28,7 +28,7 @@ void refuse_to_overwrite(const fs::path& output) {
   const fs::path checkpoints = output / "checkpoints";
   if (!fs::exists(checkpoints / "latest")) return;
   throw Error(ErrorKind::kUsage, {"the output already holds a run with checkpoints", checkpoints.string(),
-                                  "continue it with --resume auto, or choose another output"});
+                                  "resume it with --resume auto, or choose another output"});
 }
 
 void Trainer::resume() {
@@ -48,11 +48,11 @@ void Trainer::resume() {
   const auto loaded = engine_.load_checkpoint(folder.string(), tag, {.fall_back = automatic});
   if (!loaded) {
     if (automatic) {
-      if (speaks()) log_info("there is no checkpoint to resume from in {}: starting from the beginning", folder.string());
+      if (speaks()) log_info("no checkpoint to resume from in {}: starting from the beginning", folder.string());
       return;
     }
-    throw Error(ErrorKind::kData, {"there is no checkpoint to resume from", folder.string(),
-                                   "name a checkpoint's folder, or the folder that holds checkpoints"});
+    throw Error(ErrorKind::kData, {"no checkpoint to resume from", folder.string(),
+                                   "name a checkpoint, or a folder of checkpoints"});
   }
   restore_position(*loaded);
   last_saved_ = loaded->path;
@@ -69,25 +69,25 @@ void Trainer::restore_position(const LoadedCheckpoint& loaded) {
     position_ = {.epoch = state.at("epoch"), .samples = state.at("samples"), .tokens = state.at("tokens")};
     samples_in_epoch = state.at("samples_in_epoch");
     data_samples = state.at("data_samples");
-    if (state.contains("best_loss")) report_.best = HeldBackLoss{state.at("best_step"), state.at("best_loss")};
+    if (state.contains("best_loss")) report_.best = HeldOutLoss{state.at("best_step"), state.at("best_loss")};
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorKind::kData,
-                {"the checkpoint does not say how far its run had come: no trainer of Tessera's saved it", loaded.path,
-                 "load it from a program with Engine::load_checkpoint"});
+                {"the checkpoint does not record its run's progress: it was not saved by tessera train", loaded.path,
+                 "load it in a program with Engine::load_checkpoint"});
   }
   const int64_t global_batch = engine_.config().batch.global;
   if (data_samples != task_.samples()) {
     throw Error(ErrorKind::kData,
-                {fmt::format("the checkpoint's run had {} training samples, and this one has {}",
+                {fmt::format("the checkpoint's run had {} training samples, but this one has {}",
                              format_count(data_samples), format_count(task_.samples())),
                  loaded.path,
-                 "resume with the same training data, cut into samples in the same way (the block 'data' of the run)"});
+                 "resume with the same training data, cut into samples the same way (the run file's 'data' block)"});
   }
   if (samples_in_epoch % global_batch != 0) {
     throw Error(ErrorKind::kData,
-                {fmt::format("the checkpoint stands at sample {} of its epoch, which is not a multiple of the batch, {}",
+                {fmt::format("the checkpoint is at sample {} of its epoch, which is not a multiple of the batch size, {}",
                              samples_in_epoch, global_batch),
-                 loaded.path, "resume with the batch size that it was made with, or one that divides that"});
+                 loaded.path, "resume with the original batch size, or one that divides it"});
   }
   position_.step_in_epoch = samples_in_epoch / global_batch;
 }
@@ -122,7 +122,7 @@ void Trainer::evaluate_now() {
                                {.micro_batch = engine_.config().batch.micro,
                                 .most_samples = options_.eval_samples,
                                 .progress = [this](int64_t done, int64_t all) { progress_->evaluating(done, all); }});
-  report_.last = HeldBackLoss{step, sum.mean()};
+  report_.last = HeldOutLoss{step, sum.mean()};
   if (!report_.first) report_.first = report_.last;
   if (!speaks()) return;
   metrics_->append(EvaluationMetrics{
@@ -130,7 +130,7 @@ void Trainer::evaluate_now() {
       .loss = sum.mean(),
       .samples = evaluated_samples(task_, engine_.world().size(), options_.eval_samples),
       .seconds = duration<double>(steady_clock::now() - start).count()});
-  log_info("step {}: held-back loss {:.4f}", step, sum.mean());
+  log_info("step {}: held-out loss {:.4f}", step, sum.mean());
 }
 
 // The checkpoint is named as the best once it is whole (finish_saving); until then the best one before stays.
@@ -170,7 +170,7 @@ void Trainer::report_failed_save(const Error& error) {
   if (error.kind() != ErrorKind::kMachine) throw error;
   save_failure_ = error;
   saving_.clear();
-  if (speaks()) log_error("{}\ntraining goes on", error.what());
+  if (speaks()) log_error("{}\ntraining continues", error.what());
 }
 
 void Trainer::finish_saving() {
@@ -197,7 +197,7 @@ void Trainer::open_output() {
   std::error_code error;
   fs::create_directories(options_.output, error);
   if (error) {
-    throw Error(ErrorKind::kMachine, {"the output folder cannot be made: " + error.message(), options_.output.string(),
+    throw Error(ErrorKind::kMachine, {"the output folder cannot be created: " + error.message(), options_.output.string(),
                                       "choose another output"});
   }
   metrics_ = std::make_unique<MetricsFile>(options_.output / "metrics.jsonl", engine_.global_steps());
@@ -260,7 +260,7 @@ TrainerReport Trainer::run() {
   finish_saving();
   if (saving_.empty() && save_failure_) throw *save_failure_;  // the last state is not on the disk
   if (report_.interrupted && speaks())
-    log_info("stopped by a signal after step {}; its state is saved", engine_.global_steps());
+    log_info("stopped by a signal after step {}; the state is saved", engine_.global_steps());
   report_.steps = engine_.global_steps();
   report_.checkpoint = last_saved_;
   return report_;

@@ -34,8 +34,8 @@ struct TrainerOptions {
   std::string client_state = "{}";  // a JSON object that each checkpoint notes beside the trainer's own
 };
 
-// A loss on what is held back, and after how many steps.
-struct HeldBackLoss {
+// A loss on what is held out, and after how many steps.
+struct HeldOutLoss {
   int64_t step = 0;
   double loss = 0;
 };
@@ -44,9 +44,9 @@ struct TrainerReport {
   int64_t steps = 0;    // of the whole run
   int64_t trained = 0;  // of them, taken by this process
   bool interrupted = false;
-  std::optional<HeldBackLoss> first;  // of this process
-  std::optional<HeldBackLoss> last;
-  std::optional<HeldBackLoss> best;  // of the run, with keep_best
+  std::optional<HeldOutLoss> first;  // of this process
+  std::optional<HeldOutLoss> last;
+  std::optional<HeldOutLoss> best;  // of the run, with keep_best
   std::string checkpoint;            // the newest
 };
 

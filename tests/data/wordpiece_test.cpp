@@ -144,7 +144,7 @@ TEST(BertNormalizer, LowersTheTurkishDottedI) {
 
 TEST(LoadTokenizer, RefusesAFolderWithoutATokenizer) {
   const TinyFolder folder;
-  EXPECT_EQ(report_of(ErrorKind::kData, [&] { load_tokenizer(folder.path()); }).what, "the folder holds no tokenizer");
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { load_tokenizer(folder.path()); }).what, "the folder has no tokenizer");
   EXPECT_EQ(report_of(ErrorKind::kData, [&] { load_tokenizer(folder.file("none")); }).what, "there is no such folder");
 }
 

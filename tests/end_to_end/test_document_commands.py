@@ -47,8 +47,8 @@ def test_a_training_of_epochs_saves_and_evaluates_at_the_end_of_each(tiny_run, t
     assert [lines[step - 1]["epoch"] for step in (20, 40, 60)] == [1, 2, 3]
     kept = sorted(path.name for path in (tmp_path / "out" / "checkpoints").iterdir() if path.is_dir())
     assert kept == ["global_step40", "global_step60"]
-    assert [text for text in result.err.splitlines() if "held-back loss" in text and "step 20" in text]
-    before, after = result.out.split("loss on held-back text")[1].split("\n")[0].replace(",", "").split()[0::2]
+    assert [text for text in result.err.splitlines() if "held-out loss" in text and "step 20" in text]
+    before, after = result.out.split("loss on held-out text")[1].split("\n")[0].replace(",", "").split()[0::2]
     assert float(after) < float(before)
 
 
@@ -72,5 +72,5 @@ def test_held_back_loss_does_not_depend_on_the_number_of_ranks(tiny_run, tmp_pat
     tiny_run["training"].update(max_steps=1, eval_at_start=True)
     run_file = write_run_file(tmp_path, tiny_run)
     reported = [train(run_file, ranks, {"output": tmp_path / f"out{ranks}", "deepspeed.zero_optimization.stage": 3})
-                .out.split("held-back text")[1].split()[0] for ranks in (1, 2, 4)]
+                .out.split("held-out text")[1].split()[0] for ranks in (1, 2, 4)]
     assert float(reported[0]) == float(reported[1]) == float(reported[2])

@@ -109,7 +109,7 @@ def test_the_exported_model_can_be_trained_on(trained, tmp_path, held_back):
     })
     result = train(run_file, 1)
     assert "not in the weights" not in result.err and "not in the model" not in result.err
-    reported = float(result.out.split("held-back text")[1].split()[0])
+    reported = float(result.out.split("held-out text")[1].split()[0])
     assert reported == pytest.approx(masked_loss(load(export), AutoTokenizer.from_pretrained(export), held_back), rel=0.1)
 
 

@@ -1,0 +1,186 @@
+// The trainer with data and a model of one's own.
+#include "tessera/train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/spawn_ranks.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera::train {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr int64_t kSamples = 24, kFeatures = 3;
+
+// y = x w, from which noise-free least squares can recover w.
+struct Line : torch::nn::Module {
+  Line() { weight = register_parameter("weight", at::zeros({kFeatures, 1})); }
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& y) { return (at::matmul(x, weight) - y).square().sum(); }
+  at::Tensor weight;
+};
+
+struct Rows {
+  at::Tensor x, y;
+};
+
+// Sample i is a row of numbers that depend on i alone; held-out samples are others.
+Rows rows_of(std::span<const size_t> samples, double shift) {
+  std::vector<at::Tensor> x;
+  for (const size_t i : samples) x.push_back(at::sin(at::arange(kFeatures, at::kFloat) * (static_cast<double>(i) + shift)));
+  const at::Tensor stacked = at::stack(x);
+  return {stacked, stacked.sum(1, /*keepdim=*/true)};
+}
+
+data::Samples<Rows> samples(size_t size, double shift) {
+  return {.size = size, .collate = [shift](std::span<const size_t> rows, int64_t) { return rows_of(rows, shift); }};
+}
+
+config::DsConfig config_of(int stage, int64_t ranks) {
+  return config::parse_ds_config(json{{"train_batch_size", 8},
+                                      {"zero_optimization", {{"stage", stage}}},
+                                      {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.05}, {"weight_decay", 0}}}}}},
+                                 "the test", {.data_parallel_size = ranks});
+}
+
+struct Run {
+  TrainerReport report;
+  std::vector<json> rows;  // of metrics.jsonl; rank 0's
+
+  std::vector<double> losses(const char* key) const {
+    std::vector<double> values;
+    for (const json& row : rows) {
+      if (row.contains(key)) values.push_back(row[key]);
+    }
+    return values;
+  }
+};
+
+Run run(const std::shared_ptr<comm::Communicator>& world, int stage, TrainerOptions options) {
+  const auto engine = initialize(std::make_shared<Line>(), config_of(stage, world->size()), {.world = world});
+  BatchTask<Rows> task({.train = samples(kSamples, 1),
+                        .loss = [&](const Rows& batch) -> BatchLoss {
+                          return {.sum = engine->forward(batch.x, batch.y), .targets = batch.x.size(0)};
+                        },
+                        .eval = samples(10, 0.5)},
+                       loader_options(*engine));
+  const auto output = options.output;
+  Run result{.report = Trainer(*engine, task, std::move(options)).run()};
+  std::ifstream file(output / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) result.rows.push_back(json::parse(line));
+  return result;
+}
+
+Run run_alone(int stage, TrainerOptions options) { return run(comm::Communicator::alone(), stage, std::move(options)); }
+
+TEST(Trainer, LearnsALineFromSamplesOfOnesOwn) {
+  const test::TemporaryFolder folder;
+  const Run done = run_alone(0, {.output = folder.path() / "out", .max_steps = 200, .eval_at_start = true});
+  EXPECT_EQ(done.report.steps, 200);
+  EXPECT_EQ(done.report.trained, 200);
+  EXPECT_EQ(done.losses("loss").size(), 200u);
+  ASSERT_TRUE(done.report.first && done.report.last);
+  EXPECT_EQ(done.report.first->step, 0);
+  EXPECT_EQ(done.report.last->step, 200);
+  EXPECT_LT(done.report.last->loss, 1e-3 * done.report.first->loss);  // the line is exact, so the loss goes to 0
+}
+
+// The loss is the mean over samples: the first step's is that of the plain formula at weight 0, y squared.
+TEST(Trainer, ALossIsTheMeanOverTheTargetsOfTheGlobalBatch) {
+  const test::TemporaryFolder folder;
+  const Run done = run_alone(0, {.output = folder.path() / "out", .max_steps = 1, .eval_at_start = true});
+  std::vector<size_t> held_out(10);
+  for (size_t i = 0; i < held_out.size(); ++i) held_out[i] = i;
+  EXPECT_NEAR(done.report.first->loss, rows_of(held_out, 0.5).y.square().mean().item<double>(), 1e-6);
+}
+
+TEST(Trainer, ARunOnTwoRanksHasTheLossesOfOne) {
+  const test::TemporaryFolder folder;
+  const Run alone = run_alone(0, {.output = folder.path() / "one", .max_steps = 9, .eval_steps = 3});
+  for (const int stage : {0, 3}) {
+    const auto output = folder.path() / ("two" + std::to_string(stage));
+    test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+      const Run two = run(world, stage, {.output = output, .max_steps = 9, .eval_steps = 3});
+      world->barrier("metrics");
+      if (world->rank() != 0) return;
+      EXPECT_THAT(two.losses("loss"), testing::Pointwise(testing::DoubleNear(1e-5), alone.losses("loss")));
+      EXPECT_THAT(two.losses("eval_loss"), testing::Pointwise(testing::DoubleNear(1e-5), alone.losses("eval_loss")));
+      EXPECT_EQ(two.losses("eval_loss").size(), 3u);
+    });
+  }
+}
+
+TEST(Trainer, AResumedRunIsTheWholeOne) {
+  const test::TemporaryFolder folder;
+  const Run whole = run_alone(1, {.output = folder.path() / "whole", .max_steps = 8});
+  run_alone(1, {.output = folder.path() / "parts", .max_steps = 5});
+  const Run rest = run_alone(1, {.output = folder.path() / "parts", .max_steps = 8, .resume = "auto"});
+  EXPECT_EQ(rest.report.trained, 3);
+  EXPECT_EQ(rest.losses("loss"), whole.losses("loss"));
+
+  const Run again = run_alone(1, {.output = folder.path() / "parts", .max_steps = 8, .resume = "auto"});
+  EXPECT_EQ(again.report.trained, 0);
+  EXPECT_EQ(again.report.steps, 8);
+  EXPECT_FALSE(again.report.last);  // nothing was evaluated either
+}
+
+TEST(Trainer, TheBestCheckpointStaysHoweverManyFollow) {
+  const test::TemporaryFolder folder;
+  const auto output = folder.path() / "out";
+  // The rate is so high that the loss falls and then jumps about: the lowest is not the last.
+  const Run done = run_alone(0, {.output = output,
+                                 .max_steps = 60,
+                                 .eval_steps = 2,
+                                 .save_steps = 2,
+                                 .retention = {.keep_last = 1},
+                                 .keep_best = true});
+  double lowest = 1e300;
+  int64_t at = 0;
+  for (const json& row : done.rows) {
+    if (row.contains("eval_loss") && row["eval_loss"] < lowest) {
+      lowest = row["eval_loss"];
+      at = row["step"];
+    }
+  }
+  ASSERT_TRUE(done.report.best);
+  EXPECT_EQ(done.report.best->step, at);
+  EXPECT_EQ(done.report.best->loss, lowest);
+  const std::string tag = "global_step" + std::to_string(at);
+  EXPECT_EQ(checkpoint::read_best(output / "checkpoints"), tag);
+  EXPECT_TRUE(std::filesystem::exists(output / "checkpoints" / tag / "manifest.json"));
+  EXPECT_LE(checkpoint::tags_of(output / "checkpoints").size(), 3u);  // the last, the best, and the best before it
+  // The record goes on in a resumed run.
+  const Run rest = run_alone(0, {.output = output, .max_steps = 62, .eval_steps = 1, .keep_best = true, .resume = "auto"});
+  EXPECT_LE(rest.report.best->loss, lowest);
+}
+
+TEST(Trainer, AnEvaluationMayLookAtSomeSamples) {
+  const test::TemporaryFolder folder;
+  const Run done =
+      run_alone(0, {.output = folder.path() / "out", .max_steps = 1, .eval_samples = 5, .eval_at_start = true});
+  const std::vector<size_t> every_second{0, 2, 4, 6, 8};
+  EXPECT_NEAR(done.report.first->loss, rows_of(every_second, 0.5).y.square().mean().item<double>(), 1e-6);
+  EXPECT_EQ(done.rows.front()["eval_samples"], 5);
+}
+
+TEST(Trainer, AnOutputThatHoldsARunIsNotWrittenOver) {
+  const test::TemporaryFolder folder;
+  run_alone(0, {.output = folder.path() / "out", .max_steps = 1});
+  try {
+    run_alone(0, {.output = folder.path() / "out", .max_steps = 1});
+    FAIL() << "the run was written over";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the output already holds a run with checkpoints"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::train
