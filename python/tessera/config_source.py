@@ -12,7 +12,10 @@ def chosen_source(args, config, config_params):
     """The one of initialize()'s three ways to name a configuration that was used."""
     if config is None:
         config = config_params
-    named = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
+    by_name = {name: getattr(args, name, None) for name in ("deepspeed_config", "deepscale_config")}
+    if all(by_name.values()):
+        raise AssertionError("give the configuration once: --deepscale_config is the old name of --deepspeed_config")
+    named = by_name["deepspeed_config"] or by_name["deepscale_config"]
     if named is not None and config is not None:
         raise AssertionError("give the configuration once: as the argument config, or as --deepspeed_config")
     if config is None:

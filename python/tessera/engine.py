@@ -12,12 +12,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tessera import _core, fragments, stock_checkpoint, zero
+from tessera import _core, foreign_steps, fragments, kept_in_fp32, stock_checkpoint, zero
 from tessera.client_state import as_tensor, decode, encode, from_tensor
+from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import write_weights
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
 from tessera.nested_tensors import cast_floats, tensors_in
+from tessera.trained_parameters import TrainedParameters
 from tessera.units import announcing_modules
 from tessera.zero_optimizer import ZeroOptimizer
 
@@ -30,7 +32,8 @@ class Engine(nn.Module):
 
     def __init__(self, model, config, raw_config, optimizer, torch_step, world, device=None):
         super().__init__()
-        self.core = None
+        self._engine = None  # in C++; see core
+        self._let_go = None  # after destroy(): why, and what to do
         self.module = model
         self.config = raw_config
         self.lr_scheduler = None
@@ -45,7 +48,8 @@ class Engine(nn.Module):
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
         self._no_sync = False
         self._ends_block = False  # the next step ends a coalesce_grad_reduction()
-        self._in_backward = False
+        self._in_forward = self._in_backward = False
+        self._checks_parameters = True  # once a step
         self._scaled = False  # scale() was called since the last step
         self.needs_scaler = "float16" in (config.compute_dtype, config.autocast_dtype)
         self._grad_norm = None
@@ -57,7 +61,9 @@ class Engine(nn.Module):
         names, modules = self._tree(model, config, optimizer, device)
         self._names = names  # id of a parameter -> its first name
         self._modules_by_number = modules
+        self._trained = TrainedParameters(model, self)
         self._release = self._attach(modules)
+        foreign_steps.watch()
         self.basic_optimizer = optimizer
         self.optimizer = self._wrapped(optimizer) if optimizer is not None else None
 
@@ -73,6 +79,7 @@ class Engine(nn.Module):
             tree.add_module(name)
         numbers = {id(module): number for number, module in enumerate(modules)}
         groups = optimizer.param_groups if optimizer is not None else []
+        self._group_count = len(groups)
         group_of_id = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
         number_of_path, names, shapes, group_of = {}, {}, {}, {}
         for path, module in model.named_modules(remove_duplicate=False):
@@ -89,17 +96,26 @@ class Engine(nn.Module):
                 piece = zero.piece_of(parameter)
                 shapes[id(parameter)] = (parameter, torch.Size(piece.shape) if piece else parameter.shape)
                 tree.add_param(number, full_name, parameter, piece)
+        kept = self._buffers_in_fp32(model, config)
         for buffer in model.buffers():
             tree.add_buffer(buffer)
 
-        self.core = _core.Engine(
+        self._engine = _core.Engine(
             tree=tree, config=config, world=self._world,
             groups=[_hyperparameters(group) for group in groups], group_of=group_of,
             torch_step=self.torch_step, device=device)
+        for buffer, value in kept:  # the engine gave them data_types.buffer_dtype
+            buffer.data = value.to(buffer.device)
         own = weakref.ref(self)
         for parameter, shape in shapes.values():
             zero.given_to_engine(parameter, own, self.core.place_of(parameter), shape)
         return names, modules
+
+    def _buffers_in_fp32(self, model, config):
+        """(buffer, its fp32 value) of those that keep it: see kept_in_fp32."""
+        setting = kept_in_fp32.setting_of(self.config, "the config argument")
+        dtype = getattr(torch, config.compute_dtype)
+        return [(buffer, buffer.detach().float()) for buffer in kept_in_fp32.kept_buffers(model, setting, dtype)]
 
     def _wrapped(self, optimizer):
         """What clients get as the optimizer."""
@@ -125,7 +141,8 @@ class Engine(nn.Module):
                     place = self.core.place_of(parameter)
                     if place is not None:
                         self.uses_external(module, place)
-        leave = weakref.finalize(self, _leave, self.core, self._world, self.hooks, weakref.ref(self.module))
+        passes = self.module.register_forward_hook(_PassesTheEngine(self))
+        leave = weakref.finalize(self, _leave, self.core, self._world, self.hooks, passes, weakref.ref(self.module))
         leave.atexit = False
         return leave
 
@@ -140,12 +157,32 @@ class Engine(nn.Module):
     def destroy(self):
         """Lets go of the model and frees the training state. The model stays usable: at stage 3 its parameters stay
         partitioned (zero.GatheredParameters makes them whole), at other stages they are whole."""
-        if self.core is None:
+        self._destroy("destroy() was called", "make another engine with initialize")
+
+    def _destroy(self, why, fix):
+        if not self.is_alive:
             return
         self.core.finish_update()
         self.core.finish_saving()
         self._release()
-        self.core = None
+        self._let_go = (why, fix)
+        self._engine = None
+
+    @property
+    def is_alive(self):
+        """Whether it holds the model: until destroy(), or until another engine takes it."""
+        return self._let_go is None
+
+    def _require_model(self):
+        if self._let_go is not None:
+            why, fix = self._let_go
+            raise made(_core.UsageError, f"this engine has let go of its model: {why}", type(self.module).__name__, fix)
+
+    @property
+    def core(self):
+        """The engine in C++."""
+        self._require_model()
+        return self._engine
 
     def name_of(self, parameter):
         """The name under which the engine knows it."""
@@ -154,19 +191,32 @@ class Engine(nn.Module):
     # ---- training
 
     def forward(self, *args, **kwargs):
+        self._require_model()
+        if self.training and torch.is_grad_enabled():
+            self._check_parameters()
         if self._resolved.casts_inputs:
             args, kwargs = cast_floats(args, torch.half), cast_floats(kwargs, torch.half)
         device = self.device.type
         autocast = torch.autocast(device, dtype=self._autocast, enabled=self._autocast is not None, cache_enabled=False) \
             if self._autocast is not None or torch.is_autocast_enabled(device) else contextlib.nullcontext()
-        with self._forgets_pass_on_error(), autocast:
-            output = self.module(*args, **kwargs)
-        if torch.is_grad_enabled() and (self.needs_scaler or self._batch[2] != 1):
-            self._expect_backward_by_hand(output)
+        self._in_forward = True
+        try:
+            with self._forgets_pass_on_error(), autocast:
+                output = self.module(*args, **kwargs)
+        finally:
+            self._in_forward = False
+        self._expect_backward_by_hand(output)
         return output
+
+    def _check_parameters(self):
+        if self._checks_parameters:
+            self._trained.check(self.module)
+            self._checks_parameters = False
 
     def _expect_backward_by_hand(self, output):
         """loss.backward() instead of backward(loss): what comes back to the output is divided as backward() divides."""
+        if not torch.is_grad_enabled() or (not self.needs_scaler and self._batch[2] == 1):
+            return
         if torch._C._are_functorch_transforms_active():
             return  # torch.func.grad of the model: none of the engine's gradients
         own = weakref.ref(self)
@@ -190,17 +240,20 @@ class Engine(nn.Module):
         try:
             yield
         except BaseException:
-            if self.core is not None:
+            if self.is_alive:
                 had_gradients = self.core.gradients_pending
                 self.core.abandon_pass()
                 if had_gradients:
                     logger.warning("an exception in forward or backward: gradients accumulated so far are forgotten")
             raise
 
-    def backward(self, loss, retain_graph=False, scale_wrt_gas=True, **_):
+    def backward(self, loss, retain_graph=False, scale_wrt_gas=True, **others):
         """Returns the loss, divided by gradient_accumulation_steps if scale_wrt_gas."""
+        _refuse_unless_default(others, {"allreduce_gradients": True, "release_loss": False})
+        self._require_model()
         if self.optimizer is None:
             raise RuntimeError("this engine has no optimizer: give one to initialize, or name one in the configuration")
+        self._check_parameters()
         self._in_backward = True
         try:
             with self._forgets_pass_on_error():
@@ -225,7 +278,9 @@ class Engine(nn.Module):
                                  "coalesce_grad_reduction: step after it")
         self._scaled = False
         boundary = self.core.is_boundary()
+        self._checks_parameters |= boundary
         if boundary and self.optimizer is not None:
+            self._check_groups()
             self.core.set_param_groups([_hyperparameters(group) for group in self.optimizer.param_groups])
         self.core.step()
         if self._ends_block:
@@ -238,6 +293,13 @@ class Engine(nn.Module):
             self.basic_optimizer._opt_called = True  # torch's schedulers warn when their optimizer has not stepped
         if self.core.was_step_applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**(lr_kwargs or {}))
+
+    def _check_groups(self):
+        groups = len(self.optimizer.param_groups)
+        if groups != self._group_count:
+            raise made(_core.UsageError, f"the optimizer's number of parameter groups was {self._group_count} at initialize "
+                       f"and is {groups} now: the engine knows only the former", "optimizer.add_param_group",
+                       "make all groups before initialize; their learning rates and so on may change at any time")
 
     def zero_grad(self, set_to_none=True):
         """Forgets gradients that wait for a step at stages 0 and 1. At 2 and 3 they are the optimizer's, as in DeepSpeed,
@@ -494,11 +556,43 @@ def _take_from_earlier_engines(model):
     owners = {id(engine): engine for engine, _ in map(zero.engine_of, model.parameters()) if engine is not None}
     for engine in owners.values():
         logger.warning("the model is another engine's, which lets go of it and cannot be used any more")
-        engine.destroy()
+        engine._destroy("initialize made another engine of it", "use the newer engine")
 
 
-def _leave(core, world, hooks, module_ref):
+def _refuse_unless_default(given, known):
+    """`given`: keyword arguments of backward() that Tessera does not have; `known`: those DeepSpeed has or had."""
+    for name, value in given.items():
+        if name not in known:
+            raise TypeError(f"backward() got an unexpected keyword argument '{name}'")
+        if value != known[name]:
+            raise made(_core.UsageError, f"backward() was given {name}={value!r}: not supported", "Engine.backward",
+                       "leave it out; gradients add up without being reduced inside no_sync()"
+                       if name == "allreduce_gradients" else "leave it out")
+
+
+class _PassesTheEngine:
+    """A forward hook of the client's model, for forwards that do not go through the engine: model(x) in place of
+    engine(x). A copy of the model has no engine."""
+
+    _engine = staticmethod(lambda: None)
+
+    def __init__(self, engine):
+        self._engine = weakref.ref(engine)
+
+    def __getstate__(self):
+        return {}
+
+    def __call__(self, module, args, output):
+        if torch.compiler.is_compiling():
+            return
+        engine = self._engine()
+        if engine is not None and not engine._in_forward:
+            engine._expect_backward_by_hand(output)
+
+
+def _leave(core, world, hooks, passes, module_ref):
     """Takes what the engine attached to the client's model away again."""
+    passes.remove()
     if hooks is not None:
         hooks.remove()
     module = module_ref()

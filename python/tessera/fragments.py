@@ -10,7 +10,7 @@ from tessera import zero
 
 def _engine_and_place(parameter):
     engine, place = zero.engine_of(parameter)
-    if engine is None or engine.core is None or not engine.core.is_trainable(place[0]):
+    if engine is None or not engine.is_alive or not engine.core.is_trainable(place[0]):
         return None, None
     return engine, place
 

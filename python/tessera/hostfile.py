@@ -10,12 +10,14 @@ import base64
 import json
 import re
 
-_LINE = re.compile(r"(\S+)\s+slots=(\d+)")
-_ADVICE = "write one machine a line, like 'worker-0 slots=4'"
+from tessera.launch_error import refused
+
+_LINE = re.compile(r"(\S+)\s+slots=(\d+)(?=\s|#|\Z)")
+_ADVICE = "write one machine per line, like 'worker-0 slots=4'"
 
 
-def parse_hostfile(lines):
-    """{host: number of slots}, in the file's order."""
+def parse_hostfile(lines, name="the hostfile"):
+    """{host: number of slots}, in the file's order. `name`: what messages call the file."""
     found = {}
     for number, line in enumerate(lines, start=1):
         line = line.strip()
@@ -23,12 +25,16 @@ def parse_hostfile(lines):
             continue
         match = _LINE.match(line)
         if not match:
-            raise ValueError(f"line {number} of the hostfile is not a machine: {line!r}; {_ADVICE}")
+            raise refused(f"line {number} of the hostfile is not a machine: {line!r}", f"{name}:{number}", _ADVICE)
         if match[1] in found:
-            raise ValueError(f"line {number} of the hostfile names {match[1]} again; leave one line of each machine")
+            raise refused(f"line {number} of the hostfile names {match[1]} again", f"{name}:{number}",
+                          "keep one line for each machine")
+        if int(match[2]) == 0:
+            raise refused(f"line {number} of the hostfile gives {match[1]} no slot", f"{name}:{number}",
+                          "give it at least one, or take the line out")
         found[match[1]] = int(match[2])
     if not found:
-        raise ValueError(f"the hostfile names no machine; {_ADVICE}")
+        raise refused("the hostfile names no machine", name, _ADVICE)
     return found
 
 
@@ -40,7 +46,8 @@ def parse_node(text):
             raise ValueError
         return host, [int(slot) for slot in slots[0].split(",")] if slots else []
     except ValueError:
-        raise ValueError(f"{text!r} is not a machine of a filter; write it like worker-0 or worker-0:0,2") from None
+        raise refused(f"'{text}' is not a machine and its slots", "--include or --exclude",
+                      "write it like worker-0 or worker-0:0,2, and several with @ between them") from None
 
 
 def parse_nodes(text):
@@ -57,14 +64,15 @@ def parse_nodes(text):
 def filter_slots(slots_of, include="", exclude=""):
     """What is left of {host: slots}; hosts stay in order, and a host without slots goes."""
     if include and exclude:
-        raise ValueError("a filter includes or excludes: --include and --exclude are given both")
+        raise refused("--include and --exclude are both given", "the command line", "keep one of them")
     wanted = parse_nodes(include or exclude) if include or exclude else {}
+    option = "--include" if include else "--exclude"
     for host, slots in wanted.items():
         if host not in slots_of:
-            raise ValueError(f"{host} is not in the hostfile; it names {', '.join(slots_of) or 'nothing'}")
+            raise refused(f"'{host}' is not one of the machines", option, f"use one of {', '.join(slots_of)}")
         for slot in slots:
             if slot not in slots_of[host]:
-                raise ValueError(f"{host} has no slot {slot}; it has {', '.join(map(str, slots_of[host]))}")
+                raise refused(f"{host} has no slot {slot}", option, f"it has {', '.join(map(str, slots_of[host]))}")
     if include:
         left = {host: wanted[host] or list(slots_of[host]) for host in slots_of if host in wanted}
     else:
@@ -80,5 +88,9 @@ def encode_slots(slots_of):
 
 def decode_slots(text):
     """{host: slots}; a count of slots becomes the list of them."""
-    found = json.loads(base64.urlsafe_b64decode(text))
+    try:
+        found = dict(json.loads(base64.urlsafe_b64decode(text)))
+    except (ValueError, TypeError):
+        raise refused("--world_info is not what the deepspeed launcher writes there", "the command line",
+                      "start the program with deepspeed") from None
     return {host: list(range(slots)) if isinstance(slots, int) else slots for host, slots in found.items()}

@@ -4,10 +4,11 @@ import logging
 
 import torch
 
-from tessera import _core, optimizers
+from tessera import _core, kept_in_fp32, optimizers, parallelism
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
+from tessera.error_report import made
 from tessera.optimizers import TorchStep
 from tessera.world import world_of
 from tessera.zero_optimizer import with_live_groups
@@ -33,9 +34,12 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         raise AssertionError("initialize needs a model: model=<torch.nn.Module>")
     source = chosen_source(args, config, config_params)
     raw = read_config(source)
+    parallelism.refuse_model_parallelism(model, mpu)
     world = world_of(_data_parallel_group(mpu))
+    parallelism.refuse_sequence_parallelism(mesh_param, world.size)
+    parallelism.refuse_spread_experts(model, world)
 
-    values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler", *_OBSERVERS)}
+    values = _values_of_the_engine(raw, place_of(source))
     if world.rank == 0:
         _warn_of_observers(raw)
     optimizer = _optimizer(optimizer, model, model_parameters, raw)
@@ -50,6 +54,21 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _values_of_the_engine(raw, place):
+    """The configuration without what is decided here."""
+    autocast = raw.get("torch_autocast")
+    if isinstance(autocast, dict) and autocast.get("enabled") is True and autocast.get("lower_precision_safe_modules"):
+        raise made(_core.ConfigError,
+                   "'torch_autocast.lower_precision_safe_modules' chooses whose gradients travel in the dtype of autocast: "
+                   "not supported yet", place,
+                   "take it out: gradients travel in fp32, or all in the dtype of 'communication_data_type'")
+    kept_in_fp32.setting_of(raw, place)
+    values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler", *_OBSERVERS)}
+    if isinstance(values.get("data_types"), dict):
+        values["data_types"] = {key: value for key, value in values["data_types"].items() if key != "keep_in_fp32_modules"}
+    return values
 
 
 def _warn_of_observers(raw):

@@ -4,6 +4,8 @@ Under an engine they only hold the parameter groups, which stay live: the engine
 each step. Without one, step() updates the parameters itself, with the same kernels.
 """
 
+import weakref
+
 import torch
 
 from tessera import _core
@@ -235,6 +237,7 @@ class TorchStep:
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
+        self.is_running = False
         self._parts = {}  # (parameter's name, first element) -> Parameter
         self._waiting = {}  # state from a checkpoint, of parts that no step has seen yet
 
@@ -246,12 +249,17 @@ class TorchStep:
             key = (name, first)
             if key not in self._parts:
                 part = torch.nn.Parameter(weight)
+                part.tessera_part_of = weakref.ref(self)
                 self._parts[key] = part
                 self.optimizer.param_groups[group]["params"].append(part)
                 if key in self._waiting:
                     self.optimizer.state[part] = self._waiting.pop(key)
             self._parts[key].grad = grad
-        self.optimizer.step()
+        self.is_running = True
+        try:
+            self.optimizer.step()
+        finally:
+            self.is_running = False
         for part in self._parts.values():
             part.grad = None
 

@@ -12,8 +12,10 @@ import threading
 import torch
 from torch import nn
 
-from tessera import _core
+from tessera import _core, kept_in_fp32, parallelism
+from tessera.config_source import place_of
 from tessera.config_text import read_config
+from tessera.error_report import made
 from tessera.world import world_of
 
 
@@ -67,6 +69,22 @@ def _become_partitioned(parameter, shape, piece):
     parameter.tessera_piece = piece
 
 
+def _no_engine():
+    return None
+
+
+class _Place:
+    """Where an engine (a weak reference) keeps a parameter. What is unpickled, no engine keeps."""
+
+    __slots__ = ("engine", "place")
+
+    def __init__(self, engine, place):
+        self.engine, self.place = engine, place
+
+    def __reduce__(self):
+        return _Place, (_no_engine, None)
+
+
 def external_key(parameter):
     return getattr(parameter, "ds_id", id(parameter))
 
@@ -87,7 +105,7 @@ def piece_of(parameter):
 
 def given_to_engine(parameter, engine, place, shape):
     """`engine`: a weak reference. At stage 3 the engine holds the parameter's parts from now on."""
-    parameter.tessera_place = (engine, place)
+    parameter.tessera_place = _Place(engine, place)
     if engine().stage == 3:
         _become_partitioned(parameter, shape, None)
     elif is_partitioned(parameter):  # made under Init, whole from now on
@@ -105,8 +123,8 @@ def taken_from_engine(parameter, piece):
 
 def engine_of(parameter):
     """The engine that trains the parameter and its (unit, number) there; (None, None) if none does."""
-    engine, place = getattr(parameter, "tessera_place", (lambda: None, None))
-    return engine(), place
+    found = getattr(parameter, "tessera_place", None)
+    return (None, None) if found is None else (found.engine(), found.place)
 
 
 class _Gathering:
@@ -118,7 +136,7 @@ class _Gathering:
             if not is_partitioned(parameter):
                 continue
             engine, place = engine_of(parameter)
-            if engine is not None and engine.core is not None:
+            if engine is not None and engine.is_alive:
                 units = self.units.setdefault(engine, [])
                 if place[0] not in units:
                     units.append(place[0])
@@ -223,8 +241,12 @@ class Init:
                  pin_memory=False, config_dict_or_path=None, config=None, enabled=True, dtype=None, mpu=None,
                  zero_param_parallel_group=None, zero_quantized_weights=False, zero_quantized_nontrainable_weights=False,
                  sequence_data_parallel_group=None, param_swapper=None, tensor_overrides=True):
+        parallelism.check_unit(mpu, "the argument mpu of zero.Init")
+        _refuse_arguments(remote_device, zero_param_parallel_group, zero_quantized_weights,
+                          zero_quantized_nontrainable_weights, param_swapper)
         source = config_dict_or_path if config_dict_or_path is not None else config
         config = read_config(source) if source else {}
+        self._kept_in_fp32 = kept_in_fp32.setting_of(config, place_of(source))
         if dtype is None:
             dtype = dtype_of_config(config) if source else torch.get_default_dtype()
         if isinstance(dtype, str):
@@ -233,9 +255,7 @@ class Init:
         self.checks = _wants_checks(config)
         self.world = None
         if enabled:
-            if data_parallel_group is None and mpu is not None and hasattr(mpu, "get_data_parallel_group"):
-                data_parallel_group = mpu.get_data_parallel_group()
-            self.world = world_of(data_parallel_group)
+            self.world = world_of(_group_of_arguments(data_parallel_group, sequence_data_parallel_group, mpu))
             if module is not None:
                 self.partition(module)
 
@@ -248,6 +268,7 @@ class Init:
                 piece = _core.PartitionedParam(parameter, self.dtype, self.world)
                 _become_partitioned(parameter, shape, piece)
                 parameter.tessera_checked = self.checks
+        kept_in_fp32.upcast(module, self._kept_in_fp32, self.dtype)
 
     def __enter__(self):
         if self.enabled:
@@ -314,6 +335,32 @@ class Init:
                 Init._active[-1].partition(module)
 
         cls.__init__ = init
+
+
+def _refuse_arguments(remote_device, zero_param_parallel_group, quantized, quantized_nontrainable, param_swapper):
+    """What zero.Init of DeepSpeed does with these, Tessera does not."""
+    asked_for = {
+        "remote_device": remote_device not in (None, "none", "cpu"),
+        "zero_param_parallel_group": zero_param_parallel_group is not None,
+        "zero_quantized_weights": bool(quantized),
+        "zero_quantized_nontrainable_weights": bool(quantized_nontrainable),
+        "param_swapper": param_swapper is not None,
+    }
+    for name, asked in asked_for.items():
+        if asked:
+            raise made(_core.UsageError, f"zero.Init's argument '{name}' is not supported yet", "zero.Init",
+                       "leave it out; where parameters live is said by the ds_config's offload_param"
+                       if name in ("remote_device", "param_swapper") else "leave it out")
+
+
+def _group_of_arguments(data_parallel_group, sequence_data_parallel_group, mpu):
+    """The ranks over which Init partitions. The second argument is the first one's old name."""
+    if data_parallel_group is not None and sequence_data_parallel_group is not None:
+        raise made(_core.UsageError, "data_parallel_group and sequence_data_parallel_group are both given", "zero.Init",
+                   "give data_parallel_group alone")
+    if data_parallel_group is not None or sequence_data_parallel_group is not None:
+        return data_parallel_group if data_parallel_group is not None else sequence_data_parallel_group
+    return mpu.get_data_parallel_group() if hasattr(mpu, "get_data_parallel_group") else None
 
 
 def _subclasses(cls):

@@ -2,13 +2,23 @@
 
 import torch
 
+from tessera import _core
+from tessera.error_report import made
+
 
 class ZeroOptimizer:
     """param_groups are the wrapped optimizer's own and stay live. step() and zero_grad() belong to the engine."""
 
     def __init__(self, engine, optimizer):
-        self._engine = engine  # a weak reference
+        self._reference = engine  # a weak one
         self.optimizer = optimizer
+
+    def _engine(self):
+        engine = self._reference()
+        if engine is None:
+            raise made(_core.UsageError, "the engine of this optimizer is gone", type(self).__name__,
+                       "keep the engine that initialize returned, and use engine.backward(loss) and engine.step()")
+        return engine
 
     @property
     def param_groups(self):
@@ -53,7 +63,10 @@ class ZeroOptimizer:
         """The norm of this rank's part of each group's gradient."""
         return [self._engine().local_grad_norm(group["params"]) for group in self.param_groups]
 
-    def step(self, *args, **kwargs):
+    def step(self, closure=None):
+        if closure is not None:
+            raise made(_core.UsageError, "step() was given a closure, which the engine's step does not call",
+                       type(self).__name__, "call engine.backward(loss) before engine.step()")
         self._engine().step()
 
     def zero_grad(self, set_to_none=True):

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import ranks
-from deepspeed.launcher import launcher_helper, multinode_runner, runner
+from deepspeed.launcher import launch, launcher_helper, multinode_runner, runner, this_machine
 from tessera.hostfile import decode_slots, encode_slots, filter_slots, parse_hostfile, parse_nodes
 
 SLOTS = {"worker-0": [0, 1, 2, 3], "worker-1": [0, 1, 2, 3]}
@@ -25,7 +26,8 @@ def test_hostfile():
 
 @pytest.mark.parametrize("lines, problem", [
     ([], "names no machine"), (["worker"], "line 1.*'worker'"), (["a slots=1", "a slots=2"], "line 2.*a again"),
-    (["a slots=x"], "line 1"), (["two words slots=1"], "line 1")])
+    (["a slots=x"], "line 1"), (["two words slots=1"], "line 1"), (["a slots=two"], "'a slots=two'"),
+    (["a slots=2x"], "line 1"), (["# all", "a slots=0"], "line 2.*no slot")])
 def test_hostfiles_that_are_refused(lines, problem):
     with pytest.raises(ValueError, match=problem):
         parse_hostfile(lines)
@@ -59,10 +61,146 @@ def test_world_info_goes_there_and_back():
     assert parse_nodes("a:1@b") == {"a": [1], "b": []}
 
 
-def test_num_nodes_and_gpus_with_a_filter_are_refused():
-    for words in ("--num_gpus 1 -i localhost train.py".split(), "--num_nodes 1 -e localhost train.py".split()):
-        with pytest.raises(ValueError, match="--include and --exclude"):
-            runner.main(words)
+# What is refused: three lines on standard error, and exit code 2
+
+@pytest.fixture
+def said(capsys, tmp_path, monkeypatch):
+    """said(words): what the launcher prints of a command line that it refuses; in a folder with train.py and hosts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (tmp_path / "train.py").write_text("print('it ran')")
+    (tmp_path / "hosts").write_text("worker-0 slots=2\nworker-1 slots=4\n")
+
+    def ask(words, program=runner.main):
+        asked = []
+        monkeypatch.setattr(runner, "_ssh", lambda *of: asked.append(of))
+        with pytest.raises(SystemExit) as ended:
+            program(words.split())
+        out, error = capsys.readouterr()
+        assert ended.value.code == 2 and not asked and "it ran" not in out
+        return error
+
+    return ask
+
+
+@pytest.mark.parametrize("words, what, fix", [
+    ("", "no program to run", "deepspeed [options] train.py"),
+    ("--num_gpus 2", "no program to run", "train.py"),
+    ("missing.py", "there is no script 'missing.py'", "path"),
+    ("--no_python missing-program", "there is no program 'missing-program'", "path"),
+    ("--num_gpu2 2 train.py", "unknown option '--num_gpu2'", "did you mean --num_gpus?"),
+    ("--colour=red train.py", "unknown option '--colour'", "deepspeed --help"),
+    ("--num_gpus two train.py", "--num_gpus is 'two', not a whole number", "--help"),
+    ("--num_gpus 0 train.py", "--num_gpus is 0", "at least 1"),
+    ("--num_nodes=-7 train.py", "--num_nodes is -7", "--help"),
+    ("--num_gpus 1 -i localhost train.py", "--num_nodes and --num_gpus cannot be used with --include", "filter alone"),
+    ("--num_nodes 1 -e localhost train.py", "--num_nodes and --num_gpus cannot be used with --include", "filter alone"),
+    ("-i localhost -e localhost:0 train.py", "--include and --exclude are both given", "keep one"),
+    ("--num_nodes 2 train.py", "--num_nodes is 2, and there is no hostfile /job/hostfile", "-H"),
+    ("--include worker-0 train.py", "--include names 'worker-0', and there is no hostfile", "-H"),
+    ("--include localhost:0-3 train.py", "'localhost:0-3' is not a machine and its slots", "worker-0:0,2"),
+    ("--include localhost: train.py", "'localhost:' is not a machine and its slots", "worker-0:0,2"),
+    ("--exclude localhost:99 train.py", "localhost has no slot 99", "it has 0"),
+    ("--master_port 99999 train.py", "--master_port is 99999: it has to be between 1 and 65535", "--help"),
+    ("--master_port http train.py", "--master_port is 'http', not a whole number", "--help"),
+    ("--node_rank 1 train.py", "--node_rank has a meaning only with --no_ssh", "--no_ssh"),
+    ("--bind_core_list 0-1 train.py", "only with --bind_cores_to_rank", "--bind_cores_to_rank"),
+    ("--bind_cores_to_rank --bind_core_list 3-1 train.py", "'3-1' ends before it starts", "write 1-3"),
+    ("--bind_cores_to_rank --bind_core_list 0;1 train.py", "'0;1' is not a core or a range of cores", "3 or 2-4"),
+    ("--log_level loud train.py", "--log_level is 'loud'", "debug, info"),
+    ("--launcher pdhs train.py", "--launcher is 'pdhs'", "did you mean pdsh?"),
+    ("--launcher nope --hostfile hosts train.py", "--launcher is 'nope'", "pdsh, openmpi, mpich, impi, slurm, mvapich"),
+    ("--hostfile no/hosts train.py", "there is no hostfile no/hosts", "worker-0 slots=4"),
+    ("--hostfile hosts --num_nodes 3 train.py", "--num_nodes is 3, and the hostfile names 2", "2 at most"),
+    ("--hostfile hosts --num_gpus 3 train.py", "--num_gpus is 3, and worker-0 has 2 slots", "2 at most"),
+    ("--hostfile hosts --include worker-2 train.py", "'worker-2' is not one of the machines", "worker-0, worker-1"),
+    ("--hostfile hosts --include worker-1 train.py", "'worker-1' is not this machine", "--force_multi"),
+    ("--hostfile hosts --exclude worker-0@worker-1 train.py", "the filter leaves no slot", "leave some out"),
+    ("--hostfile hosts --no_ssh --master_addr a train.py", "--no_ssh needs --node_rank", "0 to 1"),
+    ("--hostfile hosts --no_ssh --node_rank 2 --master_addr a train.py",
+     "--node_rank is 2, and the machines are worker-0, worker-1", "0 to 1"),
+    ("--hostfile hosts --launcher mpich train.py", "same number of slots on every machine: worker-0 has 2", "as many"),
+    ("--hostfile hosts --launcher openmpi --include worker-0@worker-1 train.py", "openmpi cannot include", "hostfile"),
+    ("--hostfile hosts --launcher slurm --include worker-0:1@worker-1:0 train.py", "Slurm cannot choose the slots [1]",
+     "whole machines"),
+    ("--autotuning tune train.py", "deepspeed.autotuning is not in Tessera yet", "leave the option out"),
+])
+def test_a_command_line_that_is_refused_says_what_and_how_to_fix_it(said, words, what, fix):
+    error = said(words)
+    first, *rest = error.splitlines()
+    assert first.startswith("error: ") and what in first
+    assert rest[-1].startswith("  fix:   ") and fix in rest[-1]
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("text, where", [
+    ("worker-0 slots=two", "hosts:1"), ("# none", "hosts"), ("a slots=1\n\na slots=2", "hosts:3")])
+def test_a_wrong_hostfile_is_named_with_its_line(said, tmp_path, text, where):
+    (tmp_path / "hosts").write_text(text)
+    assert f"  where: {where}\n" in said("--hostfile hosts train.py")
+
+
+def test_the_program_that_a_launcher_needs_is_named(said, monkeypatch):
+    monkeypatch.setattr(multinode_runner.shutil, "which", lambda program: None)
+    assert "--launcher slurm needs the program sinfo" in said("--hostfile hosts --launcher slurm --num_gpus 2 train.py")
+
+
+def test_more_gpus_than_the_driver_knows_are_refused(said, tmp_path, monkeypatch):
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    for number in range(2):
+        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
+    monkeypatch.setattr(this_machine, "_DRIVER", str(tmp_path / "gpus"))
+    assert "--num_gpus is 3, and this machine has 2 GPUs" in said("--num_gpus 3 train.py")
+
+
+def test_devices_that_are_not_numbers_are_named_by_their_variable(said, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
+    assert "CUDA_VISIBLE_DEVICES is 'GPU-8932f937', which does not name slots" in said("train.py")
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(said):
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port} is taken" in said(f"--num_gpus 2 --master_port {port} train.py")
+
+
+def test_launch_itself_refuses_in_the_same_form(said, tmp_path):
+    info = encode_slots({"a": [0], "b": [0]})
+    assert "--world_info is missing" in said("train.py", launch.main)
+    assert "--world_info is not what the deepspeed launcher writes" in said("--world_info=x train.py", launch.main)
+    assert "--node_rank is 2, and there are 2 machines" in said(f"--world_info={info} --node_rank=2 train.py", launch.main)
+    assert "--module and --no_python" in said(f"--world_info={info} --module --no_python train.py", launch.main)
+    (tmp_path / "file").touch()
+    assert "no log can be written to file/logs" in said(
+        f"--world_info={info} --enable_each_rank_log file/logs train.py", launch.main)
+
+
+def test_a_refusal_is_not_a_traceback_in_a_process_of_its_own():
+    ended = subprocess.run([sys.executable, "-m", "deepspeed.launcher.runner", "--launcher", "nope", "train.py"],
+                           env=ranks.environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.splitlines()[0] == "error: --launcher is 'nope'"
+
+
+@pytest.mark.parametrize("host, here", [("localhost", True), ("127.0.0.1", True), (socket.gethostname(), True),
+                                        ("192.0.2.1", False), ("no-such-machine.invalid", False)])
+def test_this_machine_knows_its_names(host, here):
+    assert this_machine.is_this_machine(host) == here
+
+
+@pytest.mark.parametrize("words, line", [
+    ("--num_gpus 1", "starting 1 rank of"),
+    ("--num_gpus 2", "starting 2 ranks of"),
+    ("--hostfile hosts --no_ssh --node_rank 0 --master_addr 127.0.0.1", "starting 2 of 6 ranks of"),
+])
+def test_the_launcher_says_how_many_ranks_start_here_and_in_all(said, monkeypatch, words, line):
+    lines = []
+    monkeypatch.setattr(runner.logger, "info", lines.append)
+    monkeypatch.setattr(launch, "run", lambda args: 0)
+    runner.main([*words.split(), "--master_port", str(ranks.free_port()), "train.py"])
+    assert [line in each for each in lines] == [True]
 
 
 def test_everything_after_the_script_belongs_to_it():

@@ -7,30 +7,34 @@ the script.
 
 import contextlib
 import os
+import shutil
 import sys
 import time
-from argparse import REMAINDER, ArgumentParser
+from argparse import REMAINDER
 
 from deepspeed.constants import CROSS_RANK, CROSS_SIZE, TORCH_DISTRIBUTED_DEFAULT_PORT
+from deepspeed.launcher.command_line import OptionParser, whole_number
 from deepspeed.utils.logging import logger, set_log_level_from_string
 from deepspeed.utils.numa import get_numactl_cmd
 from tessera.hostfile import decode_slots
+from tessera.launch_error import refused, tells_users
 from tessera.rank_processes import RankProcesses
 
 PID_FILE_BASEPATH = "/tmp"
 
 
 def parse_args(args=None):
-    parser = ArgumentParser(description="Starts the ranks of a program on this machine.")
-    parser.add_argument("--node_rank", type=int, default=0, help="which of the machines this is")
+    parser = OptionParser(prog="deepspeed.launcher.launch", description="Starts the ranks of a program on this machine.")
+    parser.add_argument("--node_rank", type=whole_number(0), default=0, help="which of the machines this is")
     parser.add_argument("--master_addr", default="127.0.0.1", help="address of the machine with rank 0")
-    parser.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=int, help="a free port there")
+    parser.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=whole_number(1, 65535),
+                        help="a free port there")
     parser.add_argument("--world_info", default="None", help="all machines and their slots, base64")
     parser.add_argument("--module", action="store_true", help="the script is a module: python -m")
     parser.add_argument("--no_python", action="store_true", help="the script is a program of its own")
     parser.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank")
     parser.add_argument("--save_pid", type=int, default=0, help="write this process's id to /tmp/<save_pid>.deepspeed")
-    parser.add_argument("--enable_each_rank_log", default="None", help="folder for one log file a rank")
+    parser.add_argument("--enable_each_rank_log", default="None", help="folder for one log file per rank")
     parser.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
     parser.add_argument("--bind_core_list", default=None, help="the cores to share out, like 0-3,8")
     parser.add_argument("--log_level", default="info", choices=["debug", "info", "warning", "error", "critical"])
@@ -40,20 +44,37 @@ def parse_args(args=None):
     return parser.parse_args(args)
 
 
+@tells_users
 def main(args=None):
     sys.exit(run(parse_args(args)))
+
+
+def check_program(args, script):
+    """LaunchError if this machine has no such program to run."""
+    if args.module and args.no_python:
+        raise refused("--module and --no_python are both given", "the command line",
+                      "keep one of them: a module needs Python")
+    if args.no_python:
+        found, kind = shutil.which(script), "program"
+    elif not args.module:
+        found, kind = os.path.isfile(script) or os.path.isfile(os.path.join(script, "__main__.py")), "script"
+    else:
+        return  # which Python finds, or says that it does not
+    if not found:
+        raise refused(f"there is no {kind} '{script}'", os.getcwd(),
+                      "give its path from here; options of the launcher come before it, the program's own after it")
 
 
 def run(args):
     """Starts the ranks and waits for them; the exit code of all."""
     set_log_level_from_string("error" if args.quiet else args.log_level)
-    if args.module and args.no_python:
-        raise ValueError("--module and --no_python are both given: a module needs python")
+    check_program(args, args.training_script)
     slots_of = _all_slots(args.world_info)
     hosts = list(slots_of)
     if not 0 <= args.node_rank < len(hosts):
-        raise ValueError(f"--node_rank is {args.node_rank}, and there are {len(hosts)} machines: use 0 to "
-                         f"{len(hosts) - 1}")
+        raise refused(f"--node_rank is {args.node_rank}, and there {'is' if len(hosts) == 1 else 'are'} {len(hosts)} "
+                      f"machine{'' if len(hosts) == 1 else 's'}", "the command line",
+                      "use 0" if len(hosts) == 1 else f"use 0 to {len(hosts) - 1}")
     slots = slots_of[hosts[args.node_rank]]
     first_rank = sum(len(slots_of[host]) for host in hosts[:args.node_rank])
     shared = {
@@ -74,13 +95,13 @@ def run(args):
                 ranks.start(command, environment, log)
         code = ranks.wait()
         if code:
-            logger.error(f"a rank of {args.training_script} ended with code {code}; the others are ended")
+            logger.error(f"a rank of {args.training_script} ended with code {code}; the others were stopped")
         return code
 
 
 def _all_slots(world_info):
     if world_info == "None":
-        raise ValueError("--world_info is missing; the deepspeed launcher gives it: start the program with that")
+        raise refused("--world_info is missing", "the command line", "start the program with deepspeed, which gives it")
     return decode_slots(world_info)
 
 
@@ -98,9 +119,13 @@ def _command(args, local_rank, local_size, environment):
 def _log_of(args, rank):
     if args.enable_each_rank_log == "None":
         return contextlib.nullcontext()
-    os.makedirs(args.enable_each_rank_log, exist_ok=True)
     name = f"{time.strftime('%Y%m%d%H%M%S')}_rank{rank}.log"
-    return open(os.path.join(args.enable_each_rank_log, name), "w")
+    try:
+        os.makedirs(args.enable_each_rank_log, exist_ok=True)
+        return open(os.path.join(args.enable_each_rank_log, name), "w")
+    except OSError as error:
+        raise refused(f"no log can be written to {args.enable_each_rank_log}: {error.strerror}", "--enable_each_rank_log",
+                      "name a folder that you may write to") from None
 
 
 @contextlib.contextmanager
@@ -109,7 +134,8 @@ def _pid_file(main_pid):
         yield
         return
     path = os.path.join(PID_FILE_BASEPATH, f"{main_pid}.deepspeed")
-    assert not os.path.exists(path), f"{path} is there already; remove it, if no launcher {main_pid} runs"
+    if os.path.exists(path):
+        raise refused(f"{path} is there already", "--save_pid", f"remove it if no launcher {main_pid} is running")
     with open(path, "w") as file:
         file.write(str(os.getpid()))
     try:

@@ -4,14 +4,17 @@ import argparse
 import os
 import sys
 
+from deepspeed.launcher.command_line import OptionParser
 from deepspeed.launcher.constants import MPICH_LAUNCHER
 from deepspeed.utils.numa import get_numactl_cmd
+from tessera.error_report import made
+from tessera.launch_error import LaunchError, tells_users
 
 _RANK_NAMES = {MPICH_LAUNCHER: (["PMIX_RANK", "PMI_RANK"], ["PALS_LOCAL_RANKID", "MPI_LOCALRANKID"])}
 
 
 def parse_args(args=None):
-    parser = argparse.ArgumentParser(description="Runs a program as one rank of an MPI job.")
+    parser = OptionParser(prog="deepspeed.launcher.launcher_helper", description="Runs a program as one rank of an MPI job.")
     parser.add_argument("--launcher", type=str, default=MPICH_LAUNCHER, help="which MPI started this")
     parser.add_argument("--module", action="store_true", help="the script is a module: python -m")
     parser.add_argument("--no_python", action="store_true", help="the script is a program of its own")
@@ -22,18 +25,25 @@ def parse_args(args=None):
     return parser.parse_args(args=args)
 
 
+class RankUnknown(LaunchError, EnvironmentError):
+    """The MPI launcher's variables do not say which rank this is."""
+
+
 def env_mapping(env, rank_name_list=None, local_rank_name_list=None):
     """The environment with RANK and LOCAL_RANK, from the first of the names that are set. All that are set agree."""
     for name, sources in (("RANK", rank_name_list), ("LOCAL_RANK", local_rank_name_list)):
         values = {env[source] for source in sources or [] if source in env}
         if not values:
-            raise EnvironmentError(f"none of {', '.join(sources or [])} is set: is this started by mpirun?")
+            raise made(RankUnknown, f"none of {', '.join(sources or [])} is set", "the environment",
+                       "start the program with mpirun")
         if len(values) > 1:
-            raise EnvironmentError(f"{', '.join(sources)} do not agree on {name}: {', '.join(sorted(values))}")
+            raise made(RankUnknown, f"{', '.join(sources)} do not agree on {name}: {', '.join(sorted(values))}",
+                       "the environment", "unset those that another launcher left")
         env[name] = values.pop()
     return env
 
 
+@tells_users
 def main(args=None):
     args = parse_args(args)
     env = env_mapping(os.environ.copy(), *_RANK_NAMES.get(args.launcher.lower(), _RANK_NAMES[MPICH_LAUNCHER]))

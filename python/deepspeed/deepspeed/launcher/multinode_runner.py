@@ -22,6 +22,7 @@ from deepspeed.launcher.constants import (
     PDSH_MAX_FAN_OUT,
     SLURM_LAUNCHER,
 )
+from tessera.launch_error import refused
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]*\Z", re.ASCII)
 
@@ -34,7 +35,9 @@ class MultiNodeRunner(ABC):
     """One way to reach the machines."""
 
     name = "none"
+    program = ""  # its being installed tells that the launcher is
     filters_hosts = True  # can leave machines or slots out
+    needs_equal_slots = False
 
     def __init__(self, args, world_info_base64, resource_pool=None):
         self.args = args
@@ -45,9 +48,14 @@ class MultiNodeRunner(ABC):
         self.user_script = args.user_script
         self.validate_args()
 
-    @abstractmethod
     def backend_exists(self):
         """Is the program that reaches the machines installed here."""
+        return shutil.which(self.program)
+
+    def check_slots(self, active_resources):
+        """LaunchError if the launcher cannot start ranks on just these."""
+        if self.needs_equal_slots:
+            self._slots_per_host()
 
     @abstractmethod
     def get_cmd(self, environment, active_resources):
@@ -65,10 +73,11 @@ class MultiNodeRunner(ABC):
         if self.filters_hosts:
             return
         if getattr(self.args, "include", "") or getattr(self.args, "exclude", ""):
-            raise ValueError(f"the launcher {self.name} cannot include or exclude machines: leave them out of the "
-                             "hostfile instead")
+            raise refused(f"the launcher {self.name} cannot include or exclude machines", "--include or --exclude",
+                          "leave them out of the hostfile instead")
         if getattr(self.args, "num_nodes", -1) != -1 or getattr(self.args, "num_gpus", -1) != -1:
-            raise ValueError(f"the launcher {self.name} cannot limit nodes or slots: change the hostfile instead")
+            raise refused(f"the launcher {self.name} cannot limit nodes or slots", "--num_nodes or --num_gpus",
+                          "change the hostfile instead")
 
     def _python(self):
         if self.args.no_python:
@@ -83,7 +92,8 @@ class MultiNodeRunner(ABC):
         counts = {host: _count(slots) for host, slots in self.resource_pool.items()}
         if len(set(counts.values())) != 1:
             named = ", ".join(f"{host} has {count}" for host, count in counts.items())
-            raise ValueError(f"the launcher {self.name} needs the same number of slots on every machine: {named}")
+            raise refused(f"the launcher {self.name} needs the same number of slots on every machine: {named}",
+                          "the hostfile", "give each machine as many, or use --launcher pdsh")
         return next(iter(counts.values()))
 
     def _rank_count(self):
@@ -94,12 +104,10 @@ class PDSHRunner(MultiNodeRunner):
     """A launch.py on each machine, through pdsh and ssh."""
 
     name = PDSH_LAUNCHER
+    program = "pdsh"
 
     def __init__(self, args, world_info_base64):
         super().__init__(args, world_info_base64)
-
-    def backend_exists(self):
-        return shutil.which("pdsh")
 
     def parse_user_args(self):
         """With quotes around what has a space: a shell on the other side reads the words again."""
@@ -135,14 +143,12 @@ class PDSHRunner(MultiNodeRunner):
 
 class OpenMPIRunner(MultiNodeRunner):
     name = OPENMPI_LAUNCHER
+    program = "ompi_info"
     filters_hosts = False
 
     def __init__(self, args, world_info_base64, resource_pool):
         super().__init__(args, world_info_base64, resource_pool)
         self.add_export("UCX_TLS", "tcp")
-
-    def backend_exists(self):
-        return shutil.which("ompi_info")
 
     def get_cmd(self, environment, active_resources):
         given = self._launcher_args()
@@ -162,10 +168,9 @@ class MPICHRunner(MultiNodeRunner):
     """Starts launcher_helper.py, which translates MPICH's names of ranks."""
 
     name = MPICH_LAUNCHER
+    program = "mpirun"
     filters_hosts = False
-
-    def backend_exists(self):
-        return shutil.which("mpirun")
+    needs_equal_slots = True
 
     def get_cmd(self, environment, active_resources):
         per_host = self._slots_per_host()
@@ -190,10 +195,9 @@ class IMPIRunner(MultiNodeRunner):
     """Names every rank on the command line, since Intel MPI sets no local rank."""
 
     name = IMPI_LAUNCHER
+    program = "mpirun"
     filters_hosts = False
-
-    def backend_exists(self):
-        return shutil.which("mpirun")
+    needs_equal_slots = True
 
     def get_cmd(self, environment, active_resources):
         per_host, rank_count = self._slots_per_host(), self._rank_count()
@@ -220,18 +224,22 @@ class SlurmRunner(MultiNodeRunner):
     """Slurm chooses the slots itself: whole machines can be left out, or the same number of slots on each."""
 
     name = SLURM_LAUNCHER
+    program = "sinfo"
 
-    def backend_exists(self):
-        return shutil.which("sinfo")
-
-    def get_cmd(self, environment, active_resources):
-        counts = {host: _count(slots) for host, slots in active_resources.items()}
+    def check_slots(self, active_resources):
         for host, slots in active_resources.items():
             if not isinstance(slots, int) and list(slots) != list(range(len(slots))):
-                raise ValueError(f"Slurm cannot choose the slots {slots} of {host}: leave out whole machines, or keep "
-                                 "the first slots of each")
+                raise refused(f"Slurm cannot choose the slots {slots} of {host}", "--include or --exclude",
+                              "leave out whole machines, or keep the first slots of each")
+        counts = {host: _count(slots) for host, slots in active_resources.items()}
         if len(set(counts.values())) > 1:
-            raise ValueError(f"Slurm needs the same number of slots on every machine, not {counts}")
+            named = ", ".join(f"{host} has {count}" for host, count in counts.items())
+            raise refused(f"Slurm needs the same number of slots on every machine: {named}", "the hostfile, or the filter",
+                          "give each machine as many")
+
+    def get_cmd(self, environment, active_resources):
+        self.check_slots(active_resources)
+        counts = {host: _count(slots) for host, slots in active_resources.items()}
         args = self.args
         where = []
         if getattr(args, "include", "") or getattr(args, "exclude", ""):
@@ -249,7 +257,9 @@ class SlurmRunner(MultiNodeRunner):
 
 class MVAPICHRunner(MultiNodeRunner):
     name = MVAPICH_LAUNCHER
+    program = "mpiname"
     filters_hosts = False
+    needs_equal_slots = True
 
     def __init__(self, args, world_info_base64, resource_pool):
         super().__init__(args, world_info_base64, resource_pool)
@@ -262,9 +272,6 @@ class MVAPICHRunner(MultiNodeRunner):
             "MV2_CUDA_USE_NAIVE": "0",
         }.items():
             self.add_export(key, value)
-
-    def backend_exists(self):
-        return shutil.which("mpiname")
 
     def get_cmd(self, environment, active_resources):
         per_host = self._slots_per_host()

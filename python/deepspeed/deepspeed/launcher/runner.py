@@ -20,6 +20,7 @@ from deepspeed._lazy import borrowed_attributes
 from deepspeed._not_yet import sentence
 from deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
 from deepspeed.launcher import launch, multinode_runner as runners
+from deepspeed.launcher.command_line import OptionParser, whole_number
 from deepspeed.launcher.constants import (
     IMPI_LAUNCHER,
     MPICH_LAUNCHER,
@@ -28,8 +29,11 @@ from deepspeed.launcher.constants import (
     PDSH_LAUNCHER,
     SLURM_LAUNCHER,
 )
+from deepspeed.launcher.this_machine import device_count_of_driver, is_this_machine, port_is_taken
 from deepspeed.utils.logging import logger, set_log_level_from_string
+from deepspeed.utils.numa import get_numactl_cmd, parse_range_list
 from tessera import hostfile
+from tessera.launch_error import nearest, refused, tells_users
 
 __getattr__ = borrowed_attributes(__name__, "deepspeed.launcher.multinode_runner", "deepspeed.launcher.constants")
 
@@ -63,41 +67,42 @@ def parse_args(args=None):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="deepspeed", description="Starts a program's ranks, on this machine or on many.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     where = parser.add_argument_group("where")
     where.add_argument("-H", "--hostfile", type=str, default=DLTS_HOSTFILE, help="machines, like 'worker-0 slots=4'")
     where.add_argument("-i", "--include", type=str, default="", help="what to use: host[:slot,slot…][@host…]")
     where.add_argument("-e", "--exclude", type=str, default="", help="what not to use, written like --include")
-    where.add_argument("--num_nodes", type=int, default=-1, help="the first machines of the hostfile, so many")
-    where.add_argument("--num_gpus", "--num_accelerators", type=int, default=-1, help="slots 0…N-1 on each machine")
-    where.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=int,
+    where.add_argument("--num_nodes", type=whole_number(-1), default=-1, help="use the first N machines of the hostfile")
+    where.add_argument("--num_gpus", "--num_accelerators", type=whole_number(-1), default=-1,
+                       help="use slots 0 to N-1 on each machine")
+    where.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=whole_number(1, 65535),
                        help="a port that is free on the machine of rank 0")
-    where.add_argument("--master_addr", default="", type=str, help="that machine's address; asked for, if left out")
+    where.add_argument("--master_addr", default="", type=str, help="that machine's address; left out: it is asked")
     where.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
     where.add_argument("--bind_core_list", type=str, default=None, help="the cores to share out, like 0-3,8")
 
     many = parser.add_argument_group("many machines")
     many.add_argument("--launcher", default=PDSH_LAUNCHER, type=str, help=", ".join(LAUNCHER_CLASSES))
     many.add_argument("--launcher_args", default="", type=str, help="arguments for that program, as one word")
-    many.add_argument("--node_rank", default=-1, type=int, help="which machine this is, with --no_ssh")
-    many.add_argument("--no_ssh", action="store_true", help="this command is run on every machine")
+    many.add_argument("--node_rank", default=-1, type=whole_number(-1), help="which machine this is, with --no_ssh")
+    many.add_argument("--no_ssh", action="store_true", help="you run this command on every machine yourself")
     many.add_argument("--no_ssh_check", action="store_true", help="do not try ssh first")
     many.add_argument("--force_multi", action="store_true", help="go through the launcher even for one machine")
-    many.add_argument("--ssh_port", type=int, default=None, help="port of ssh on the machines")
+    many.add_argument("--ssh_port", type=whole_number(1, 65535), default=None, help="port of ssh on the machines")
     many.add_argument("--venv_script", type=str, default=None, help="script that activates the environment there")
 
     how = parser.add_argument_group("how")
     how.add_argument("--module", action="store_true", help="the script is a module: python -m")
     how.add_argument("--no_python", action="store_true", help="the script is a program of its own")
     how.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank to the script")
-    how.add_argument("--save_pid", action="store_true", help="write the launcher's id to /tmp/<this one's>.deepspeed")
-    how.add_argument("--enable_each_rank_log", default="None", type=str, help="folder for one log file a rank")
-    how.add_argument("--autotuning", default="", choices=["tune", "run"], type=str, help="not in Tessera")
+    how.add_argument("--save_pid", action="store_true", help="write the launcher's process id to /tmp/<its id>.deepspeed")
+    how.add_argument("--enable_each_rank_log", default="None", type=str, help="folder for one log file per rank")
+    how.add_argument("--autotuning", default="", choices=["tune", "run"], type=str, help="not in Tessera yet")
     how.add_argument("--log_level", default="info", choices=["debug", "info", "warning", "error", "critical"])
     how.add_argument("-q", "--quiet", action="store_true", help="the same as --log_level error")
-    parser.add_argument("user_script", type=str, help="the program")
+    parser.add_argument("user_script", type=str, help="the program; what follows are its own arguments")
     return parser
 
 
@@ -109,7 +114,9 @@ def _split_at_script(parser, words):
         actions = {option: action for option, action in parser._option_string_actions.items()
                    if option == name or (name.startswith("--") and option.startswith(name))}
         action = actions.get(name) or next(iter(actions.values()), None)
-        alone = has_value or action is None or action.nargs == 0 or at + 1 == len(words)
+        if action is None:
+            raise parser.unknown(name)
+        alone = has_value or action.nargs == 0 or at + 1 == len(words)
         tied = name.startswith("--") and not alone
         ours += [f"{name}={words[at + 1]}"] if tied else words[at:at + (1 if alone else 2)]
         at += 1 if alone else 2
@@ -121,14 +128,15 @@ def _split_at_script(parser, words):
 def fetch_hostfile(hostfile_path):
     """{host: slots}, or None without such a file: then this machine is used."""
     if not os.path.isfile(hostfile_path):
-        logger.warning(f"there is no hostfile {hostfile_path}: this machine is used")
+        if hostfile_path != DLTS_HOSTFILE:  # where nobody named one, nobody misses it
+            logger.warning(f"there is no hostfile {hostfile_path}: this machine is used")
         return None
     with open(hostfile_path) as file:
-        return _parse_hostfile(file.readlines())
+        return _parse_hostfile(file.readlines(), hostfile_path)
 
 
-def _parse_hostfile(hostfile_lines):
-    return OrderedDict(hostfile.parse_hostfile(hostfile_lines))
+def _parse_hostfile(hostfile_lines, name="the hostfile"):
+    return OrderedDict(hostfile.parse_hostfile(hostfile_lines, name))
 
 
 def _stable_remove_duplicates(data):
@@ -164,23 +172,41 @@ def encode_world_info(world_info):
 
 def _choose_slots(args, pool):
     """{host: slots} to use; `pool` is None on a single machine without hostfile."""
-    if (args.num_nodes > 0 or args.num_gpus > 0) and (args.include or args.exclude):
-        raise ValueError("--num_nodes and --num_gpus cannot be used with --include and --exclude: the filter says all")
     if pool is None:
-        if args.num_nodes > 1:
-            raise ValueError(f"--num_nodes is {args.num_nodes}, and there is no hostfile {args.hostfile}: name the "
-                             "machines in one (-H)")
+        _check_without_hostfile(args)
         pool = {"localhost": _slots_of_this_machine(args)}
+    elif args.num_nodes > len(pool):
+        raise refused(f"--num_nodes is {args.num_nodes}, and the hostfile names {len(pool)}", args.hostfile,
+                      f"use {len(pool)} at most, or add machines to the hostfile")
     chosen = parse_inclusion_exclusion(pool, args.include, args.exclude)
+    for host, slots in chosen.items():
+        if args.num_gpus > len(slots):
+            raise refused(f"--num_gpus is {args.num_gpus}, and {host} has {len(slots)} slot{'s' * (len(slots) != 1)}",
+                          args.hostfile, f"use {min(map(len, chosen.values()))} at most, or change the hostfile")
     chosen = apply_num_nodes_and_gpus(chosen, args.num_nodes, args.num_gpus)
     if not chosen:
-        raise ValueError("the filters leave no slot to run on")
+        raise refused("the filter leaves no slot to run on", "--exclude", "leave some out of it")
     return chosen
 
 
+def _check_without_hostfile(args):
+    if args.num_nodes > 1:
+        raise refused(f"--num_nodes is {args.num_nodes}, and there is no hostfile {args.hostfile}", "the command line",
+                      "name the machines in a hostfile (-H)")
+    option = "--include" if args.include else "--exclude"
+    for host in hostfile.parse_nodes(args.include or args.exclude) if args.include or args.exclude else ():
+        if host != "localhost":
+            raise refused(f"{option} names '{host}', and there is no hostfile {args.hostfile}", "the command line",
+                          "name the machines in a hostfile (-H), or use localhost for this one")
+
+
 def _slots_of_this_machine(args):
-    if args.num_gpus > 0:
-        return args.num_gpus  # slots 0…N-1, as they are given; and torch need not be loaded to count devices
+    if args.num_gpus > 0:  # slots 0…N-1, as they are given; and torch need not be loaded to count devices
+        there = device_count_of_driver() if os.environ.get("DS_ACCELERATOR") != "cpu" else 0
+        if 0 < there < args.num_gpus:
+            raise refused(f"--num_gpus is {args.num_gpus}, and this machine has {there} GPU{'s' * (there != 1)}",
+                          "the command line", f"use {there} at most; DS_ACCELERATOR=cpu starts ranks without a GPU")
+        return args.num_gpus
     from deepspeed.accelerator import get_accelerator
     device = get_accelerator()
     count = device.device_count()
@@ -198,40 +224,100 @@ def _include_visible_devices(args):
     if args.include or args.exclude or args.num_nodes > 0 or args.num_gpus > 0:
         logger.warning(f"CUDA_VISIBLE_DEVICES={visible} is ignored: the command line says which slots to use")
     else:
+        if not all(slot.strip().isdigit() for slot in visible.split(",")):
+            raise refused(f"CUDA_VISIBLE_DEVICES is '{visible}', which does not name slots", "the environment",
+                          "name devices by their numbers, like 0,1; or unset it and use --include localhost:0,1")
         args.include = f"localhost:{visible}"
     del os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 # Running
 
+@tells_users
 def main(args=None):
-    args = parse_args(args)
+    code = run(parse_args(args))
+    if code:
+        sys.exit(code)
+
+
+def run(args):
+    """The exit code of the ranks. Everything that can be refused is, before a machine is asked for anything."""
     set_log_level_from_string("error" if args.quiet else args.log_level)
-    if args.autotuning:
-        raise NotImplementedError(sentence("deepspeed.autotuning"))
+    _check_arguments(args)
     pool = fetch_hostfile(args.hostfile)
     if pool is None:
+        if not args.force_multi:
+            launch.check_program(args, args.user_script)
         _include_visible_devices(args)
     slots_of = _choose_slots(args, pool)
     many = args.force_multi or (len(slots_of) > 1 and not args.no_ssh)
+    runner = _runner(args, pool, slots_of) if many else None
+    if runner is None:
+        _check_local_run(args, slots_of)
     if pool is None and not args.master_addr:
         args.master_addr = "127.0.0.1"
     if many and not args.no_ssh_check and pool is not None:
         _check_ssh(next(iter(slots_of)), args.ssh_port)
     if not args.master_addr:
         args.master_addr = _address_of(next(iter(slots_of)), args)
-    code = _run_on_many(args, pool, slots_of) if many else _run_here(args, slots_of)
-    if code:
-        sys.exit(code)
+    return _run_here(args, slots_of) if runner is None else _run_on_many(args, runner, slots_of)
+
+
+def _check_arguments(args):
+    """What is wrong whatever the machines are."""
+    if args.autotuning:
+        raise refused(sentence("deepspeed.autotuning"), "--autotuning", "leave the option out")
+    if args.launcher.lower() not in LAUNCHER_CLASSES:
+        raise refused(f"--launcher is '{args.launcher}'", "the command line",
+                      nearest(args.launcher.lower(), list(LAUNCHER_CLASSES)))
+    for name in ("num_nodes", "num_gpus"):
+        if getattr(args, name) == 0:
+            raise refused(f"--{name} is 0: nothing would run", "the command line", "use at least 1, or leave it out")
+    if args.include and args.exclude:
+        raise refused("--include and --exclude are both given", "the command line", "keep one of them")
+    if (args.num_nodes > 0 or args.num_gpus > 0) and (args.include or args.exclude):
+        raise refused("--num_nodes and --num_gpus cannot be used with --include and --exclude", "the command line",
+                      "keep the filter alone: it says which machines and slots to use")
+    if args.node_rank >= 0 and not args.no_ssh:
+        raise refused("--node_rank has a meaning only with --no_ssh", "the command line", "add --no_ssh, or leave it out")
+    if args.hostfile != DLTS_HOSTFILE and not os.path.isfile(args.hostfile):
+        raise refused(f"there is no hostfile {args.hostfile}", "--hostfile",
+                      "name a file with one machine per line, like 'worker-0 slots=4'; without the option this machine is "
+                      "used")
+    if args.bind_core_list:
+        parse_range_list(args.bind_core_list)
+        if not args.bind_cores_to_rank:
+            raise refused("--bind_core_list has a meaning only with --bind_cores_to_rank", "the command line",
+                          "add --bind_cores_to_rank, or leave it out")
+
+
+def _check_local_run(args, slots_of):
+    """What only matters where this machine starts ranks."""
+    launch.check_program(args, args.user_script)
+    hosts = list(slots_of)
+    if args.no_ssh:
+        if not 0 <= args.node_rank < len(hosts):
+            raise refused("--no_ssh needs --node_rank: which of the machines this is" if args.node_rank < 0 else
+                          f"--node_rank is {args.node_rank}, and the machines are {', '.join(hosts)}",
+                          "the command line", "use 0" if len(hosts) == 1 else f"use 0 to {len(hosts) - 1}")
+    elif not is_this_machine(hosts[0]):
+        raise refused(f"'{hosts[0]}' is not this machine", args.hostfile,
+                      "add --force_multi to reach it through the launcher; a hostfile calls this machine localhost")
+    here = len(slots_of[hosts[max(args.node_rank, 0)]])
+    if args.bind_cores_to_rank:
+        get_numactl_cmd(args.bind_core_list, here, 0)
+    if args.node_rank <= 0 and _rank_count(slots_of) > 1 and port_is_taken(args.master_port):
+        raise refused(f"port {args.master_port} is taken on this machine, and rank 0 needs it", "--master_port",
+                      "name another with --master_port, or end the run that has it")
+
+
+def _rank_count(slots_of):
+    return sum(map(len, slots_of.values()))
 
 
 def _run_here(args, slots_of):
     """launch.py, in this process."""
-    node_rank = 0
-    if args.no_ssh:
-        node_rank = args.node_rank
-        assert 0 <= node_rank < len(slots_of), \
-            f"--no_ssh needs --node_rank, from 0 to {len(slots_of) - 1}: which of the machines this is"
+    node_rank = args.node_rank if args.no_ssh else 0
     words = [f"--world_info={encode_world_info(slots_of)}", f"--node_rank={node_rank}",
              f"--master_addr={args.master_addr}", f"--master_port={args.master_port}",
              f"--enable_each_rank_log={args.enable_each_rank_log}", f"--log_level={args.log_level}"]
@@ -241,26 +327,32 @@ def _run_here(args, slots_of):
     words += [f"--bind_core_list={args.bind_core_list}"] if args.bind_core_list else []
     found = launch.parse_args([*words, args.user_script])
     found.training_script_args = args.user_args
-    logger.info(f"starting {sum(map(len, slots_of.values()))} ranks of {args.user_script}")
+    here, everywhere = len(list(slots_of.values())[node_rank]), _rank_count(slots_of)
+    of_all = f" of {everywhere}" if here < everywhere else ""
+    logger.info(f"starting {here}{of_all} rank{'s' * (everywhere != 1)} of {args.user_script}"
+                + (" on this machine" if of_all else ""))
     return launch.run(found)
 
 
-def _run_on_many(args, pool, slots_of):
-    name = args.launcher.lower()
-    if name not in LAUNCHER_CLASSES:
-        raise NotImplementedError(f"--launcher {args.launcher} is not known; use one of {', '.join(LAUNCHER_CLASSES)}")
-    world_info = encode_world_info(slots_of)
-    made = LAUNCHER_CLASSES[name](args, world_info, *([] if name == PDSH_LAUNCHER else [pool or slots_of]))
+def _runner(args, pool, slots_of):
+    """The MultiNodeRunner that args.launcher names, once it can start these ranks."""
+    kind = LAUNCHER_CLASSES[args.launcher.lower()]
+    made = kind(args, encode_world_info(slots_of), *([] if kind is runners.PDSHRunner else [pool or slots_of]))
+    made.check_slots(slots_of)
     if not made.backend_exists():
-        raise RuntimeError(f"--launcher {name} needs a program that is not installed here; install it, or use another: "
-                           f"{', '.join(LAUNCHER_CLASSES)}")
+        raise refused(f"--launcher {made.name} needs the program {made.program}, which is not installed", "this machine",
+                      f"install it, or use another launcher: {', '.join(LAUNCHER_CLASSES)}")
+    return made
+
+
+def _run_on_many(args, runner, slots_of):
     env = os.environ.copy()
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.abspath("."), env.get("PYTHONPATH")]))
     for key, value in _exports(env).items():
-        made.add_export(key, value)
+        runner.add_export(key, value)
     end_command = None
-    command = made.get_cmd(env, slots_of)
-    if name == PDSH_LAUNCHER:
+    command = runner.get_cmd(env, slots_of)
+    if isinstance(runner, runners.PDSHRunner):
         command, end_command, env = command
     logger.info(f"cmd = {shlex.join(command)}")
     return _run_and_hand_on(command, env, end_command)
@@ -288,7 +380,7 @@ def _parse_environment(lines, path):
             continue
         key, equals, value = line.partition("=")
         if not equals:
-            raise ValueError(f"{path}:{number} is not KEY=VALUE: {line.strip()!r}")
+            raise refused(f"{line.strip()!r} is not KEY=VALUE", f"{path}:{number}", "write one variable per line")
         found[key.strip()] = value.strip()
     return found
 
@@ -332,21 +424,22 @@ def _check_ssh(host, port):
     try:
         _ssh(host, port, "hostname")
     except (subprocess.SubprocessError, OSError) as error:
-        raise RuntimeError(f"ssh to {host} without a password does not work ({error}); set up keys for it, or run this "
-                           "command on every machine with --no_ssh --node_rank") from error
+        raise refused(f"ssh to {host} without a password does not work ({error})", host,
+                      "set up keys for it, or run this command on every machine with --no_ssh --node_rank") from error
 
 
 def _address_of(host, args):
     """The address of the machine with rank 0, by `hostname -I` there."""
     if args.no_ssh:
-        raise ValueError("--no_ssh needs --master_addr: nobody can be asked for the address of rank 0")
+        raise refused("--no_ssh needs --master_addr: nobody can be asked for the address of rank 0", "the command line",
+                      "give --master_addr")
     try:
         here = host in ("localhost", "127.0.0.1")
         text = (subprocess.run(["hostname", "-I"], capture_output=True, text=True, timeout=SSH_SECONDS,
                                check=True).stdout if here else _ssh(host, args.ssh_port, "hostname", "-I"))
         return text.split()[0]
     except (subprocess.SubprocessError, OSError, IndexError) as error:
-        raise RuntimeError(f"the address of {host} is not known ({error}); give it with --master_addr") from error
+        raise refused(f"the address of {host} is not known ({error})", host, "give it with --master_addr") from error
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ if __name__ == "__main__":
 '''
 
 
+# Of DeepSpeed's pipeline engine, which a PipelineModule of one stage has there, too.
+_OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", "set_dataiterator", "reset_activation_shape",
+                 "get_additional_losses")
+
+
 class DeepSpeedEngine(tessera.Engine):
     sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
 
@@ -59,6 +64,12 @@ class DeepSpeedEngine(tessera.Engine):
         if boundary and every and self.optimizer is not None and self.global_steps % every == 0:
             log_dist(f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}, mom={self.get_mom()}",
                      ranks=[0])
+
+    def __getattr__(self, name):
+        if name in _OF_PIPELINES:
+            raise AttributeError(f"{name} is the pipeline engine's, which is not in Tessera yet: call engine(batch), "
+                                 "engine.backward(loss) and engine.step()")
+        return super().__getattr__(name)
 
     def _backward_epilogue(self):
         """Nothing. Before 0.18.3 programs called it for every engine after the backward of a loss they share."""
@@ -261,6 +272,9 @@ class DeepSpeedEngine(tessera.Engine):
         """Frees the device for something else. Nothing to move for CPU ranks, whose memory is the host's."""
         if self.optimizer is None:
             raise AssertionError("offload_states() moves training state, and this engine has no optimizer")
+        if self.device.type != "cpu":
+            raise NotImplementedError("offload_states() is not in Tessera yet for a device with memory of its own; "
+                                      "use the ds_config's offload_optimizer and offload_param")
         if device == OffloadDeviceEnum.nvme:
             raise ValueError("offload_states() moves to the host's memory: device='cpu'")
         for state in include or ():

@@ -9,7 +9,9 @@ from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config_keys import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
-from tessera import _core
+from deepspeed.utils import groups
+from tessera import _core, parallelism
+from tessera.error_report import made
 from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,15 +27,40 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
     """See tessera.initialize. Makes torch.distributed's default group first; with dist_init_required False it must be there."""
     if model is None:
         raise AssertionError("deepspeed.initialize requires a model")
+    _check_local_rank(args)
+    parallelism.refuse_model_parallelism(model, mpu)
     accelerator = get_accelerator()
     accelerator.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    parallelism.refuse_sequence_parallelism(mesh_param, dist.get_world_size())
+    _make_groups(model, mpu, mesh_param)
     try:
         return tessera.initialize(
             args=args, model=model, optimizer=optimizer, model_parameters=model_parameters, training_data=training_data,
-            lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, config_params=config_params,
-            device=torch.device(accelerator.current_device_name()), engine_class=DeepSpeedEngine)
+            lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, mesh_param=mesh_param,
+            config_params=config_params, device=torch.device(accelerator.current_device_name()),
+            engine_class=DeepSpeedEngine)
     except _core.ConfigError as error:
         named = DeepSpeedConfigError(*error.args)
         vars(named).update(vars(error))
         raise named from error
+
+
+def _check_local_rank(args):
+    """args.local_rank, where a program has it, is the launcher's; -1 and None stand for none."""
+    named, own = getattr(args, "local_rank", None), os.environ.get("LOCAL_RANK")
+    if named is not None and own is not None and int(named) >= 0 and int(named) != int(own):
+        raise made(_core.UsageError, f"args.local_rank is {named}, and the environment's LOCAL_RANK is {own}",
+                   "the argument args of initialize", "set both to the same, or leave --local_rank out")
+
+
+def _make_groups(model, mpu, mesh_param):
+    """What deepspeed.utils.groups answers from; and layers with experts, which make groups of their own."""
+    unit = mpu if mpu is not None else parallelism.unit_of(model)
+    if unit is not None:
+        groups.mpu = unit
+    if mesh_param is not None:
+        groups.mesh_device = dist.initialize_mesh_device(tuple(mesh_param), ("data_parallel", "sequence_parallel"))
+    for module in model.modules():
+        if hasattr(module, "set_deepspeed_parallelism"):
+            module.set_deepspeed_parallelism(False)  # the ds_config's use_data_before_expert_parallelism; true is refused

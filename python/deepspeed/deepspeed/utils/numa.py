@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 
+from tessera.launch_error import refused
+
 
 def parse_range(rng):
     """"3" -> [3], "2-4" -> [2, 3, 4]."""
@@ -11,9 +13,10 @@ def parse_range(rng):
         first, _, last = rng.partition("-")
         start, end = int(first), int(last or first)
     except ValueError:
-        raise ValueError(f"{rng!r} is not a core or a range of cores; write them like 3 or 2-4") from None
+        raise refused(f"'{rng}' is not a core or a range of cores", "--bind_core_list",
+                      "write them like 3 or 2-4, with commas between them") from None
     if start > end:
-        raise ValueError(f"the range of cores {rng!r} ends before it starts")
+        raise refused(f"the range of cores '{rng}' ends before it starts", "--bind_core_list", f"write {end}-{start}")
     return list(range(start, end + 1))
 
 
@@ -23,7 +26,8 @@ def parse_range_list(range_str):
     for part in range_str.split(","):
         found = parse_range(part)
         if cores and found[0] <= cores[-1]:
-            raise ValueError(f"in the cores {range_str!r}, {part!r} does not come after {cores[-1]}; sort them")
+            raise refused(f"in the cores '{range_str}', '{part}' does not come after {cores[-1]}", "--bind_core_list",
+                          "sort them, and name each once")
         cores += found
     return cores
 
@@ -43,15 +47,17 @@ def get_numa_cores():
 def get_numactl_cmd(bind_core_list, num_local_procs, local_rank):
     """(cores of this rank, the words to put before its command): equal, consecutive shares of the cores."""
     if "KMP_AFFINITY" in os.environ:
-        raise ValueError("KMP_AFFINITY is set, and binds threads in its own way: unset it, or leave out "
-                         "--bind_cores_to_rank")
+        raise refused("KMP_AFFINITY is set, and binds threads in its own way", "--bind_cores_to_rank",
+                      "unset it, or leave the option out")
     if not check_for_numactl_pkg():
-        raise ValueError("--bind_cores_to_rank needs the program numactl, which is not installed")
+        raise refused("--bind_cores_to_rank needs the program numactl, which is not installed", "this machine",
+                      "install it, or leave the option out")
     nodes = get_numa_cores()
     cores = parse_range_list(bind_core_list) if bind_core_list else [core for node in nodes for core in node]
     share = len(cores) // num_local_procs
     if share < 1:
-        raise ValueError(f"{len(cores)} cores are fewer than the {num_local_procs} ranks to bind to them")
+        raise refused(f"there are fewer cores ({len(cores)}) than ranks to bind to them ({num_local_procs})",
+                      "--bind_core_list" if bind_core_list else "this machine", "start fewer ranks, or do not bind them")
     mine = cores[share * local_rank:share * (local_rank + 1)]
     command = ["numactl"]
     for index, node in enumerate(nodes):

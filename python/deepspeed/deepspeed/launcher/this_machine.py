@@ -1,0 +1,45 @@
+"""What the launcher asks of the machine it runs on: its names, its devices, whether a port is free."""
+
+import errno
+import os
+import socket
+
+_DRIVER = "/proc/driver/nvidia/gpus"
+
+
+def is_this_machine(host):
+    """Whether a name of a hostfile means the machine that asks."""
+    if host in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0], socket.getfqdn()):
+        return True
+    try:
+        addresses = {(family, address[0]) for family, _, _, _, address in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return any(_is_own(family, address) for family, address in addresses)
+
+
+def _is_own(family, address):
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))  # which only an address of this machine can be
+            return True
+        except OSError:
+            return False
+
+
+def device_count_of_driver():
+    """NVIDIA devices of this machine, without loading torch; 0 where there is no driver."""
+    try:
+        return len(os.listdir(_DRIVER))
+    except OSError:
+        return 0
+
+
+def port_is_taken(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # left over from a run that has ended: free
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

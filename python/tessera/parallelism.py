@@ -1,0 +1,103 @@
+"""Parallelism other than over the data, as programs ask initialize() and zero.Init for it. Tessera has none of it from
+Python yet, so each form is refused by name before anything is allocated. A size of 1 is no parallelism, and is fine.
+"""
+
+import sys
+
+import torch.distributed as dist
+
+from tessera import _core
+from tessera.error_report import made
+from tessera.gradient_norm import is_expert
+
+# Getters of a model-parallel unit: Megatron's, Megatron-DeepSpeed's, GPT-NeoX', Ulysses' and DeepSpeed's own grid's.
+_KIND_OF_GETTER = {
+    "get_tensor_model_parallel_world_size": "tensor",
+    "get_tensor_parallel_world_size": "tensor",
+    "get_slice_parallel_world_size": "tensor",
+    "get_model_parallel_world_size": "model",
+    "get_pipeline_model_parallel_world_size": "pipeline",
+    "get_pipe_parallel_world_size": "pipeline",
+    "get_sequence_parallel_world_size": "sequence",
+    "get_context_parallel_world_size": "context",
+    "get_expert_model_parallel_world_size": "expert",
+    "get_expert_tensor_parallel_world_size": "expert tensor",
+    "get_expert_parallel_world_size": "expert",
+}
+
+
+def unit_of(model):
+    """The model-parallel unit of a PipelineModule; None for any other model. By what it has, not by its class, which is
+    the package deepspeed's."""
+    return model.mpu() if hasattr(model, "num_stages") and callable(getattr(model, "mpu", None)) else None
+
+
+def refuse_model_parallelism(model, mpu):
+    """UsageError for a pipeline of several stages, and for a unit with any model-parallel size above 1."""
+    own = unit_of(model)
+    if own is None:
+        check_unit(mpu, "the argument mpu of initialize")
+        return
+    if mpu is not None:
+        raise made(_core.UsageError, "a PipelineModule brings an mpu of its own, and another one is given",
+                   "the argument mpu of initialize", "leave mpu out")
+    if model.num_stages > 1:
+        raise made(_core.UsageError,
+                   f"the PipelineModule has {model.num_stages} stages: pipeline parallelism is not in Tessera yet",
+                   "the argument model of initialize", "make it with num_stages=1")
+    check_unit(own, "the topology of the PipelineModule")
+
+
+def check_unit(mpu, where):
+    """UsageError for a unit of which some getter returns a size above 1."""
+    for getter, kind in _KIND_OF_GETTER.items():
+        size = getattr(mpu, getter)() if callable(getattr(mpu, getter, None)) else 1
+        if size is not None and size > 1:
+            raise made(_core.UsageError, f"mpu.{getter}() is {size}: {kind} parallelism is not in Tessera yet", where,
+                       "use 1, or leave mpu out, so that every rank trains the whole model on data of its own")
+
+
+def refuse_sequence_parallelism(mesh_param, world_size):
+    """mesh_param: (data-parallel ranks, sequence-parallel ranks), as DeepSpeed makes a mesh of them."""
+    if mesh_param is None:
+        return
+    where = "the argument mesh_param of initialize"
+    try:
+        data, sequence = (int(size) for size in mesh_param)
+    except (TypeError, ValueError):
+        raise made(_core.UsageError, f"mesh_param is {mesh_param!r}, not two numbers of ranks", where,
+                   f"use ({world_size}, 1), or leave it out") from None
+    if sequence > 1:
+        raise made(_core.UsageError,
+                   f"mesh_param asks for {sequence} sequence-parallel ranks: not in Tessera yet", where,
+                   f"use ({world_size}, 1), or leave it out")
+    if data * sequence != world_size:
+        raise made(_core.UsageError, f"mesh_param {tuple(mesh_param)} has {data * sequence} "
+                   f"place{'s' * (data * sequence != 1)}, and the number of ranks is {world_size}", where,
+                   f"use ({world_size}, 1), or leave it out")
+
+
+def refuse_spread_experts(model, world):
+    """DeepSpeed averages an expert (a parameter whose `allreduce` is False) over the ranks that hold the same one: the
+    expert-data-parallel group of its `group_name`. Where each rank holds every expert, that group is the data-parallel
+    one, and the gradient is reduced as any other."""
+    if world.size == 1:
+        return
+    for name, parameter in model.named_parameters():
+        if is_expert(parameter) and not _is_on_every_rank(parameter, world.size):
+            group = getattr(parameter, "group_name", None)
+            raise made(_core.UsageError,
+                       f"the parameter '{name}' is an expert (its allreduce is False) that not every rank holds: expert "
+                       "parallelism is not in Tessera yet",
+                       f"its group_name, {group!r}" if group else "it has no group_name",
+                       "use ep_size=1, so that every rank holds every expert (group_name 'ep_size_1'); or remove "
+                       "allreduce where the parameter is the same on all ranks")
+
+
+def _is_on_every_rank(parameter, world_size):
+    name = getattr(parameter, "group_name", None)
+    made_groups = sys.modules.get("deepspeed.utils.groups")  # where DeepSpeed keeps them, if anybody made some
+    holders = made_groups._EXPERT_DATA_PARALLEL_GROUP.get(name) if made_groups is not None else None
+    if holders is not None:
+        return dist.get_world_size(holders) == world_size
+    return name == "ep_size_1"
