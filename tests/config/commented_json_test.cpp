@@ -63,7 +63,7 @@ TEST(CommentedJson, RefusesWhatIsNotJsonAtItsPlace) {
   EXPECT_THAT(refusal("{\"a\": 1"), testing::HasSubstr("this '{' is never closed"));
   EXPECT_THAT(refusal("{} {}"), testing::HasSubstr("after the end"));
   EXPECT_THAT(refusal("{\"a\": 1 /* "), testing::HasSubstr("comment is never closed"));
-  EXPECT_THAT(refusal(","), testing::HasSubstr("a value is expected"));
+  EXPECT_THAT(refusal(","), testing::HasSubstr("expected a value here"));
   EXPECT_THAT(refusal("{\"a\": \"\xFF\"}"), testing::HasSubstr("UTF-8"));
   EXPECT_THAT(refusal(std::string(100'000, '[')), testing::HasSubstr("levels deep"));
 }

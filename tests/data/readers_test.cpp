@@ -115,7 +115,7 @@ TEST(ReadTexts, RefusesAnExtensionThatNoReaderTakes) {
 
 TEST(ReadTexts, RefusesAFolder) {
   const TinyFolder folder;
-  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(folder.path(), "text"); }).what, "this is a folder");
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_texts(folder.path(), "text"); }).what, "it is a folder");
 }
 
 TEST(Parquet, RefusesANullAndNamesItsRow) {

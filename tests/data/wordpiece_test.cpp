@@ -145,7 +145,7 @@ TEST(BertNormalizer, LowersTheTurkishDottedI) {
 TEST(LoadTokenizer, RefusesAFolderWithoutATokenizer) {
   const TinyFolder folder;
   EXPECT_EQ(report_of(ErrorKind::kData, [&] { load_tokenizer(folder.path()); }).what, "the folder has no tokenizer");
-  EXPECT_EQ(report_of(ErrorKind::kData, [&] { load_tokenizer(folder.file("none")); }).what, "there is no such folder");
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { load_tokenizer(folder.file("none")); }).what, "no such folder");
 }
 
 TEST(LoadTokenizer, RefusesATornTokenizerJsonAndSaysWhere) {
@@ -178,7 +178,7 @@ TEST(LoadTokenizer, RefusesAVocabularyWithoutASpecialToken) {
 TEST(LoadTokenizer, RefusesIdsThatAreNoIds) {
   json negative = tokenizer_json();
   negative["model"]["vocab"]["a"] = -1;
-  EXPECT_THAT(report_of(ErrorKind::kData, [&] { from_json(negative); }).what, HasSubstr("the token 'a' is -1"));
+  EXPECT_THAT(report_of(ErrorKind::kData, [&] { from_json(negative); }).what, HasSubstr("the id of token 'a' is -1"));
   json none = tokenizer_json();
   none["model"].erase("vocab");
   EXPECT_EQ(report_of(ErrorKind::kData, [&] { from_json(none); }).what, "the model has no vocabulary");
