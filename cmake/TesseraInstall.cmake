@@ -1,5 +1,6 @@
-# `cmake --install`: lib/libtessera.so and the plugins for MPI, bin/tessera, the public headers and what
-# find_package(Tessera) needs.
+# `cmake --install`: lib/libtessera.so and the plugins for MPI, lib/tessera/ with Arrow, bin/tessera, the public headers
+# and what find_package(Tessera) needs. The folder may be moved: only LibTorch stays outside. It is looked for in `torch`
+# in the installed folder (a link to any installed torch package will do), then where it was when Tessera was built.
 include(CMakePackageConfigHelpers)
 
 get_property(rooms GLOBAL PROPERTY TESSERA_ROOMS)
@@ -15,14 +16,22 @@ target_link_libraries(tessera_shared PRIVATE tessera_libtorch tessera_arrow spdl
   nlohmann_json::nlohmann_json ${TESSERA_YAML_CPP} ICU::uc ICU::i18n Threads::Threads
   tessera_lib_uring tessera_lib_xxhash)
 
-# LibTorch and Arrow stay where they are installed; the wheels' folders may lie inside this project's own .venv, which
-# INSTALL_RPATH_USE_LINK_PATH would leave out.
+# Written out, because LibTorch may lie inside this project's own .venv, which INSTALL_RPATH_USE_LINK_PATH would leave out.
 get_filename_component(torch_folder ${TORCH_LIBRARY} DIRECTORY)
-list(GET arrow_library 0 first_arrow_library)
-get_filename_component(arrow_folder ${first_arrow_library} DIRECTORY)
-set_target_properties(tessera_shared tessera_cli PROPERTIES
-  INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${torch_folder};${arrow_folder}")
+set(prefix /prefix)  # any: only the way from one folder to another counts
+foreach(pair tessera_shared:${CMAKE_INSTALL_LIBDIR} tessera_cli:${CMAKE_INSTALL_BINDIR})
+  string(REPLACE ":" ";" pair ${pair})
+  list(GET pair 0 target)
+  list(GET pair 1 folder)
+  set(rpath)
+  foreach(place ${CMAKE_INSTALL_LIBDIR} ${CMAKE_INSTALL_LIBDIR}/tessera torch/lib)
+    file(RELATIVE_PATH way ${prefix}/${folder} ${prefix}/${place})
+    list(APPEND rpath $ORIGIN/${way})
+  endforeach()
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${rpath};${torch_folder}")
+endforeach()
 install(TARGETS tessera_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${arrow_library} ${parquet_library} DESTINATION ${CMAKE_INSTALL_LIBDIR}/tessera)
 if(TESSERA_MPI_PLUGINS)
   install(TARGETS ${TESSERA_MPI_PLUGINS} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()

@@ -7,8 +7,6 @@
 // without regard to case. A value that borrows the table; tables are static.
 #pragma once
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <strings.h>
 
 #include <algorithm>
@@ -17,7 +15,6 @@
 #include <string_view>
 #include <vector>
 
-#include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
 
 namespace tessera {
@@ -46,11 +43,7 @@ class Registry {
     const auto found = std::find_if(entries_.begin(), entries_.end(),
                                     [&](const Entry& entry) { return strcasecmp(entry.name, name.c_str()) == 0; });
     if (found != entries_.end()) return *found;
-    const auto known = names();
-    const auto nearest = nearest_name(name, known);
-    throw Error(ErrorKind::kUsage, {fmt::format("there is no {} '{}'", kind_, name), where,
-                                    (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
-                                        fmt::format("known: {}", fmt::join(known, ", "))});
+    throw_unknown_name(kind_, name, where, names());
   }
 
  private:

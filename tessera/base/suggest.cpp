@@ -1,8 +1,13 @@
 #include "tessera/base/suggest.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <vector>
+
+#include "tessera/base/error.h"
 
 namespace tessera {
 namespace {
@@ -46,6 +51,14 @@ std::optional<std::string> nearest_name(std::string_view given, std::span<const 
   const size_t allowed = std::max<size_t>(2, std::max(wanted.size(), best->size()) / 3);
   if (best_distance > allowed) return std::nullopt;
   return *best;
+}
+
+void throw_unknown_name(std::string_view kind, const std::string& name, const std::string& where,
+                        std::span<const std::string> known) {
+  const auto nearest = nearest_name(name, known);
+  throw Error(ErrorKind::kUsage, {fmt::format("there is no {} '{}'", kind, name), where,
+                                  (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
+                                      fmt::format("known: {}", fmt::join(known, ", "))});
 }
 
 }  // namespace tessera

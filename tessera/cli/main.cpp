@@ -11,6 +11,7 @@
 #include "tessera/base/suggest.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/usage_errors.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace {
 
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return tessera::exit_code(error.kind());
   } catch (const tessera::Error& error) {
+    if (tessera::exit_code(error.kind()) == 2) tessera::comm::let_rank_0_fail_first();
     std::fprintf(stderr, "error: %s\n", error.what());
     return tessera::exit_code(error.kind());
   } catch (const std::bad_alloc&) {

@@ -57,6 +57,7 @@ std::unique_ptr<Exchange> try_levels(const BackendInput& input, MakeExchange mak
   }
   if (*each == 1) return make_between(input);
   auto within = join_hosts(input, *each, refusal);
+  if (within) log_debug("shared memory within each host: {} of {} ranks", *each, world.size);
   if (!within || *each == world.size) return within;
   return make_two_level_exchange(std::move(within), make_between(input), {world.rank, world.size, *each},
                                  input.timeout);

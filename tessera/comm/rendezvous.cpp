@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include <algorithm>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "tessera/comm/backends.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
+#include "tessera/comm/mpi/library.h"
 #include "tessera/comm/mpi/meeting.h"
 #include "tessera/comm/staged_exchange.h"
 
@@ -24,19 +26,22 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How one launcher says who a process is.
+// How one launcher says who a process is, and how many there are on this host.
 struct RankVariables {
   const char* launcher;
   const char* rank;
   const char* size;
   const char* local_rank;
+  const char* local_size;
+  bool is_mpirun;
 };
 
 constexpr RankVariables kRankVariables[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
-    {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false},
+    {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
 };
 
 // The first host of Slurm's list in its short form: "gpu[03-05,9],login1" begins with "gpu03".
@@ -56,15 +61,28 @@ std::string backend_of(const InitOptions& options) {
 
 bool connects_by_mpi(const InitOptions& options) { return strcasecmp(backend_of(options).c_str(), "mpi") == 0; }
 
-std::string master_addr_of(const std::string& launcher, const InitOptions& options) {
+// Empty: to be found out through MPI.
+std::string master_addr_of(const RankVariables& names, int size, const InitOptions& options) {
   if (const auto addr = env_text("MASTER_ADDR")) return *addr;
+  const std::string launcher = names.launcher;
   if (launcher == "Slurm") {
     if (const auto hosts = env_text("SLURM_JOB_NODELIST")) return first_slurm_host(*hosts);
   }
   if (connects_by_mpi(options)) return "";
+  if (names.is_mpirun) {
+    if (mpi::has_plugin_of_launcher()) return "";
+    if (env_int(names.local_size) == size) return "127.0.0.1";
+    throw Error(
+        ErrorKind::kUsage,
+        {fmt::format("MASTER_ADDR is not set, and Tessera's plugin for {}, through which rank 0 would tell where "
+                     "it is, cannot be loaded",
+                     launcher),
+         "ranks of mpirun on several hosts",
+         "give mpirun MASTER_ADDR=<host of rank 0> for every rank, or build Tessera where mpicc is on PATH"});
+  }
   throw Error(ErrorKind::kUsage,
               {"MASTER_ADDR is not set, so the ranks cannot find each other", "the environment set by " + launcher,
-               "export MASTER_ADDR=<host of rank 0>, or under mpirun set TESSERA_BACKEND=mpi"});
+               "export MASTER_ADDR=<host of rank 0>, or start the ranks with mpirun, which needs no address"});
 }
 
 milliseconds timeout_of(const InitOptions& options) {
@@ -163,7 +181,7 @@ World read_world(const InitOptions& options) {
                 .local_rank = static_cast<int>(env_int(names.local_rank).value_or(*rank)),
                 .size = static_cast<int>(*size)};
     if (world.size == 1) return world;
-    world.master_addr = master_addr_of(names.launcher, options);
+    world.master_addr = master_addr_of(names, world.size, options);
     world.master_port = static_cast<int>(env_int("MASTER_PORT").value_or(29500));
     if (world.master_port < 1 || world.master_port > 65535) {
       throw Error(ErrorKind::kUsage, {fmt::format("MASTER_PORT is {}", world.master_port), "the environment",
@@ -179,6 +197,16 @@ World read_world(const InitOptions& options) {
 
 World world_from_environment() { return read_world({}); }
 
+void let_rank_0_fail_first() {
+  constexpr std::chrono::seconds kMpirunNotices{2};
+  for (const RankVariables& names : kRankVariables) {
+    const auto rank = env_text(names.rank);
+    if (!rank) continue;
+    if (names.is_mpirun && *rank != "0") std::this_thread::sleep_for(kMpirunNotices);
+    return;
+  }
+}
+
 std::shared_ptr<Communicator> init_distributed(const InitOptions& options) {
   return init_distributed(read_world(options), options);
 }
@@ -188,8 +216,7 @@ std::shared_ptr<Communicator> init_distributed(const World& world, const InitOpt
   if (world.size == 1) return Communicator::alone();
   World met = world;
   const milliseconds timeout = timeout_of(options);
-  const bool mpi_tells = met.master_addr.empty() && connects_by_mpi(options);
-  const auto store = mpi_tells ? open_store_through_mpi(met, timeout) : open_store(met, timeout);
+  const auto store = met.master_addr.empty() ? open_store_through_mpi(met, timeout) : open_store(met, timeout);
   return connect(met, store, "tessera", options);
 }
 

@@ -5,7 +5,9 @@
 //   1) (rank 0)     opens a key-value store at master_addr:master_port; refused at once when the port is taken
 //   2) (all ranks)  connect to it, write "joined/<rank>", and wait for every other rank's
 //   3) (all ranks)  connect the data plane (backends.h) to every other rank
-// Over MPI rank 0 may take a free port, which MPI tells the others. A world of one does none of this: it needs nothing.
+// Under mpirun nobody has to say where rank 0 is: it takes a free port and tells the others through MPI, whatever the
+// backend. Without the plugin for that MPI, ranks of one host meet at its loopback address; those of several need
+// MASTER_ADDR. A world of one does none of this: it needs nothing.
 #pragma once
 
 #include <chrono>
@@ -20,15 +22,19 @@ struct World {
   int rank = 0;
   int local_rank = 0;  // rank within the host
   int size = 1;
-  std::string master_addr;  // empty: MPI tells where rank 0 is
+  std::string master_addr;  // empty: not said; the ranks are those of one mpirun, and find out through MPI
   int master_port = 0;
   bool store_is_running = false;  // torchrun's agent already serves the store at master_port
 };
 
 // From RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun, DeepSpeed and `tessera launch` set them,
 // else from what Slurm (SLURM_PROCID, …), OpenMPI (OMPI_COMM_WORLD_RANK, …) or MPICH (PMI_RANK, …) set; else a world of
-// one. ErrorKind::kUsage names a variable that is missing or makes no sense.
+// one. ErrorKind::kUsage names a variable that is missing or makes no sense. MASTER_ADDR may be missing under mpirun.
 World world_from_environment();
+
+// For a process that is about to tell its user of a mistake and to end: what every rank of an mpirun finds wrong is to
+// be told once. Ranks other than 0 wait a moment, in which mpirun ends them if rank 0 has ended with an error.
+void let_rank_0_fail_first();
 
 struct InitOptions {
   // For each wait of the run, rendezvous included. Zero: TESSERA_TIMEOUT seconds if set, else 600 s.

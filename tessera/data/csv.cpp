@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 
+#include "tessera/base/error.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/error.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {

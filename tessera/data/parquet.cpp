@@ -8,6 +8,7 @@
 #include <parquet/arrow/reader.h>
 #include <parquet/exception.h>
 
+#include "tessera/base/error.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {

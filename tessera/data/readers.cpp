@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
 #include "tessera/data/reader.h"
 #include "tessera/data/unicode.h"

@@ -1,6 +1,7 @@
 // Plain text: a row for each line. A byte order mark and the carriage returns of Windows are no part of a row.
 #include <fstream>
 
+#include "tessera/base/error.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {

@@ -14,8 +14,10 @@
 #include "tessera/optim/optimizers.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/dtype.h"
+#include "tessera/zero/delayed_update.h"
 #include "tessera/zero/memory_budget.h"
 #include "tessera/zero/rank_state.h"
+#include "tessera/zero/sharded_step.h"
 
 namespace tessera {
 

@@ -13,7 +13,7 @@
 // initialize the parameters and their gradients belong to the engine. At stage 3 a parameter has no values outside of
 // forward and backward; reading it then, running the model past the engine, or stepping an optimizer of one's own is an
 // error that says so. Modules that derive from nn::UnitModule are gathered one at a time; a model without such is one
-// unit.
+// unit. `model` is a std::shared_ptr to any module, or a holder that TORCH_MODULE made.
 //
 // Collective throughout: every rank makes the same calls in the same order. Errors are tessera::Error; after one that
 // was thrown by forward, backward or step the engine is good for nothing but being destroyed. One thread at a time. The
@@ -22,7 +22,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
+#include <concepts>
 #include <functional>
 #include <map>
 #include <memory>
@@ -44,10 +46,16 @@
 #include "tessera/nn/unit_module.h"
 #include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizer.h"
-#include "tessera/optim/schedule.h"
-#include "tessera/zero/delayed_update.h"
 #include "tessera/zero/sharded_model.h"
-#include "tessera/zero/sharded_step.h"
+
+namespace tessera::optim {
+class Schedule;
+}
+namespace tessera::zero {
+class DelayedUpdate;
+struct StepInput;
+struct StepResult;
+}  // namespace tessera::zero
 
 namespace tessera {
 
@@ -264,7 +272,7 @@ template <class Model>
 class ModelEngine : public ModuleEngine {
  public:
   ModelEngine(std::shared_ptr<Model> model, const config::DsConfig& config, const InitializeOptions& options)
-      : ModuleEngine(model, config, options), typed_model_(std::move(model)) {}
+      : ModuleEngine(engine::required_model(model), config, options), typed_model_(std::move(model)) {}
 
   template <class... Args>
   auto forward(Args&&... args) {
@@ -305,6 +313,25 @@ std::unique_ptr<ModelEngine<Model>> initialize(std::shared_ptr<Model> model, con
   if (!options.world) options.world = comm::init_distributed();
   const config::DsConfig config = load_config_for(config_path, options);
   return std::make_unique<ModelEngine<Model>>(std::move(model), config, options);
+}
+
+// What TORCH_MODULE(Net) makes of NetImpl, or torch::nn::ModuleHolder<NetImpl> itself.
+template <class T>
+concept ModuleHolder = std::is_base_of_v<torch::detail::ModuleHolderIndicator, T>;
+
+// The engine shares the model with the holder, and is one over what it holds: engine->module() is a NetImpl.
+template <ModuleHolder Holder>
+std::unique_ptr<ModelEngine<typename Holder::ContainedType>> initialize(const Holder& model,
+                                                                        const config::DsConfig& config,
+                                                                        const InitializeOptions& options = {}) {
+  return initialize(model.is_empty() ? nullptr : model.ptr(), config, options);
+}
+
+template <ModuleHolder Holder>
+std::unique_ptr<ModelEngine<typename Holder::ContainedType>> initialize(const Holder& model,
+                                                                        const std::string& config_path,
+                                                                        const InitializeOptions& options = {}) {
+  return initialize(model.is_empty() ? nullptr : model.ptr(), config_path, options);
 }
 
 }  // namespace tessera

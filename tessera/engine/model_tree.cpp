@@ -1,6 +1,9 @@
 #include "tessera/engine/model_tree.h"
 
 #include <string>
+#include <utility>
+
+#include "tessera/base/error.h"
 
 namespace tessera::engine {
 namespace {
@@ -27,6 +30,12 @@ AnnouncedTree tree_of(torch::nn::Module& model) {
   AnnouncedTree found{.tree = {.modules = {{"model", {}}}, .buffers = model.buffers()}, .announcing = {nullptr}};
   walk(model, "", 0, found);
   return found;
+}
+
+std::shared_ptr<torch::nn::Module> required_model(std::shared_ptr<torch::nn::Module> model) {
+  if (model) return model;
+  throw Error(ErrorKind::kUsage, {"there is no model to train", "the first argument of initialize()",
+                                  "pass a std::shared_ptr to a module, or a holder that is not empty"});
 }
 
 }  // namespace tessera::engine

@@ -4,6 +4,7 @@
 
 #include <torch/nn/module.h>
 
+#include <memory>
 #include <vector>
 
 #include "tessera/nn/unit_module.h"
@@ -23,5 +24,8 @@ struct AnnouncedTree {
 };
 
 AnnouncedTree tree_of(torch::nn::Module& model);
+
+// ErrorKind::kUsage where there is none.
+std::shared_ptr<torch::nn::Module> required_model(std::shared_ptr<torch::nn::Module> model);
 
 }  // namespace tessera::engine

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/engine/engine.h"
+#include "tessera/optim/schedule.h"
 
 namespace tessera::engine {
 

@@ -7,6 +7,9 @@
 //   };
 //   hidden = block(hidden, mask);       // announces; block.forward(hidden, mask) alone would not
 //
+// Through a holder it is the same: with class BlockImpl : public nn::UnitModule<BlockImpl> and TORCH_MODULE(Block), a
+// Block announces when it is called, alone, in a ModuleList or in a Sequential (unit_module_holder.h).
+//
 // A module's forward may return a tensor, an optional, pair, tuple, vector or array of tensors, nested as needed, or a
 // struct with a method  `template <class F> void for_each_tensor(F f)`. It must return every tensor through which
 // gradients flow back into the module.
@@ -85,10 +88,23 @@ std::vector<at::Tensor> tensors_in(const T&... values) {
 // The part of a UnitModule that does not depend on its forward's type: what an engine looks for in a module tree.
 class UnitModuleBase : public torch::nn::Module {
  public:
+  using AnnouncesItsForward = void;  // by which unit_module_holder.h knows it
+
   // `observer` is borrowed until it is replaced; null: announce to nobody.
   void set_observer(UnitObserver* observer, size_t module_number) {
     observer_ = observer;
     module_number_ = module_number;
+  }
+
+  // module.forward(args…), announced.
+  template <class Module, class... Args>
+  static auto announced_forward(Module& module, Args&&... args) {
+    const UnitModuleBase& base = module;
+    if (base.observer_ == nullptr) return module.forward(std::forward<Args>(args)...);
+    base.observer_->before_forward(base.module_number_, tensors_in(args...));
+    auto output = module.forward(std::forward<Args>(args)...);
+    base.observer_->after_forward(base.module_number_, tensors_in(output));
+    return output;
   }
 
  protected:
@@ -101,13 +117,10 @@ class UnitModule : public UnitModuleBase {
  public:
   template <class... Args>
   auto operator()(Args&&... args) {
-    auto& self = static_cast<Derived&>(*this);
-    if (observer_ == nullptr) return self.forward(std::forward<Args>(args)...);
-    observer_->before_forward(module_number_, tensors_in(args...));
-    auto output = self.forward(std::forward<Args>(args)...);
-    observer_->after_forward(module_number_, tensors_in(output));
-    return output;
+    return announced_forward(static_cast<Derived&>(*this), std::forward<Args>(args)...);
   }
 };
 
 }  // namespace tessera::nn
+
+#include "tessera/nn/unit_module_holder.h"

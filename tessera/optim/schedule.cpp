@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tessera/base/error.h"
+
 namespace tessera::optim {
 namespace {
 

@@ -16,8 +16,8 @@ namespace {
 using testing::HasSubstr;
 
 constexpr const char* kVariables[] = {
-    "TESSERA_MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK",
-    "PMIX_RANK",   "MASTER_ADDR",          "TESSERA_BACKEND"};
+    "TESSERA_MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",      "PMI_SIZE", "PMI_RANK", "PMIX_RANK",
+    "MASTER_ADDR", "TESSERA_BACKEND",      "OMPI_COMM_WORLD_LOCAL_SIZE"};
 
 class LauncherOfMpi : public testing::Test {
  protected:
@@ -62,12 +62,23 @@ TEST_F(LauncherOfMpi, ThatIsNotThereIsAnErrorThatSaysHowToStart) {
   EXPECT_THAT(error.report().fix, HasSubstr("mpirun -n <ranks> tessera train"));
 }
 
-TEST_F(LauncherOfMpi, MakesMasterAddrNeedlessOnlyForTheBackendMpi) {
+TEST_F(LauncherOfMpi, MakesMasterAddrNeedlessWhereItsPluginIsThereOrAllRanksAreOnOneHost) {
   setenv("OMPI_COMM_WORLD_RANK", "0", 1);
   setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
-  EXPECT_THAT(error_of([] { world_from_environment(); }).what(), HasSubstr("MASTER_ADDR is not set"));
+  setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1", 1);
   setenv("TESSERA_BACKEND", "mpi", 1);
   EXPECT_EQ(world_from_environment().master_addr, "");
+  unsetenv("TESSERA_BACKEND");
+  if (mpi::has_plugin_of_launcher()) {
+    EXPECT_EQ(world_from_environment().master_addr, "");
+    return;
+  }
+  const Error error = error_of([] { world_from_environment(); });
+  EXPECT_EQ(exit_code(error.kind()), 2);
+  EXPECT_THAT(error.what(), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_THAT(error.report().fix, HasSubstr("MASTER_ADDR=<host of rank 0>"));
+  setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "2", 1);
+  EXPECT_EQ(world_from_environment().master_addr, "127.0.0.1");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """Ranks that mpirun starts, of each MPI that is installed: collectives, failures, and a training run with gloo's bits."""
 
+import concurrent.futures
 import os
 import re
 import shutil
@@ -25,11 +26,13 @@ def mpi(request):
     return name
 
 
-def mpirun(mpi, count, *command, options=(), timeout=120, **variables):
+def mpirun(mpi, count, *command, options=(), timeout=120, backend="mpi", **variables):
     """(exit code, all output) of a job; one that does not end in time is killed, and the test fails."""
+    if backend:
+        variables["TESSERA_BACKEND"] = backend
     as_root = ["--allow-run-as-root"] if mpi == "openmpi" and os.geteuid() == 0 else []
     launcher = [f"mpirun.{mpi}", *MPIS[mpi], *as_root, *options, "-n", str(count)]
-    env = environment(OMP_NUM_THREADS=1, TESSERA_BACKEND="mpi", **variables)
+    env = environment(OMP_NUM_THREADS=1, **variables)
     job = subprocess.Popen([*launcher, *map(str, command)], env=env, text=True, errors="replace", stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -132,3 +135,41 @@ def test_training_over_mpi_has_the_bits_of_gloo(mpi, tiny_run, tmp_path):
     code, said = mpirun(mpi, 2, TESSERA, "train", run_file, "--set", f"output={tmp_path / 'mpi'}")
     assert code == 0, said
     assert losses_and_norms(tmp_path / "mpi") == losses_and_norms(tmp_path / "gloo")
+
+
+def test_plain_mpirun_on_one_host_needs_no_variable_and_takes_shared_memory(mpi, tiny_run, tmp_path):
+    tiny_run["deepspeed"]["zero_optimization"] = {"stage": 2}
+    run_file = write_run_file(tmp_path, tiny_run)
+    train(run_file, 2, {"output": tmp_path / "nproc"}, env={"OMP_NUM_THREADS": 1})
+    code, said = mpirun(mpi, 2, TESSERA, "train", run_file, "--set", f"output={tmp_path / 'mpirun'}", backend=None,
+                        TESSERA_LOG_LEVEL="debug")
+    assert code == 0, said
+    assert "shared memory within each host: 2 of 2 ranks" in said and "not finalized" not in said, said
+    assert losses_and_norms(tmp_path / "mpirun") == losses_and_norms(tmp_path / "nproc")
+
+
+def test_a_job_of_mpirun_may_meet_several_times(mpi):
+    checks(mpi, 2, "collectives_agree_with_their_formulas", "texts_come_in_rank_order", backend=None)
+
+
+def test_two_jobs_of_mpirun_on_one_host_do_not_meet(mpi):
+    """Each takes a port of its own."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(mpirun, mpi, 2, TOOL, "collectives_agree_with_their_formulas", backend=None) for _ in range(2)]
+        for code, said in [job.result() for job in jobs]:
+            assert code == 0, said
+
+
+def test_what_every_rank_finds_wrong_is_told_once(mpi, tiny_run, tmp_path):
+    tiny_run["training"]["max_stepz"] = 3
+    run_file = write_run_file(tmp_path, tiny_run)
+    code, said = mpirun(mpi, 2, TESSERA, "train", run_file, backend=None, timeout=60)
+    assert code == 2, said
+    assert said.count("max_stepz") == 1 and "did you mean" in said, said
+
+
+def test_a_process_that_never_comes_to_mpi_is_an_error_within_the_time_out(mpi):
+    code, said = mpirun(mpi, 1, TOOL, "texts_come_in_rank_order", ":", "-n", "1", "sleep", "100", timeout=60, backend=None,
+                        TESSERA_TIMEOUT=3)
+    assert code != 0
+    assert "MPI could not initialize within 3.00 s: not every process of the job has come to it" in said, said

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 
+#include "tessera/base/error.h"
 #include "tessera/data/reader.h"
 #include "tests/data/tiny_folder.h"
 

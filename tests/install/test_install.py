@@ -1,23 +1,12 @@
 """The installed tree serves an outside project: find_package(Tessera), build, run, without a variable in the environment."""
 
-import os
 import pathlib
-import subprocess
+import re
 
 import pytest
+from installed_tree import BUILD, run, runpath, torch_of
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release"))
 OUTSIDE = pathlib.Path(__file__).resolve().parent / "outside"
-TIMEOUT = 900  # two sources that include LibTorch, on a busy machine
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}  # nothing that could help a loader or CMake
-
-
-def run(*command, fails=False):
-    done = subprocess.run([str(part) for part in command], env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT)
-    assert (done.returncode != 0) == fails, f"{command}\n{done.stdout}"
-    return done.stdout
 
 
 def configure(prefix, build, *options, fails=False):
@@ -39,8 +28,8 @@ def test_the_installed_program_runs(prefix):
 def test_the_plugins_for_mpi_are_installed_where_program_and_library_look_for_them(prefix):
     built = sorted(path.name for path in (BUILD / "lib").glob("libtessera_mpi_*.so"))
     assert sorted(path.name for path in (prefix / "lib").glob("libtessera_mpi_*.so")) == built
-    for looks in [prefix / "bin" / "tessera", prefix / "lib" / "libtessera.so"]:
-        assert "$ORIGIN/../lib" in run("readelf", "-d", looks)
+    assert "$ORIGIN/../lib" in runpath(prefix / "bin" / "tessera")
+    assert "$ORIGIN/" in runpath(prefix / "lib" / "libtessera.so")
 
 
 def test_an_outside_project_builds_against_the_installed_tree_and_trains(prefix, tmp_path):
@@ -59,12 +48,33 @@ def test_the_installed_headers_need_no_header_that_is_not_installed(prefix, tmp_
     run("cmake", "--build", tmp_path / "build", "--target", "every_header")
 
 
-def test_the_installed_tree_may_be_moved(prefix, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    run("cp", "-a", prefix, elsewhere)
-    assert "train" in run(elsewhere / "bin" / "tessera", "--help")
-    configure(elsewhere, tmp_path / "build")
-    assert f"{elsewhere}/lib" in (tmp_path / "build" / "build.ninja").read_text()
+def test_a_moved_installation_runs_and_serves_an_outside_project(moved, tmp_path):
+    assert "train" in run(moved / "bin" / "tessera", "--help")
+    assert ".symtab" not in run("readelf", "-S", "-W", moved / "lib" / "libtessera.so")
+    configure(moved, tmp_path / "build")
+    run("cmake", "--build", tmp_path / "build", "--target", "outside")
+    assert abs(float(run(tmp_path / "build" / "outside").split()[-1]) - 3) < 0.01
+    loaded = run("ldd", tmp_path / "build" / "outside")
+    assert f"{moved}/lib/libtessera.so" in loaded and f"{moved}/lib/tessera/libarrow.so" in loaded
+
+
+def test_nothing_installed_names_a_folder_outside_but_torch_s(moved):
+    torch = torch_of(moved)
+    for file in [moved / "bin" / "tessera", *(moved / "lib").glob("libtessera.so")]:
+        assert [entry for entry in runpath(file) if not entry.startswith("$ORIGIN")] == [f"{torch}/lib"]
+    for file in (moved / "lib" / "cmake" / "Tessera").iterdir():
+        assert set(re.findall(r'"(/[^"$]*)"', file.read_text())) <= {f"{torch}/share/cmake/Torch"}, file
+
+
+def test_a_torch_beside_the_moved_tree_comes_before_the_one_of_the_build(moved, tmp_path):
+    link = moved / "torch"
+    link.symlink_to(torch_of(moved))
+    try:
+        assert f"{moved}/torch/lib/libtorch_cpu.so" in run("ldd", moved / "bin" / "tessera").replace("bin/../", "")
+        configure(moved, tmp_path / "build")
+        assert f"Torch_DIR:PATH={moved}/torch/share/cmake/Torch" in (tmp_path / "build" / "CMakeCache.txt").read_text()
+    finally:
+        link.unlink()
 
 
 def test_another_release_of_libtorch_is_refused(prefix, tmp_path):

@@ -139,6 +139,23 @@ def test_without_root_and_sudo_one_line_says_so(machine):
     assert error == "error: these packages are missing, and installing them needs root or sudo: ninja-build ccache\n"
 
 
+def test_openmpi_comes_along_where_there_is_no_mpi(machine):
+    machine.lacks("libopenmpi-dev", "openmpi-bin")
+    assert machine.setup()[2][1].endswith("install -y --no-install-recommends libopenmpi-dev openmpi-bin")
+    machine.stand_in("mpicc", "exit 0")
+    assert not [call for call in machine.setup()[2] if call.startswith("apt-get")]
+
+
+def test_without_root_and_sudo_it_does_without_mpi_and_says_so(machine):
+    machine.lacks("libopenmpi-dev", "openmpi-bin")
+    machine.stand_in("id", "echo 1000")
+    code, said, _ = machine.setup()
+    assert code == 0
+    assert said == ("setup: building without MPI: there is neither root nor sudo to install libopenmpi-dev openmpi-bin, "
+                    "and no mpicc on PATH\n")
+    assert machine.setup("--test")[0] == 2  # whose tests are of both MPIs
+
+
 def test_an_old_cmake_is_refused(machine):
     machine.stand_in("cmake", "echo cmake version 3.22.1")
     assert machine.setup()[:2] == (2, "error: cmake 3.22 is too old: 3.25 or newer is needed\n")

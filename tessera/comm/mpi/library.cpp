@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "tessera/base/env.h"
@@ -45,20 +46,23 @@ Registry<const char*> known_mpis() {
   return {"MPI", kEntries};
 }
 
+// By its name alone: the loader looks where this program's own libraries lie (cmake/TesseraMpi.cmake). Null: dlerror().
+void* open_plugin(const std::string& name) {
+  return dlopen(fmt::format("libtessera_mpi_{}.so", name).c_str(), RTLD_NOW | RTLD_LOCAL);
+}
+
 const Plugin* load_plugin(const std::string& name) {
-  const std::string file = fmt::format("libtessera_mpi_{}.so", name);
   const std::string fix =
       fmt::format("install {} and rebuild Tessera (TESSERA_WITH_MPI), or start the ranks with another MPI's mpirun",
                   known_mpis().find(name, "TESSERA_MPI").make);
-  // By its name alone: the loader looks where this program's own libraries lie (cmake/TesseraMpi.cmake).
-  void* const object = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const object = open_plugin(name);
   if (object == nullptr) {
     throw Error(ErrorKind::kMachine, {fmt::format("there is no plugin for MPI '{}': {}", name, dlerror()),
                                       "this installation's libraries", fix});
   }
   const auto get = reinterpret_cast<decltype(&tessera_mpi_plugin)>(dlsym(object, "tessera_mpi_plugin"));
   if (get == nullptr || get()->version != kPluginVersion) {
-    throw Error(ErrorKind::kMachine, {"the MPI plugin belongs to another build of Tessera", file, fix});
+    throw Error(ErrorKind::kMachine, {"the MPI plugin belongs to another build of Tessera", name, fix});
   }
   return get();
 }
@@ -77,14 +81,23 @@ std::string name_of_launcher() {
                "TESSERA_MPI to openmpi or mpich"});
 }
 
-Library& Library::of_this_process() {
+bool has_plugin_of_launcher() { return open_plugin(name_of_launcher()) != nullptr; }
+
+Library& Library::of_this_process(milliseconds timeout) {
   static Library* const library = new Library(name_of_launcher());  // the end of the process still needs it
+  library->begin(timeout);
   library->require_usable();
   return *library;
 }
 
-Library::Library(const std::string& name) : name_(name), plugin_(load_plugin(name)), process_(getpid()) {
-  call("initialize", [&] { return plugin_->begin(&job_); });
+Library::Library(const std::string& name) : name_(name), plugin_(load_plugin(name)), process_(getpid()) {}
+
+void Library::begin(milliseconds timeout) {
+  const std::lock_guard lock(begin_mutex_);
+  if (has_begun_) return;
+  timeout_ = timeout;
+  job_ = call_in_time<Job>("initialize", [plugin = plugin_](Job* job) { return plugin->begin(job); });
+  has_begun_ = true;
   if (job_.is_over) return;
   if (!job_.serves_any_thread) {
     throw Error(ErrorKind::kMachine, {"MPI serves only the thread that initialized it", name_,
@@ -96,6 +109,10 @@ Library::Library(const std::string& name) : name_(name), plugin_(load_plugin(nam
 
 void Library::require_usable() const {
   const bool is_fork = process_ != getpid();
+  if (!is_fork && !job_.is_over && main_thread_.is_lost()) {
+    throw Error(ErrorKind::kPeer, {"MPI still waits for other processes in a call that was given up", name_,
+                                   "look at the error before this one"});
+  }
   if (!is_fork && !job_.is_over) return;
   throw Error(ErrorKind::kUsage, {is_fork ? "MPI belongs to the process that this one was forked from"
                                           : "MPI has been finalized in this process",
@@ -106,7 +123,27 @@ template <class Call>
 void Library::call(const char* what, const Call& call_plugin) {
   const std::lock_guard lock(mutex_);
   require_usable();
-  const int code = call_plugin();
+  check(call_plugin(), what);
+}
+
+// The result outlives the wait for it, because MPI may still write to it.
+template <class Result, class Call>
+Result Library::call_in_time(const char* what, const Call& call_plugin) {
+  const std::lock_guard lock(mutex_);
+  require_usable();
+  const auto result = std::make_shared<Result>();
+  const auto code = main_thread_.run([result, call_plugin] { return call_plugin(result.get()); }, timeout_);
+  if (!code) {
+    throw Error(ErrorKind::kPeer,
+                {fmt::format("MPI could not {} within {:.2f} s: not every process of the job has come to it", what,
+                             static_cast<double>(timeout_.count()) / 1e3),
+                 name_, "look at the other ranks' output, and that mpirun starts ranks of one program only"});
+  }
+  check(*code, what);
+  return *result;
+}
+
+void Library::check(int code, const char* what) const {
   if (code == 0) return;
   char text[512] = "";
   plugin_->explain(code, text, sizeof(text));
@@ -114,10 +151,9 @@ void Library::call(const char* what, const Call& call_plugin) {
 }
 
 Group Library::make_group(const std::vector<int>& ranks_of_job) {
-  Group group = 0;
-  call("make a communicator",
-       [&] { return plugin_->make_group(ranks_of_job.data(), static_cast<int>(ranks_of_job.size()), &group); });
-  return group;
+  return call_in_time<Group>("make a communicator", [plugin = plugin_, ranks = ranks_of_job](Group* group) {
+    return plugin->make_group(ranks.data(), static_cast<int>(ranks.size()), group);
+  });
 }
 
 void Library::free_group(Group group) {
@@ -125,9 +161,8 @@ void Library::free_group(Group group) {
 }
 
 bool Library::is_one_host(Group group) {
-  bool one_host = false;
-  call("find the ranks of this host", [&] { return plugin_->is_one_host(group, &one_host); });
-  return one_host;
+  return call_in_time<bool>("find the ranks of this host",
+                            [plugin = plugin_, group](bool* one_host) { return plugin->is_one_host(group, one_host); });
 }
 
 Request Library::start_send(std::span<const std::byte> data, const Route& route) {
@@ -181,11 +216,10 @@ void Library::say_goodbye() {
   try {
     Request all_here = 0;
     call("start the final barrier", [&] { return plugin_->start_goodbye(&all_here); });
-    wait(all_here, Deadline(goodbye_, "the other ranks to exit"));
-    call("end", [&] {
-      job_.is_over = true;  // for threads that still run
-      return plugin_->finalize();
-    });
+    wait(all_here, Deadline(timeout_, "the other ranks to exit"));
+    const auto finalize = [plugin = plugin_](bool*) { return plugin->finalize(); };
+    call_in_time<bool>("finalize", finalize);
+    job_.is_over = true;  // for threads that still run
   } catch (const Error& error) {
     log_warning("MPI was not finalized: {}", error.report().what);
   }

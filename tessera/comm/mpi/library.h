@@ -2,7 +2,8 @@
 // initialized when it is first asked for, and never unloaded. After a fork it belongs to the parent alone.
 //
 // MPI makes progress only inside calls, and each call advances whatever is in flight, so ranks that wait keep polling.
-// Any thread may call; calls are made one at a time. What MPI reports is thrown as an Error.
+// Any thread may call; calls are made one at a time. What MPI reports is thrown as an Error, and so is a call in which the
+// other processes did not come in time (main_thread.h); nothing can be asked of MPI after that.
 //
 // A process that ends well (exit code 0) says goodbye to all others and then finalizes MPI. After any other end, or
 // when the others do not come, it does not: finalizing waits without limit for peers that may be gone or wait for this
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "tessera/base/deadline.h"
+#include "tessera/comm/mpi/main_thread.h"
 #include "tessera/comm/mpi/plugin.h"
 
 namespace tessera::comm::mpi {
@@ -32,14 +34,19 @@ struct Route {
 // say. ErrorKind::kUsage: there is no sign of a launcher.
 std::string name_of_launcher();
 
+// Whether that MPI's plugin is there.
+bool has_plugin_of_launcher();
+
 class Library {
  public:
+  // Initializes MPI at its first call, for which every process of the job has to come within `timeout`.
   // ErrorKind::kUsage: not started by mpirun, or a fork. ErrorKind::kMachine: there is no plugin for that MPI.
-  static Library& of_this_process();
+  // ErrorKind::kPeer: the others did not come.
+  static Library& of_this_process(std::chrono::milliseconds timeout);
 
   const Job& job() const { return job_; }
 
-  // Collective.
+  // Collective, and within the time-out of of_this_process().
   Group make_group(const std::vector<int>& ranks_of_job);
   bool is_one_host(Group group);
 
@@ -58,22 +65,26 @@ class Library {
   // Nobody wants a receive any longer: it is done at the next test unless something has come for it.
   void cancel(Request request);
 
-  // How long this process, when it ends, waits for the others.
-  void set_goodbye(std::chrono::milliseconds timeout) { goodbye_ = timeout; }
-
  private:
   explicit Library(const std::string& name);
+  void begin(std::chrono::milliseconds timeout);
   void require_usable() const;
   static void end_of_process(int status, void* library);
   void say_goodbye();
   template <class Call>
   void call(const char* what, const Call& call_plugin);
+  template <class Result, class Call>
+  Result call_in_time(const char* what, const Call& call_plugin);
+  void check(int code, const char* what) const;
 
   std::string name_;
   const Plugin* plugin_;
   Job job_{};
+  std::mutex begin_mutex_;
+  bool has_begun_ = false;
   int process_;
-  std::chrono::milliseconds goodbye_{0};
+  std::chrono::milliseconds timeout_{0};  // for the others, in calls that wait for them and at the end
+  MainThread main_thread_;
   std::mutex mutex_;
 };
 

@@ -31,7 +31,7 @@ Group make_group(Library& library, const World& world) {
 }  // namespace
 
 Meeting::Meeting(const World& world, std::chrono::milliseconds timeout)
-    : library_(Library::of_this_process()),
+    : library_(Library::of_this_process(timeout)),
       rank_(world.rank),
       size_(world.size),
       timeout_(timeout),

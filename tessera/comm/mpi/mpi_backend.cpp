@@ -35,9 +35,7 @@ struct Message {
 class Connection {
  public:
   Connection(const std::vector<int>& ranks_of_job, milliseconds timeout)
-      : library_(Library::of_this_process()), group_(library_.make_group(ranks_of_job)), timeout_(timeout) {
-    library_.set_goodbye(timeout);
-  }
+      : library_(Library::of_this_process(timeout)), group_(library_.make_group(ranks_of_job)), timeout_(timeout) {}
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 

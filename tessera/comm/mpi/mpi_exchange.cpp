@@ -22,7 +22,7 @@ std::vector<int> ranks_of_job(const BackendInput& input) {
   std::string own;
   std::optional<Error> failure;
   try {
-    own = std::to_string(mpi::Library::of_this_process().job().rank);
+    own = std::to_string(mpi::Library::of_this_process(input.timeout).job().rank);
   } catch (const Error& error) {
     own = kRefusal + error.report().what;
     failure = error;
