@@ -17,9 +17,8 @@ using config::DsConfig;
 namespace {
 
 std::shared_ptr<DsConfig> read(const py::dict& values, const std::string& place, int64_t data_parallel_size) {
-  const config::DsConfigInput input{.data_parallel_size = data_parallel_size,
-                                    .door = config::Door::kPython,
-                                    .unknown_keys_are_errors = false};
+  const config::DsConfigInput input{
+      .data_parallel_size = data_parallel_size, .door = config::Door::kPython, .unknown_keys_are_errors = false};
   return std::make_shared<DsConfig>(config::parse_ds_config(json_of(values), place, input));
 }
 

@@ -1,5 +1,5 @@
-// The last line of a terminal, which is drawn again and again: a progress bar. Log lines (log.h) appear above it, so the
-// two never share a line. On standard error; where that is no terminal, nothing is drawn. Thread-safe.
+// The last line of a terminal, which is drawn again and again: a progress bar. Log lines (log.h) appear above it, so
+// the two never share a line. On standard error; where that is no terminal, nothing is drawn. Thread-safe.
 #pragma once
 
 #include <string>

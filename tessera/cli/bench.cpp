@@ -190,8 +190,7 @@ void bench_io(const BenchOptions& options) {
   Drive drive(options.folder, bytes);
   const std::string engine = storage::IoQueue().engine();
   if (!drive.is_direct()) {
-    log_warning("{}: its file system has no direct I/O, so the page cache affects the measurements",
-                options.folder);
+    log_warning("{}: its file system has no direct I/O, so the page cache affects the measurements", options.folder);
   }
   std::vector<Setting> settings = all_settings();
   const Setting& best = search(drive, bytes, settings);
@@ -226,7 +225,8 @@ void add_bench_command(CLI::App& app) {
       "io", "Write and read a file with many aio settings (about a minute) and print the best one for a ds_config");
   io->add_option("--path", options->folder, "Folder to measure, e.g. that of nvme_path; nothing is left in it")
       ->required();
-  io->add_option("--size", options->size, "Size of the file, e.g. 512M or 2G; takes the same amount of memory")->capture_default_str();
+  io->add_option("--size", options->size, "Size of the file, e.g. 512M or 2G; takes the same amount of memory")
+      ->capture_default_str();
   io->add_flag("--json", options->json, "Print JSON");
   io->callback([options] { bench_io(*options); });
 }

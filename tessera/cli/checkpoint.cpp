@@ -66,8 +66,7 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void require_folder(const fs::path& folder) {
   if (fs::is_directory(folder)) return;
-  throw Error(ErrorKind::kUsage,
-              {"no such folder", folder.string(), "name a folder of checkpoints"});
+  throw Error(ErrorKind::kUsage, {"no such folder", folder.string(), "name a folder of checkpoints"});
 }
 
 std::string step_text(const checkpoint::Manifest& manifest) {
@@ -85,8 +84,8 @@ void list_checkpoints(const fs::path& folder) {
     const std::string mark = tag == latest ? "latest" : "";
     try {
       const checkpoint::Manifest manifest = checkpoint::read_manifest(folder / tag);
-      print(fmt::format("{:<24} step {:>8} {:>10} (columns: keep; count_of would break the alignment)\n", tag, step_text(manifest),
-                        format_bytes(checkpoint::total_bytes(manifest)), manifest.files.size(),
+      print(fmt::format("{:<24} step {:>8} {:>10} (columns: keep; count_of would break the alignment)\n", tag,
+                        step_text(manifest), format_bytes(checkpoint::total_bytes(manifest)), manifest.files.size(),
                         manifest.files.size() == 1 ? " " : "s", mark));
     } catch (const Error& error) {
       print(fmt::format("{:<24} DAMAGED: {} {}\n", tag, error.report().what, mark));
@@ -99,8 +98,7 @@ void show_checkpoint(const fs::path& path) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
   checkpoint::TensorSource source(folder, manifest);
   print(fmt::format("{}\n  step {}, saved by {}{}{}\n", folder.string(), step_text(manifest),
-                    count_of(manifest.world_size, "rank"),
-                    manifest.trainable_only ? ", trainable parameters only" : "",
+                    count_of(manifest.world_size, "rank"), manifest.trainable_only ? ", trainable parameters only" : "",
                     manifest.node_local ? ", each host's files on its own disk" : ""));
   print(fmt::format("  engine state  {}\n  client state  {}\n", manifest.engine_state.dump(),
                     manifest.client_state.dump()));
@@ -161,8 +159,10 @@ void add_export(CLI::App& command) {
                         "Folder that training started from, for config.json and tokenizer; known from the checkpoint "
                         "when tessera train made it");
   exporting->add_option("--dtype", options->dtype, "Dtype of the weights: fp32, bf16 or fp16")->capture_default_str();
-  exporting->add_option("--format", options->format, "File format: safetensors, or bin (pytorch_model.bin)")->capture_default_str();
-  exporting->add_option("--max-shard-size", options->max_shard_size, "Largest size of one weight file, e.g. 5GB or 200MB")
+  exporting->add_option("--format", options->format, "File format: safetensors, or bin (pytorch_model.bin)")
+      ->capture_default_str();
+  exporting
+      ->add_option("--max-shard-size", options->max_shard_size, "Largest size of one weight file, e.g. 5GB or 200MB")
       ->capture_default_str();
   exporting->add_flag(
       "--weights-only", options->weights_only,
@@ -190,10 +190,10 @@ void add_checkpoint_command(CLI::App& app, int& code) {
     return value;
   };
   CLI::App* listing = command->add_subcommand("ls", "List a folder's checkpoints, newest first");
-  listing->callback(
-      [folder = path(listing, "DIR", "Folder of checkpoints")] { list_checkpoints(*folder); });
+  listing->callback([folder = path(listing, "DIR", "Folder of checkpoints")] { list_checkpoints(*folder); });
 
-  CLI::App* showing = command->add_subcommand("show", "Show a checkpoint's tensors, dtypes, sizes, which rank holds what, and its state");
+  CLI::App* showing = command->add_subcommand(
+      "show", "Show a checkpoint's tensors, dtypes, sizes, which rank holds what, and its state");
   showing->callback([folder = path(showing, "DIR", kCheckpointHelp)] { show_checkpoint(*folder); });
 
   CLI::App* verifying = command->add_subcommand("verify", "Check every byte against its checksum");

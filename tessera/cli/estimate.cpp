@@ -49,8 +49,8 @@ struct EstimateOptions {
   int64_t ranks() const { return nodes * gpus_per_node; }
 };
 
-// The power of 1000 that a unit stands for; nothing for what is no unit. "B" alone is a billion parameters, after another
-// letter it means bytes: "24GB".
+// The power of 1000 that a unit stands for; nothing for what is no unit. "B" alone is a billion parameters, after
+// another letter it means bytes: "24GB".
 std::optional<int> power_of(std::string unit) {
   if (unit.empty()) return 0;
   if (unit == "B" || unit == "b") return 3;
@@ -162,8 +162,8 @@ Wanted wanted_of(const EstimateOptions& options) {
   }
   if (!options.nvme.empty()) {
     if (!std::filesystem::is_directory(options.nvme)) {
-      throw Error(ErrorKind::kUsage, {"no such folder: " + options.nvme, "--nvme",
-                                      "name a folder on the drive for offloaded state"});
+      throw Error(ErrorKind::kUsage,
+                  {"no such folder: " + options.nvme, "--nvme", "name a folder on the drive for offloaded state"});
     }
     wanted.nvme_path = options.nvme;
   }
@@ -224,12 +224,14 @@ void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, 
 
 void estimate(const EstimateOptions& options) {
   if (options.model.empty() == options.params.empty()) {
-    throw Error(ErrorKind::kUsage, {options.model.empty() ? "nothing to estimate: neither --model nor --params is given" : "--model and --params are both given", "the command line",
-                                    "use --model FOLDER or --params N"});
+    throw Error(ErrorKind::kUsage, {options.model.empty() ? "nothing to estimate: neither --model nor --params is given"
+                                                          : "--model and --params are both given",
+                                    "the command line", "use --model FOLDER or --params N"});
   }
   if (!options.params.empty() || options.deepspeed) {
     if (options.plan) {
-      throw Error(ErrorKind::kUsage, {"--plan needs a model, not just a parameter count", "--plan", "use --model FOLDER instead"});
+      throw Error(ErrorKind::kUsage,
+                  {"--plan needs a model, not just a parameter count", "--plan", "use --model FOLDER instead"});
     }
     print_deepspeed(options, deepspeed_input(options));
     return;
@@ -256,27 +258,33 @@ void estimate(const EstimateOptions& options) {
 
 void add_estimate_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<EstimateOptions>();
-  CLI::App* command = app.add_subcommand("estimate", "Estimate how much memory a model needs, and choose a configuration");
+  CLI::App* command =
+      app.add_subcommand("estimate", "Estimate how much memory a model needs, and choose a configuration");
   const auto positive = CLI::Range(int64_t{1}, int64_t{1'000'000});
   command->add_option("--model", options->model, "Hugging Face folder with config.json or safetensors files");
   command->add_option("--params", options->params,
                       "Number of parameters instead of a model, for DeepSpeed's tables, e.g. 2783e6 or 2.7B");
-  command->add_option("--largest-layer-params", options->largest_layer, "Number of parameters in the largest layer, e.g. 65M");
+  command->add_option("--largest-layer-params", options->largest_layer,
+                      "Number of parameters in the largest layer, e.g. 65M");
   command->add_flag("--deepspeed", options->deepspeed, "Print DeepSpeed's tables for the model instead of Tessera's");
   command->add_option("--nodes", options->nodes, "Number of hosts")->check(positive)->capture_default_str();
   command->add_option("--ranks,--gpus-per-node", options->gpus_per_node, "Number of ranks on each host")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--stage", options->stage, "Only this ZeRO stage")->check(CLI::Range(0, 3));
-  CLI::Option* config = command->add_option("--config", options->config, "ds_config to take precision, optimizer and batch from");
-  command->add_option("--batch", options->micro_batch, "Micro batch: samples in one forward pass of one rank [1]")->check(positive);
+  CLI::Option* config =
+      command->add_option("--config", options->config, "ds_config to take precision, optimizer and batch from");
+  command->add_option("--batch", options->micro_batch, "Micro batch: samples in one forward pass of one rank [1]")
+      ->check(positive);
   command->add_option("--length", options->length, "Tokens per sample [128]")->check(positive);
   command->add_option("--dtype", options->dtype, "Precision without --config: bf16, fp16 or fp32 [bf16]")
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
       ->excludes(config);
-  command->add_flag("--activation-checkpointing", options->activation_checkpointing, "Keep only each layer's input for backward");
+  command->add_flag("--activation-checkpointing", options->activation_checkpointing,
+                    "Keep only each layer's input for backward");
   command->add_option("--device-memory", options->device_memory, "Memory of each rank's accelerator, e.g. 24GB");
-  command->add_option("--host-memory", options->host_memory, "Memory of each host instead of what this one has left, e.g. 64GB");
+  command->add_option("--host-memory", options->host_memory,
+                      "Memory of each host instead of what this one has left, e.g. 64GB");
   command->add_option("--nvme", options->nvme, "Folder on an NVMe drive for offloaded state");
   command->add_flag("--plan", options->plan, "Print the fastest ds_config that fits");
   command->add_flag("--json", options->json, "Print JSON");

@@ -55,12 +55,15 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   command->add_option("--set", options->overrides, "Override a key, e.g. training.max_steps=50 (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  command->add_option("--resume", options->resume, "Checkpoint to resume from: a folder, or 'auto' for the newest in the output folder, if any")
+  command
+      ->add_option("--resume", options->resume,
+                   "Checkpoint to resume from: a folder, or 'auto' for the newest in the output folder, if any")
       ->type_name("auto|PATH");
   command
       ->add_option("--trace", options->trace, "Write a timeline of all ranks to FILE, for chrome://tracing or Perfetto")
       ->type_name("FILE");
-  command->add_flag("--dry-run", *dry_run, "Check everything, read the data and print what would be trained, without training");
+  command->add_flag("--dry-run", *dry_run,
+                    "Check everything, read the data and print what would be trained, without training");
   command->callback([command, options, nproc, dry_run, &exit_code] {
     if (*dry_run) {
       train::dry_run(config::load_run_file(options->run_file, options->overrides), std::max(1, *nproc));

@@ -56,8 +56,7 @@ Error unknown_words(const Place& place) {
   const auto nearest = nearest_name(word, commands);
   std::string fix = nearest ? fmt::format("did you mean '{}'? ", *nearest) : "";
   fix += commands.empty() ? help_of(place) : fmt::format("commands: {}", fmt::join(commands, ", "));
-  return Error(ErrorKind::kUsage,
-               {fmt::format("'{}' does not take '{}'", place.name, word), "the command line", fix});
+  return Error(ErrorKind::kUsage, {fmt::format("'{}' does not take '{}'", place.name, word), "the command line", fix});
 }
 
 // CLI11 says "Could not convert: --nproc = two".
@@ -71,8 +70,9 @@ Error unreadable_value(const Place& place, std::string text) {
   const std::string wanted = type.starts_with("INT") || type.starts_with("UINT") ? "a whole number"
                              : type.starts_with("FLOAT")                         ? "a number"
                                                                                  : "another value";
-  return Error(ErrorKind::kUsage, {fmt::format("{} is '{}'", option, value), "the command line",
-                                   fmt::format("use {}, e.g. {} {}", wanted, option, wanted == "another value" ? "…" : "2")});
+  return Error(ErrorKind::kUsage,
+               {fmt::format("{} is '{}'", option, value), "the command line",
+                fmt::format("use {}, e.g. {} {}", wanted, option, wanted == "another value" ? "…" : "2")});
 }
 
 }  // namespace
@@ -89,8 +89,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& refusal) {
                                      fmt::format("one of: {}", fmt::join(subcommand_names(*place.command), ", "))});
   }
   if (kind == CLI::ExitCodes::RequiredError) {
-    return Error(ErrorKind::kUsage,
-                 {fmt::format("'{}': {}", place.name, text), "the command line", help_of(place)});
+    return Error(ErrorKind::kUsage, {fmt::format("'{}': {}", place.name, text), "the command line", help_of(place)});
   }
   return Error(ErrorKind::kUsage, {text, fmt::format("the command line of '{}'", place.name), help_of(place)});
 }

@@ -82,9 +82,10 @@ BatchSizes resolve_batch_sizes(const BatchRequest& request, const std::string& w
   }
   if (may_lower_micro && global && micro && !accumulation) {
     if (*global % data_parallel_size != 0) {
-      throw Error(ErrorKind::kConfig, {fmt::format("train_batch_size {} cannot be split evenly over {} data-parallel ranks",
-                                                   *global, data_parallel_size),
-                                       where, nearest_batches(*global, data_parallel_size)});
+      throw Error(ErrorKind::kConfig,
+                  {fmt::format("train_batch_size {} cannot be split evenly over {} data-parallel ranks", *global,
+                               data_parallel_size),
+                   where, nearest_batches(*global, data_parallel_size)});
     }
     const int64_t of_a_rank = *global / data_parallel_size;
     int64_t lower = std::min(*micro, of_a_rank);
@@ -96,12 +97,13 @@ BatchSizes resolve_batch_sizes(const BatchRequest& request, const std::string& w
                                 std::max<int64_t>(sizes.accumulation, 1)};
   const std::string accumulated =
       sizes.accumulation > 0 ? fmt::format("gradient_accumulation_steps {} x ", sizes.accumulation) : "";
-  throw Error(ErrorKind::kConfig,
-              {fmt::format("the batch sizes do not fit together: train_batch_size {} is {} train_micro_batch_size_per_gpu "
-                           "{} x {}{} data-parallel ranks",
-                           sizes.global, accumulated.empty() ? "less than" : "not", sizes.micro, accumulated,
-                           data_parallel_size),
-               where, ways_to_mend(at_least_one, data_parallel_size)});
+  throw Error(
+      ErrorKind::kConfig,
+      {fmt::format("the batch sizes do not fit together: train_batch_size {} is {} train_micro_batch_size_per_gpu "
+                   "{} x {}{} data-parallel ranks",
+                   sizes.global, accumulated.empty() ? "less than" : "not", sizes.micro, accumulated,
+                   data_parallel_size),
+       where, ways_to_mend(at_least_one, data_parallel_size)});
 }
 
 }  // namespace tessera::config

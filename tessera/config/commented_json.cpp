@@ -90,8 +90,7 @@ class Parser {
     if (peek() == ',') {
       ++at_;
     } else if (peek() != bracket && at_ < text_.size()) {
-      fail(at_, fmt::format("expected ',' or '{}' here", bracket),
-           "is a comma missing after the previous value?");
+      fail(at_, fmt::format("expected ',' or '{}' here", bracket), "is a comma missing after the previous value?");
     }
   }
 

@@ -90,7 +90,8 @@ void resolve_batch(DsConfig& config, const DsConfigInput& input) {
                                      where);
   if (global_value && micro_value && config.batch.micro != *micro_value) {
     config.warnings.push_back(fmt::format(
-        "{}: train_batch_size {} on {} data-parallel ranks leaves {} samples per rank: the micro batch is {} instead of {}, "
+        "{}: train_batch_size {} on {} data-parallel ranks leaves {} samples per rank: the micro batch is {} instead "
+        "of {}, "
         "with {} accumulation steps; the training is the same",
         micro.given ? micro.where : where, *global_value, input.data_parallel_size,
         *global_value / input.data_parallel_size, config.batch.micro, *micro_value, config.batch.accumulation));
@@ -251,8 +252,7 @@ void check_precision(const DsConfig& config, const PlaceOf& place, Problems& pro
        {"data_types.grad_accum_dtype", "data_types.param_dtype", "data_types.buffer_dtype", "torch_autocast.dtype"}) {
     const Json& value = config.value(key);
     if (!value.is_null() && short_dtype(value.get<std::string>()) == "int8") {
-      problems.add(fmt::format("'{}' is int8, which cannot be trained in", key), place(key),
-                   "use fp32, bf16 or fp16");
+      problems.add(fmt::format("'{}' is int8, which cannot be trained in", key), place(key), "use fp32, bf16 or fp16");
     }
   }
   const auto param = dtype_of(config.value("data_types.param_dtype"));
@@ -273,8 +273,9 @@ void check_precision(const DsConfig& config, const PlaceOf& place, Problems& pro
                  place("bf16.bf16_optimizer_states"), "set both, or neither");
   }
   if (config.value("prescale_gradients") == true && config.value("gradient_predivide_factor") != 1.0) {
-    problems.add("'prescale_gradients' does the whole division before the sum, so 'gradient_predivide_factor' has no effect",
-                 place("gradient_predivide_factor"), "keep one");
+    problems.add(
+        "'prescale_gradients' does the whole division before the sum, so 'gradient_predivide_factor' has no effect",
+        place("gradient_predivide_factor"), "keep one");
   }
 }
 

@@ -284,8 +284,9 @@ void rename_aliases(Document& document, KeyCheck& check) {
     const Pointer parent = to.parent_pointer();
     if (document.value.contains(parent) && !document.value.at(parent).is_object()) continue;  // reported by check_keys
     if (document.value.contains(to)) {
-      check.problems.add(fmt::format("'{}' and '{}' are both given, but they are the same key", row.path, row.notes.instead),
-                         place, fmt::format("keep '{}'; it is at {}", row.notes.instead, document.place(to).text()));
+      check.problems.add(
+          fmt::format("'{}' and '{}' are both given, but they are the same key", row.path, row.notes.instead), place,
+          fmt::format("keep '{}'; it is at {}", row.notes.instead, document.place(to).text()));
       document.erase(from);
       continue;
     }

@@ -55,9 +55,9 @@ struct Kind {
 // What only some rows have.
 struct Notes {
   std::optional<Status> in_python = {};  // where that differs: what becomes of it in Python programs
-  std::string_view supported = {};  // kNotYet: JSON list of the values that are fine
-  std::string_view instead = {};    // kAlias, kDeprecated: the path; kRemoved, kNotYet: the reason and the remedy
-  std::string_view when = {};       // only for these values of the block's key `type`, "WarmupLR|WarmupDecayLR"
+  std::string_view supported = {};       // kNotYet: JSON list of the values that are fine
+  std::string_view instead = {};         // kAlias, kDeprecated: the path; kRemoved, kNotYet: the reason and the remedy
+  std::string_view when = {};            // only for these values of the block's key `type`, "WarmupLR|WarmupDecayLR"
 };
 
 struct Key {

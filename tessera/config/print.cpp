@@ -95,13 +95,16 @@ std::string print_key_table(std::span<const Key> table) {
 std::string config_page() {
   return "# Configuration keys\n\n"
          "Written by `tessera config keys --markdown`; do not edit. `tessera config check FILE` explains one file.\n\n"
-         "Status: **honoured** acts as described; **always so** is accepted, because Tessera always does what it asks for; "
+         "Status: **honoured** acts as described; **always so** is accepted, because Tessera always does what it asks "
+         "for; "
          "**no\n"
-         "effect** is accepted, with a warning when it differs from its default; **not yet** is accepted at its default "
+         "effect** is accepted, with a warning when it differs from its default; **not yet** is accepted at its "
+         "default "
          "and\n"
          "refused otherwise; **alias** and **deprecated** are other names of a key; **removed** is refused. \"(Python: "
          "…)\" is\n"
-         "the key's status in Python programs, where it differs from `tessera train` and C++. \"auto\" is explained in `tessera/config/auto_values.h`.\n\n"
+         "the key's status in Python programs, where it differs from `tessera train` and C++. \"auto\" is explained in "
+         "`tessera/config/auto_values.h`.\n\n"
          "## ds_config\n\n" +
          markdown_table(ds_config_keys()) + "\n## Run file\n\n" + markdown_table(run_file_keys());
 }

@@ -90,9 +90,8 @@ Batch MlmCollator::collate(std::span<const size_t> samples, int64_t epoch) const
 Samples<Batch> MlmCollator::samples() const {
   return {.size = dataset_.size(),
           .collate = [this](std::span<const size_t> samples, int64_t epoch) { return collate(samples, epoch); },
-          .count_targets = [this](std::span<const size_t> samples, int64_t epoch) {
-            return count_targets(samples, epoch);
-          }};
+          .count_targets = [this](std::span<const size_t> samples,
+                                  int64_t epoch) { return count_targets(samples, epoch); }};
 }
 
 int64_t MlmCollator::count_targets(std::span<const size_t> samples, int64_t epoch) const {

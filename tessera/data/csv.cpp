@@ -55,8 +55,7 @@ class CsvParser {
     if (length < rest_.size() && rest_[length] == '\n' && length > 0 && rest_[length - 1] == '\r') --length;
     const std::string_view value = rest_.substr(0, length);
     if (value.find('"') != std::string_view::npos) {
-      throw fault("there is a quote inside an unquoted value",
-                  "quote the whole value and double the quotes inside it");
+      throw fault("there is a quote inside an unquoted value", "quote the whole value and double the quotes inside it");
     }
     rest_.remove_prefix(length);
     return std::string(value);

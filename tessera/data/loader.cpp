@@ -32,8 +32,9 @@ void check_options(const LoaderOptions& options) {
   at_least_one("the world size", options.world_size);
   at_least_one("the number of steps to keep ready", options.steps_ahead);
   if (options.rank < 0 || options.rank >= options.world_size) {
-    throw Error(ErrorKind::kConfig, {fmt::format("the rank is {}, but the world size is {}", options.rank, options.world_size),
-                                     "", fmt::format("use 0 to {}", options.world_size - 1)});
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("the rank is {}, but the world size is {}", options.rank, options.world_size), "",
+                 fmt::format("use 0 to {}", options.world_size - 1)});
   }
 }
 
@@ -58,10 +59,11 @@ int64_t steps_in_epoch(size_t samples, const LoaderOptions& options) {
   const int64_t each = samples_of_step(options);
   const int64_t steps = options.drop_last ? length / each : (length + each - 1) / each;
   if (steps == 0) {
-    throw Error(ErrorKind::kData,
-                {fmt::format("an epoch has no steps: {} samples do not fill one global batch of {}, and drop_last is set",
-                             samples, each),
-                 "the training data", "reduce the batch size, or do not drop the last batch"});
+    throw Error(
+        ErrorKind::kData,
+        {fmt::format("an epoch has no steps: {} samples do not fill one global batch of {}, and drop_last is set",
+                     samples, each),
+         "the training data", "reduce the batch size, or do not drop the last batch"});
   }
   return steps;
 }
@@ -73,9 +75,7 @@ class UntypedLoader::Worker {
 
  public:
   Worker(Samples<std::shared_ptr<void>> samples, const LoaderOptions& options)
-      : samples_(std::move(samples)),
-        options_(options),
-        sampler_(sampler_options(samples_.size, options)) {
+      : samples_(std::move(samples)), options_(options), sampler_(sampler_options(samples_.size, options)) {
     steps_per_epoch_ = steps_in_epoch(samples_.size, options_);
     thread_ = std::thread([this] { run(); });
   }
@@ -162,8 +162,8 @@ class UntypedLoader::Worker {
     Step step{{.epoch = place.epoch,
                .step_in_epoch = place.step,
                .samples = static_cast<int64_t>(count),
-               .target_tokens = samples_.count_targets ? samples_.count_targets(global, place.epoch)
-                                                       : static_cast<int64_t>(count)},
+               .target_tokens =
+                   samples_.count_targets ? samples_.count_targets(global, place.epoch) : static_cast<int64_t>(count)},
               {}};
     const auto rows = static_cast<size_t>(options_.micro_batch);
     for (size_t i = 0; i < own.size() && !stopping(); i += rows) {

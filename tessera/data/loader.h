@@ -1,8 +1,9 @@
-// Batches of one rank, one optimizer step at a time, kept ready by a thread of its own. What a sample is, and how some of
-// them become a batch, is the caller's:
+// Batches of one rank, one optimizer step at a time, kept ready by a thread of its own. What a sample is, and how some
+// of them become a batch, is the caller's:
 //
 //   data::Loader<MyBatch> loader({.size = texts.size(), .collate = [&](samples, epoch) { return my_batch(samples); }},
-//                                {.micro_batch = 4, .accumulation = 2, .world_size = world->size(), .rank = world->rank()});
+//                                {.micro_batch = 4, .accumulation = 2, .world_size = world->size(), .rank =
+//                                world->rank()});
 //   data::StepBatches<MyBatch> step = loader.next();
 //
 //   epoch's global order (sampler.h)   [ step 0: T samples | step 1: T samples | … | last step: what is left ]
@@ -101,11 +102,12 @@ class Loader {
 
  private:
   static Samples<std::shared_ptr<void>> untyped(const Samples<Batch>& samples) {
-    return {.size = samples.size,
-            .collate = [collate = samples.collate](std::span<const size_t> rows, int64_t epoch) -> std::shared_ptr<void> {
-              return std::make_shared<Batch>(collate(rows, epoch));
-            },
-            .count_targets = samples.count_targets};
+    return {
+        .size = samples.size,
+        .collate = [collate = samples.collate](std::span<const size_t> rows, int64_t epoch) -> std::shared_ptr<void> {
+          return std::make_shared<Batch>(collate(rows, epoch));
+        },
+        .count_targets = samples.count_targets};
   }
 
   UntypedLoader loader_;

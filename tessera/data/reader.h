@@ -20,8 +20,8 @@ namespace tessera::data {
 std::vector<std::string> read_texts(const std::string& path, const std::string& text_column);
 
 // The files that are meant: a pattern ("shards/*.parquet") stands for those that match, a folder for the files right in
-// it that a reader takes; both in the order of their names. Any other path stays as it is, there or not. ErrorKind::kData
-// when a pattern or a folder gives no file.
+// it that a reader takes; both in the order of their names. Any other path stays as it is, there or not.
+// ErrorKind::kData when a pattern or a folder gives no file.
 std::vector<std::string> expand_files(const std::vector<std::string>& paths);
 
 // Throws what read_texts would throw of a file without reading its rows: missing, empty, a folder, no reader.

@@ -69,8 +69,9 @@ std::vector<std::string> files_in(const std::string& folder) {
   }
   if (failed) throw Error(ErrorKind::kData, {"the folder cannot be read: " + failed.message(), folder, ""});
   if (files.empty()) {
-    throw Error(ErrorKind::kData, {"the folder has no text files", folder,
-                                   fmt::format("put files there whose names end in .{}", fmt::join(readers().names(), ", ."))});
+    throw Error(ErrorKind::kData,
+                {"the folder has no text files", folder,
+                 fmt::format("put files there whose names end in .{}", fmt::join(readers().names(), ", ."))});
   }
   std::sort(files.begin(), files.end());
   return files;

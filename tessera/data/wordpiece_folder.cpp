@@ -40,8 +40,9 @@ Value read(const Place& place, const char* key, Value otherwise) {
 
 int32_t read_id(const json& id, const std::string& token, const std::string& path) {
   if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kLargestId) {
-    throw Error(ErrorKind::kData,
-                {fmt::format("the id of token '{}' is {}, not a whole number of at least 0", token, id.dump()), path, ""});
+    throw Error(
+        ErrorKind::kData,
+        {fmt::format("the id of token '{}' is {}, not a whole number of at least 0", token, id.dump()), path, ""});
   }
   return id.get<int32_t>();
 }
@@ -108,8 +109,8 @@ WordPieceOptions read_vocab_txt(const TokenizerFolder& folder) {
   std::string line;
   for (int32_t id = 0; std::getline(file, line); ++id) {
     if (find_ill_formed_utf8(line)) {
-      throw Error(ErrorKind::kData,
-                  {"this line is not valid UTF-8", fmt::format("{}:{}", folder.vocab_path, id + 1), "download the file again"});
+      throw Error(ErrorKind::kData, {"this line is not valid UTF-8", fmt::format("{}:{}", folder.vocab_path, id + 1),
+                                     "download the file again"});
     }
     line.erase(line.find_last_not_of(" \t\r") + 1);
     options.vocabulary.insert_or_assign(line, id);
@@ -138,9 +139,8 @@ int32_t id_of(const WordPieceOptions& options, const std::string& token, const s
   }
   const auto found = options.vocabulary.find(token);
   if (found != options.vocabulary.end()) return found->second;
-  throw Error(ErrorKind::kData,
-              {fmt::format("the vocabulary has no special token '{}'", token), path,
-               "use a BERT model's vocabulary, or name its special tokens in tokenizer_config.json"});
+  throw Error(ErrorKind::kData, {fmt::format("the vocabulary has no special token '{}'", token), path,
+                                 "use a BERT model's vocabulary, or name its special tokens in tokenizer_config.json"});
 }
 
 void read_special_ids(const TokenizerFolder& folder, const std::string& unk_token, WordPieceOptions& options) {

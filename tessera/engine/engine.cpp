@@ -117,11 +117,11 @@ void ModuleEngine::require_known_parameters() {
     if (!item.value().requires_grad()) continue;
     const auto place = sharded_model().place_of(item.value());
     if (!place) {
-      throw Error(ErrorKind::kUsage,
-                  {fmt::format("the parameter '{}' was {} after initialize, so no engine trains it", item.key(),
-                               names_.contains(item.key()) ? "replaced" : "added"),
-                   "Engine::forward",
-                   "change the model before initialize; to give a parameter new values, load a checkpoint"});
+      throw Error(
+          ErrorKind::kUsage,
+          {fmt::format("the parameter '{}' was {} after initialize, so no engine trains it", item.key(),
+                       names_.contains(item.key()) ? "replaced" : "added"),
+           "Engine::forward", "change the model before initialize; to give a parameter new values, load a checkpoint"});
     }
     const zero::Unit& unit = *sharded_model().units()[place->unit];
     if (!unit.trainable() && unit.params()[place->param].trainable()) {

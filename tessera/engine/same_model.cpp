@@ -50,8 +50,7 @@ std::string next_line(std::istringstream& lines) {
 void require_same_model(const ModelTree& tree, comm::Communicator& world) {
   if (world.size() == 1) return;
   const std::string own = description_of(tree);
-  const std::vector<std::string> hashes =
-      world.exchange_texts(fmt::format("{:016x}", fnv1a(own)), "the ranks' models");
+  const std::vector<std::string> hashes = world.exchange_texts(fmt::format("{:016x}", fnv1a(own)), "the ranks' models");
   const auto other = std::find_if(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash != hashes[0]; });
   if (other == hashes.end()) return;
   const std::vector<std::string> all = world.exchange_texts(own, "the ranks' parameters");

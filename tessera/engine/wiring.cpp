@@ -74,10 +74,10 @@ void check_parameters(const ModelTree& tree, bool has_fill) {
                                         "initialize", "use that engine, or destroy it before you make another"});
       }
       if (!param.shape && zero::is_unreadable(param.tensor)) {
-        throw Error(ErrorKind::kUsage,
-                    {"the parameter '" + param.name + "' has no values: an engine that is gone had sharded it",
-                     "initialize",
-                     "make the model anew and load its weights, e.g. from a checkpoint that the first engine saved"});
+        throw Error(
+            ErrorKind::kUsage,
+            {"the parameter '" + param.name + "' has no values: an engine that is gone had sharded it", "initialize",
+             "make the model anew and load its weights, e.g. from a checkpoint that the first engine saved"});
       }
       if (!at::isFloatingType(param.tensor.scalar_type())) {
         throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' does not have a floating-point dtype",
@@ -154,6 +154,16 @@ void check_whole_model(const zero::Policy& policy) {
   }
 }
 
+// Pinned memory makes copies to a device faster, and is taken from what the host can page out: both are worth a word.
+void warn_of_pageable_memory(const config::DsConfig& config, const zero::Policy& policy) {
+  if (!policy.offload.optimizer_on_host && !policy.offload.parameters_on_host) return;
+  for (const config::ResolvedKey& key : config.keys) {
+    if (key.given && key.path.ends_with(".pin_memory") && key.value == true) {
+      log_warning("{}: '{}' is not supported yet: offloaded state is in pageable memory", key.where, key.path);
+    }
+  }
+}
+
 void place_buffers(std::vector<at::Tensor>& buffers, at::Device device, std::optional<at::ScalarType> floating) {
   for (at::Tensor& buffer : buffers) {
     const bool casts = floating && at::isFloatingType(buffer.scalar_type());
@@ -201,6 +211,7 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
                                    .sign_errors = wiring.optimizer->averages_by_signs()};
   if (needs.sign_errors) keep_whole(policy, world->rank());
   if (wiring.optimizer->takes_whole_model()) check_whole_model(policy);
+  if (world->rank() == 0) warn_of_pageable_memory(config, policy);
   wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, std::move(world), options.fill);
   return wiring;
 }

@@ -52,9 +52,8 @@ class PipeSignalIgnored {
 int run_local(const LocalRun& run) {
   const Host cores_only{.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
   plan_local(run, cores_only);  // refuses a wrong run before the machine is asked for anything
-  const std::string program = run.program.empty()
-                                  ? program_path(run.command[0], env_text("PATH").value_or(kDefaultPath))
-                                  : run.program;
+  const std::string program =
+      run.program.empty() ? program_path(run.command[0], env_text("PATH").value_or(kDefaultPath)) : run.program;
   if (run.master_port != 0) require_free_port(run.master_port);
   const Host host{.cores = cores_only.cores,
                   .master_port = run.master_port != 0 ? run.master_port : pick_free_port(),

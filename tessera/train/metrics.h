@@ -25,9 +25,9 @@ struct StepMetrics {
 };
 
 struct EvaluationMetrics {
-  int64_t step = 0;      // optimizer steps done before it
-  double loss = 0;       // mean over the targets
-  int64_t samples = 0;   // that were looked at
+  int64_t step = 0;     // optimizer steps done before it
+  double loss = 0;      // mean over the targets
+  int64_t samples = 0;  // that were looked at
   double seconds = 0;
 };
 

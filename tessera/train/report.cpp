@@ -18,7 +18,8 @@ std::string headline(const config::RunFile& run, const TrainerReport& report) {
   const std::string steps = count_of(report.steps, "step");
   if (report.interrupted) return fmt::format("stopped after {}", steps);
   if (report.trained > 0) return fmt::format("done after {}", steps);
-  return fmt::format("nothing to do: the run has already taken {} (training.max_steps or epochs in {})", steps, run.name);
+  return fmt::format("nothing to do: the run has already taken {} (training.max_steps or epochs in {})", steps,
+                     run.name);
 }
 
 std::string held_out_line(const TrainerReport& report) {

@@ -76,7 +76,8 @@ data::MlmOptions mlm_options(const config::RunFile& run) {
 struct MlmData {
   MlmData(const config::RunFile& run, const std::string& key, const std::vector<std::string>& paths,
           const data::Tokenizer& tokenizer, const comm::Communicator& world)
-      : dataset(read_dataset(run, key, paths, tokenizer, world.size())), collator(dataset, tokenizer, mlm_options(run)) {
+      : dataset(read_dataset(run, key, paths, tokenizer, world.size())),
+        collator(dataset, tokenizer, mlm_options(run)) {
     if (world.rank() != 0) return;
     const data::DatasetOptions options = dataset_options(run, paths);
     log_info("{}", describe_dataset(key, dataset, options));
@@ -149,7 +150,8 @@ std::unique_ptr<ModelEngine<models::BertForMaskedLM>> make_engine(const config::
 }
 
 std::string client_state(const config::RunFile& run) {
-  return nlohmann::json{{"architecture", "BertForMaskedLM"}, {"model_folder", fs::absolute(run.model.path).string()}}.dump();
+  return nlohmann::json{{"architecture", "BertForMaskedLM"}, {"model_folder", fs::absolute(run.model.path).string()}}
+      .dump();
 }
 
 TrainerOptions trainer_options(const RunOptions& options, const config::RunFile& run, int64_t max_steps) {

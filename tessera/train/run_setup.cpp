@@ -23,8 +23,7 @@ const std::vector<std::string> kMaskedLmArchitectures = {"BertForMaskedLM", "Ber
 
 void check_task(const config::RunFile& run) {
   if (run.task == "mlm") return;
-  throw Error(ErrorKind::kConfig,
-              {fmt::format("unknown task '{}'", run.task), run.name + ", task", "use mlm"});
+  throw Error(ErrorKind::kConfig, {fmt::format("unknown task '{}'", run.task), run.name + ", task", "use mlm"});
 }
 
 void check_architecture(const config::RunFile& run) {
@@ -36,14 +35,15 @@ void check_architecture(const config::RunFile& run) {
   std::vector<std::string> given;
   for (const auto& name : *names) given.push_back(name.is_string() ? name.get<std::string>() : name.dump());
   const bool fits = std::any_of(given.begin(), given.end(), [](const std::string& name) {
-    return std::find(kMaskedLmArchitectures.begin(), kMaskedLmArchitectures.end(), name) != kMaskedLmArchitectures.end();
+    return std::find(kMaskedLmArchitectures.begin(), kMaskedLmArchitectures.end(), name) !=
+           kMaskedLmArchitectures.end();
   });
   if (fits || given.empty()) return;
-  throw Error(ErrorKind::kData,
-              {fmt::format("the model is a {}, but the task mlm trains a BertForMaskedLM", fmt::join(given, ", ")),
-               path,
-               fmt::format("use a folder with one of these: {}; other tasks are not supported yet",
-                           fmt::join(kMaskedLmArchitectures, ", "))});
+  throw Error(
+      ErrorKind::kData,
+      {fmt::format("the model is a {}, but the task mlm trains a BertForMaskedLM", fmt::join(given, ", ")), path,
+       fmt::format("use a folder with one of these: {}; other tasks are not supported yet",
+                   fmt::join(kMaskedLmArchitectures, ", "))});
 }
 
 std::string resolved(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
@@ -57,7 +57,8 @@ void check_model_folder(const config::RunFile& run) {
 void check_files(const std::string& key, const std::vector<std::string>& paths) {
   for (const std::string& path : data::expand_files(paths)) {
     if (!fs::exists(path)) {
-      throw Error(ErrorKind::kData, {"no such file", path, fmt::format("check {}, which resolves to {}", key, resolved(path))});
+      throw Error(ErrorKind::kData,
+                  {"no such file", path, fmt::format("check {}, which resolves to {}", key, resolved(path))});
     }
     data::check_file(path);
   }

@@ -1,5 +1,5 @@
-// What a run file leads to before anything is trained: the model's sizes, the tokenizer, the batch, the steps. Shared by
-// the run itself, `tessera train --dry-run` and the checks before ranks are started.
+// What a run file leads to before anything is trained: the model's sizes, the tokenizer, the batch, the steps. Shared
+// by the run itself, `tessera train --dry-run` and the checks before ranks are started.
 #pragma once
 
 #include <cstdint>

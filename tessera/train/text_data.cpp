@@ -62,7 +62,8 @@ std::string describe_dataset(const std::string& key, const data::TokenizedDatase
                                           percent(counts.cut_tokens, counts.text_tokens)));
   }
   if (counts.unknown_tokens > 0) {
-    text += fmt::format("; {} of the tokens are not in the vocabulary", percent(counts.unknown_tokens, counts.text_tokens));
+    text +=
+        fmt::format("; {} of the tokens are not in the vocabulary", percent(counts.unknown_tokens, counts.text_tokens));
   }
   return text;
 }
@@ -72,13 +73,15 @@ std::vector<std::string> doubts_of_dataset(const std::string& key, const data::T
   const data::TextCounts& counts = dataset.counts();
   std::vector<std::string> doubts;
   if (share(counts.cut_tokens, counts.text_tokens) > kMuchCut) {
-    doubts.push_back(fmt::format(
-        "{}: {} of the text is lost because rows are cut after {} tokens; data.long_text: chunk splits long rows into several samples",
-        key, percent(counts.cut_tokens, counts.text_tokens), options.max_length));
+    doubts.push_back(
+        fmt::format("{}: {} of the text is lost because rows are cut after {} tokens; data.long_text: chunk splits "
+                    "long rows into several samples",
+                    key, percent(counts.cut_tokens, counts.text_tokens), options.max_length));
   }
   if (share(counts.unknown_tokens, counts.text_tokens) > kManyUnknown) {
     doubts.push_back(
-        fmt::format("{}: {} of the tokens are not in the tokenizer's vocabulary; is this the right tokenizer for the language of this text?",
+        fmt::format("{}: {} of the tokens are not in the tokenizer's vocabulary; is this the right tokenizer for the "
+                    "language of this text?",
                     key, percent(counts.unknown_tokens, counts.text_tokens)));
   }
   return doubts;

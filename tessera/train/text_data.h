@@ -10,8 +10,8 @@
 
 namespace tessera::train {
 
-// `key`: "data.train" or "data.eval", for messages; `paths`: what it names. ErrorKind::kData where there are fewer samples
-// than ranks.
+// `key`: "data.train" or "data.eval", for messages; `paths`: what it names. ErrorKind::kData where there are fewer
+// samples than ranks.
 data::TokenizedDataset read_dataset(const config::RunFile& run, const std::string& key,
                                     const std::vector<std::string>& paths, const data::Tokenizer& tokenizer,
                                     int world_size);

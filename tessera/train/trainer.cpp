@@ -51,8 +51,8 @@ void Trainer::resume() {
       if (speaks()) log_info("no checkpoint to resume from in {}: starting from the beginning", folder.string());
       return;
     }
-    throw Error(ErrorKind::kData, {"no checkpoint to resume from", folder.string(),
-                                   "name a checkpoint, or a folder of checkpoints"});
+    throw Error(ErrorKind::kData,
+                {"no checkpoint to resume from", folder.string(), "name a checkpoint, or a folder of checkpoints"});
   }
   restore_position(*loaded);
   last_saved_ = loaded->path;
@@ -84,10 +84,11 @@ void Trainer::restore_position(const LoadedCheckpoint& loaded) {
                  "resume with the same training data, cut into samples the same way (the run file's 'data' block)"});
   }
   if (samples_in_epoch % global_batch != 0) {
-    throw Error(ErrorKind::kData,
-                {fmt::format("the checkpoint is at sample {} of its epoch, which is not a multiple of the batch size, {}",
-                             samples_in_epoch, global_batch),
-                 loaded.path, "resume with the original batch size, or one that divides it"});
+    throw Error(
+        ErrorKind::kData,
+        {fmt::format("the checkpoint is at sample {} of its epoch, which is not a multiple of the batch size, {}",
+                     samples_in_epoch, global_batch),
+         loaded.path, "resume with the original batch size, or one that divides it"});
   }
   position_.step_in_epoch = samples_in_epoch / global_batch;
 }
@@ -125,11 +126,10 @@ void Trainer::evaluate_now() {
   report_.last = HeldOutLoss{step, sum.mean()};
   if (!report_.first) report_.first = report_.last;
   if (!speaks()) return;
-  metrics_->append(EvaluationMetrics{
-      .step = step,
-      .loss = sum.mean(),
-      .samples = evaluated_samples(task_, engine_.world().size(), options_.eval_samples),
-      .seconds = duration<double>(steady_clock::now() - start).count()});
+  metrics_->append(EvaluationMetrics{.step = step,
+                                     .loss = sum.mean(),
+                                     .samples = evaluated_samples(task_, engine_.world().size(), options_.eval_samples),
+                                     .seconds = duration<double>(steady_clock::now() - start).count()});
   log_info("step {}: held-out loss {:.4f}", step, sum.mean());
 }
 
@@ -197,8 +197,8 @@ void Trainer::open_output() {
   std::error_code error;
   fs::create_directories(options_.output, error);
   if (error) {
-    throw Error(ErrorKind::kMachine, {"the output folder cannot be created: " + error.message(), options_.output.string(),
-                                      "choose another output"});
+    throw Error(ErrorKind::kMachine, {"the output folder cannot be created: " + error.message(),
+                                      options_.output.string(), "choose another output"});
   }
   metrics_ = std::make_unique<MetricsFile>(options_.output / "metrics.jsonl", engine_.global_steps());
 }

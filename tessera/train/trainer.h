@@ -30,7 +30,8 @@ struct TrainerOptions {
   checkpoint::Retention retention = {.keep_last = 2};
   bool keep_best = false;  // save after each evaluation that is the best so far, and keep that checkpoint
   bool async_save = true;  // write checkpoints beside training
-  std::string resume = {};  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
+  std::string resume =
+      {};  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
   std::string client_state = "{}";  // a JSON object that each checkpoint notes beside the trainer's own
 };
 
@@ -47,7 +48,7 @@ struct TrainerReport {
   std::optional<HeldOutLoss> first;  // of this process
   std::optional<HeldOutLoss> last;
   std::optional<HeldOutLoss> best;  // of the run, with keep_best
-  std::string checkpoint;            // the newest
+  std::string checkpoint;           // the newest
 };
 
 // ErrorKind::kUsage where the output holds a run with checkpoints.

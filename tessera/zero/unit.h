@@ -163,7 +163,7 @@ class Unit {
 
   at::Tensor full_;
   std::vector<at::Tensor> placeholders_;  // of each parameter, where parameters are sharded
-  StateTensor compute_;  // a view of full_, at stage 3 the shard
+  StateTensor compute_;                   // a view of full_, at stage 3 the shard
   StateTensor master_;
   std::vector<StateTensor> optimizer_state_;
   std::vector<double> numbers_;

@@ -17,8 +17,8 @@ std::string shell_says(const std::string& command) {
 }
 
 TEST(Shell, AQuotedWordComesOutAsItWas) {
-  for (const std::string word : {"plain", "with space", "it's", "$HOME", "a\"b", "*.txt", "", "~", "[1, 2]", "a\\b", "-n x",
-                                 "#no", "ümlaut", "a;b&c|d", "line\nbreak"}) {
+  for (const std::string word : {"plain", "with space", "it's", "$HOME", "a\"b", "*.txt", "", "~", "[1, 2]", "a\\b",
+                                 "-n x", "#no", "ümlaut", "a;b&c|d", "line\nbreak"}) {
     EXPECT_EQ(shell_says("printf %s " + shell_quote(word)), word);
   }
 }

@@ -39,8 +39,8 @@ TEST(BatchSizes, FollowTheSixRowsOfDeepSpeedsTable) {
 }
 
 BatchSizes lowered(int64_t global, int64_t micro, int64_t ranks) {
-  return resolve_batch_sizes(
-      {.global = global, .micro = micro, .data_parallel_size = ranks, .may_lower_micro = true}, "ds.json:1:3");
+  return resolve_batch_sizes({.global = global, .micro = micro, .data_parallel_size = ranks, .may_lower_micro = true},
+                             "ds.json:1:3");
 }
 
 // 32 samples on 4 ranks are 8 a rank; on 6 ranks there is no way, and 30 or 36 samples, or 4 ranks, would do.
@@ -58,13 +58,16 @@ TEST(BatchSizes, AMicroBatchThatDoesNotFitTheRanksIsLoweredWhereTheDoorLoadsTheD
     EXPECT_EQ(error.report().fix, "set train_batch_size to 30 or 36, or run on 4 ranks");
   }
   // What all three keys fix stays an error.
-  EXPECT_THROW(resolve_batch_sizes({.global = 32, .micro = 16, .accumulation = 1, .data_parallel_size = 4, .may_lower_micro = true}, ""),
-               Error);
+  EXPECT_THROW(
+      resolve_batch_sizes(
+          {.global = 32, .micro = 16, .accumulation = 1, .data_parallel_size = 4, .may_lower_micro = true}, ""),
+      Error);
 }
 
 TEST(BatchSizes, AreNeverExplainedByAnAccumulationThatNobodySet) {
   const std::string text = refusal(32, 16, kNone, 4);
-  EXPECT_THAT(text, testing::HasSubstr("train_batch_size 32 is less than train_micro_batch_size_per_gpu 16 x 4 data-parallel ranks"));
+  EXPECT_THAT(text, testing::HasSubstr(
+                        "train_batch_size 32 is less than train_micro_batch_size_per_gpu 16 x 4 data-parallel ranks"));
   EXPECT_THAT(text, testing::Not(testing::HasSubstr("accumulation_steps 0")));
 }
 

@@ -166,8 +166,9 @@ TEST(TokenizedDataset, FramesAndCutsEachRow) {
 
 TEST(TokenizedDataset, EveryReaderDropsEmptyRowsOrKeepsThem) {
   const TinyFolder folder;
-  for (const std::string& path : {folder.write("a.csv", "text\na\n\"\"\n\"  \"\nb\n"), folder.write("a.txt", "a\n\n  \nb\n"),
-                                 folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\"}\n{\"text\": \"  \"}\n{\"text\": \"b\"}\n")}) {
+  for (const std::string& path :
+       {folder.write("a.csv", "text\na\n\"\"\n\"  \"\nb\n"), folder.write("a.txt", "a\n\n  \nb\n"),
+        folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\"}\n{\"text\": \"  \"}\n{\"text\": \"b\"}\n")}) {
     const TokenizedDataset dropped(*tiny_tokenizer(), {.files = {path}});
     EXPECT_EQ(dropped.size(), 2u) << path;
     EXPECT_EQ(dropped.counts().rows, 4) << path;

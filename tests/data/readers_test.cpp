@@ -181,7 +181,8 @@ TEST(ExpandFiles, APatternAndAFolderGiveTheirFilesInOrder) {
   const TinyFolder folder;
   for (const std::string name : {"b.txt", "a.txt", "c.jsonl", "notes.md"}) folder.write(name, "x\n");
   EXPECT_THAT(expand_files({folder.file("*.txt")}), ElementsAre(folder.file("a.txt"), folder.file("b.txt")));
-  EXPECT_THAT(expand_files({folder.path()}), ElementsAre(folder.file("a.txt"), folder.file("b.txt"), folder.file("c.jsonl")));
+  EXPECT_THAT(expand_files({folder.path()}),
+              ElementsAre(folder.file("a.txt"), folder.file("b.txt"), folder.file("c.jsonl")));
   EXPECT_THAT(expand_files({folder.file("b.txt"), folder.file("nowhere.txt")}),
               ElementsAre(folder.file("b.txt"), folder.file("nowhere.txt")));
   folder.write("odd[1].txt", "x\n");  // a name that looks like a pattern

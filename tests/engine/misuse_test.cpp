@@ -71,7 +71,8 @@ std::string refusal(const std::function<void()>& act) {
   return "";
 }
 
-const auto kSaysSharded = AllOf(HasSubstr("'head' are sharded (ZeRO stage 3)"), HasSubstr("run the model through its engine"));
+const auto kSaysSharded =
+    AllOf(HasSubstr("'head' are sharded (ZeRO stage 3)"), HasSubstr("run the model through its engine"));
 
 TEST(Misuse, AWeightThatIsReadAtStage3SaysThatItIsSharded) {
   auto model = std::make_shared<Net>();
@@ -111,7 +112,8 @@ TEST(Misuse, AnOptimizerOfOnesOwnIsToldThatTheEngineHasTheGradients) {
     const auto engine = initialize(model, config_of(stage));
     torch::optim::SGD own(model->parameters(), torch::optim::SGDOptions(0.1));
     engine->backward(engine->forward(batch()));
-    EXPECT_THAT(refusal([&] { own.step(); }), AllOf(HasSubstr("taken by the engine"), HasSubstr("engine->step()"))) << stage;
+    EXPECT_THAT(refusal([&] { own.step(); }), AllOf(HasSubstr("taken by the engine"), HasSubstr("engine->step()")))
+        << stage;
     EXPECT_THAT(refusal([&] { torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0); }),
                 AllOf(HasSubstr("taken by the engine"), HasSubstr("gradient_clipping")))
         << stage;
@@ -203,7 +205,8 @@ TEST(Misuse, RanksWithDifferentModelsAreToldBeforeAnythingIsExchanged) {
   test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
     auto model = std::make_shared<Net>();
     model->head.set_requires_grad(world->rank() == 0);
-    EXPECT_THAT(refusal([&] { initialize(model, config_of(3, 2), {.world = world}); }), HasSubstr("'head' of shape [12, 2], frozen"));
+    EXPECT_THAT(refusal([&] { initialize(model, config_of(3, 2), {.world = world}); }),
+                HasSubstr("'head' of shape [12, 2], frozen"));
   });
 }
 

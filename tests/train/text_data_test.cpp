@@ -35,15 +35,18 @@ TEST(DescribeDataset, SaysRowsSamplesAndTokens) {
 TEST(DescribeDataset, SaysWhatIsEmptyCutAndUnknown) {
   const Told told = told_of("a b c d e f\n\n三\n", {.max_length = 5});
   EXPECT_EQ(told.line,
-            "data.train: 3 rows, 1 of them empty and left out; 2 samples, 8 tokens per epoch; 1 row is longer than data.max_length "
+            "data.train: 3 rows, 1 of them empty and left out; 2 samples, 8 tokens per epoch; 1 row is longer than "
+            "data.max_length "
             "and cut: 3 tokens (42.9 %) left out; 14.3 % of the tokens are not in the vocabulary");
   EXPECT_THAT(told.doubts, ElementsAre(HasSubstr("data.long_text: chunk"), HasSubstr("is this the right tokenizer")));
 }
 
 TEST(DescribeDataset, SaysThatLongRowsWereSplitAndEmptyOnesKept) {
-  const Told told = told_of("a b c d e f\n\n", {.max_length = 5, .drop_empty = false, .long_text = data::LongText::kChunk});
+  const Told told =
+      told_of("a b c d e f\n\n", {.max_length = 5, .drop_empty = false, .long_text = data::LongText::kChunk});
   EXPECT_EQ(told.line,
-            "data.train: 2 rows, 1 of them empty and kept as samples (data.drop_empty: false); 3 samples, 12 tokens per epoch; 1 row "
+            "data.train: 2 rows, 1 of them empty and kept as samples (data.drop_empty: false); 3 samples, 12 tokens "
+            "per epoch; 1 row "
             "is longer than data.max_length and split into several samples");
   EXPECT_THAT(told.doubts, IsEmpty());
 }

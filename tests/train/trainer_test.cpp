@@ -35,7 +35,8 @@ struct Rows {
 // Sample i is a row of numbers that depend on i alone; held-out samples are others.
 Rows rows_of(std::span<const size_t> samples, double shift) {
   std::vector<at::Tensor> x;
-  for (const size_t i : samples) x.push_back(at::sin(at::arange(kFeatures, at::kFloat) * (static_cast<double>(i) + shift)));
+  for (const size_t i : samples)
+    x.push_back(at::sin(at::arange(kFeatures, at::kFloat) * (static_cast<double>(i) + shift)));
   const at::Tensor stacked = at::stack(x);
   return {stacked, stacked.sum(1, /*keepdim=*/true)};
 }
@@ -45,10 +46,11 @@ data::Samples<Rows> samples(size_t size, double shift) {
 }
 
 config::DsConfig config_of(int stage, int64_t ranks) {
-  return config::parse_ds_config(json{{"train_batch_size", 8},
-                                      {"zero_optimization", {{"stage", stage}}},
-                                      {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.05}, {"weight_decay", 0}}}}}},
-                                 "the test", {.data_parallel_size = ranks});
+  return config::parse_ds_config(
+      json{{"train_batch_size", 8},
+           {"zero_optimization", {{"stage", stage}}},
+           {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.05}, {"weight_decay", 0}}}}}},
+      "the test", {.data_parallel_size = ranks});
 }
 
 struct Run {
@@ -158,7 +160,8 @@ TEST(Trainer, TheBestCheckpointStaysHoweverManyFollow) {
   EXPECT_TRUE(std::filesystem::exists(output / "checkpoints" / tag / "manifest.json"));
   EXPECT_LE(checkpoint::tags_of(output / "checkpoints").size(), 3u);  // the last, the best, and the best before it
   // The record goes on in a resumed run.
-  const Run rest = run_alone(0, {.output = output, .max_steps = 62, .eval_steps = 1, .keep_best = true, .resume = "auto"});
+  const Run rest =
+      run_alone(0, {.output = output, .max_steps = 62, .eval_steps = 1, .keep_best = true, .resume = "auto"});
   EXPECT_LE(rest.report.best->loss, lowest);
 }
 

@@ -2,8 +2,8 @@
 // initialized when it is first asked for, and never unloaded. After a fork it belongs to the parent alone.
 //
 // MPI makes progress only inside calls, and each call advances whatever is in flight, so ranks that wait keep polling.
-// Any thread may call; calls are made one at a time. What MPI reports is thrown as an Error, and so is a call in which the
-// other processes did not come in time (main_thread.h); nothing can be asked of MPI after that.
+// Any thread may call; calls are made one at a time. What MPI reports is thrown as an Error, and so is a call in which
+// the other processes did not come in time (main_thread.h); nothing can be asked of MPI after that.
 //
 // A process that ends well (exit code 0) says goodbye to all others and then finalizes MPI. After any other end, or
 // when the others do not come, it does not: finalizing waits without limit for peers that may be gone or wait for this
