@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "tessera/base/error.h"
+#include "tessera/config/key_check.h"
 
 namespace tessera::config {
 namespace {
@@ -120,6 +121,42 @@ TEST(DsConfig, ReadsHowActivationCheckpointsKeepTheirInputs) {
   EXPECT_FALSE(config.activation_checkpointing.profile);
   EXPECT_EQ(config.activation_checkpointing.number_checkpoints, 12);
   EXPECT_NO_THROW(require_supported(config));
+}
+
+// `tessera config check --all` shows defaults, which users copy: what is copied must be taken, and change nothing.
+TEST(DsConfig, TakesEveryDefaultThatItShows) {
+  const DsConfig shown = parse(R"({"train_batch_size": 1, "optimizer": {"type": "AdamW"}})");
+  Json copied = Json::object();
+  for (const ResolvedKey& key : shown.keys) {
+    if (!key.value.is_null()) copied[pointer_to(key.path)] = key.value;
+  }
+  const DsConfig config = parse_ds_config(copied, "the copy", {});
+  EXPECT_NO_THROW(require_supported(config));
+  EXPECT_TRUE(config.warnings.empty()) << config.warnings.front();
+  for (const ResolvedKey& key : config.keys) EXPECT_EQ(key.value, shown.value(key.path)) << key.path;
+}
+
+TEST(DsConfig, AKeyThatActsAtOneDoorIsNoWarningThere) {
+  const std::string text =
+      R"({"train_batch_size": 1, "zero_optimization": {"stage": 3, "leaf_module": {"names": ["experts"]}}})";
+  EXPECT_THAT(parse(text).warnings, testing::ElementsAre(testing::HasSubstr("accepted but has no effect")));
+  EXPECT_TRUE(parse(text, {.door = Door::kPython}).warnings.empty());
+}
+
+TEST(DsConfig, WhatIsAlwaysSoIsTakenWithoutAWord) {
+  const DsConfig config = parse(
+      R"({"train_batch_size": 1, "zero_allow_untested_optimizer": true, "checkpoint": {"load_universal": true}})");
+  EXPECT_TRUE(config.warnings.empty());
+  EXPECT_NO_THROW(require_supported(config));
+}
+
+TEST(DsConfig, AWriterOfCheckpointsIsRefusedWithWhatThereIsInstead) {
+  try {
+    require_supported(parse(R"({"train_batch_size": 1, "checkpoint": {"writer": {"type": "FAST"}}})"));
+    FAIL() << "taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("checkpoint.async_save"));
+  }
 }
 
 // Every file that other programs write must at least be understood; cases/clients.yaml says what each resolves to.

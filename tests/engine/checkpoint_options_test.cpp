@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "tessera/base/error.h"
 #include "tessera/checkpoint/inspect.h"
 #include "tessera/storage/safetensors.h"
 #include "tests/engine/checkpoint_runs.h"

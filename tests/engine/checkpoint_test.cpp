@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/zero/gathered.h"
 #include "tests/engine/checkpoint_runs.h"

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 
+#include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/zero/gathered.h"
 #include "tests/engine/toy_models.h"

@@ -34,9 +34,9 @@ def lines_with(printed, *beginnings):
 
 
 def test_each_command_prints_what_the_page_shows(outputs):
-    assert len([1 for _, shown in outputs if shown]) == 3
+    assert len([1 for _, shown in outputs if shown]) == 4
     for printed, shown in outputs:
-        beginnings = ("step", "resumed", "done", "held-back")
+        beginnings = ("step", "resumed", "done", "held-out", "trained")
         expected = lines_with(shown, *beginnings)
         assert [NUMBER.sub("#", line) for line in lines_with(printed, *beginnings)] == [NUMBER.sub("#", line) for line in expected], printed
         numbers = [float(number) for line in lines_with(printed, *beginnings) for number in NUMBER.findall(line)]
@@ -47,18 +47,18 @@ def losses(printed):
     return [float(value) for value in re.findall(r"^step \d+  loss (\S+)", printed, re.MULTILINE)]
 
 
-def held_back(printed):
-    [value] = re.findall(r"held-back loss (\S+)", printed)
+def held_out(printed):
+    [value] = re.findall(r"held-out loss (\S+)", printed)
     return float(value)
 
 
 def test_the_loss_falls_and_goes_on_falling_on_another_number_of_ranks(outputs):
     first, resumed = [printed for printed, shown in outputs if "done at step" in shown]
     assert losses(first)[0] > losses(first)[-1] > losses(resumed)[-1]
-    assert held_back(resumed) < held_back(first)
+    assert held_out(resumed) < held_out(first)
 
 
 def test_the_weights_that_were_saved_give_the_loss_of_training(outputs):
     """But for bf16: 8 bits of mantissa in each layer's output."""
-    resumed, used = [printed for printed, _ in outputs][-2:]
-    assert held_back(used) == pytest.approx(held_back(resumed), rel=2**-8)
+    resumed, used = [printed for printed, _ in outputs][-3:-1]
+    assert held_out(used) == pytest.approx(held_out(resumed), rel=2**-8)

@@ -6,6 +6,7 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
+#include "tessera/base/error.h"
 #include "tessera/optim/optimizers.h"
 
 namespace tessera::optim {
