@@ -93,6 +93,8 @@ def _optimizer(given, model, model_parameters, raw):
     if given is None and block is None:
         return None
     if given is None:
+        if str(block.get("type")).lower() == "muon":
+            optimizers.tag_for_muon(model)
         trained = list(model_parameters) if model_parameters is not None else None
         if not trained:
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -133,7 +133,7 @@ def test_timers():
     assert timers("a").elapsed(reset=False) == pytest.approx(2 * timers.get_mean(["a"], reset=False)["a"])
     timers("a").reset()
     assert timers("a").elapsed() == 0
-    with pytest.raises(AssertionError, match="does not run"):
+    with pytest.raises(AssertionError, match="is not running"):
         timers("a").stop()
 
 
