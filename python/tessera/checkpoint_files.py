@@ -59,7 +59,7 @@ def read_latest(folder):
 def check_tag(tag, where):
     """A tag names one folder below the one that holds checkpoints; it must not lead out of it."""
     if not tag or tag in (".", "..") or "/" in tag or "\0" in tag:
-        raise Failure(f"'{tag}' is no name of a checkpoint", where, "write the name of a folder there, or use --tag")
+        raise Failure(f"'{tag}' is not the name of a checkpoint", where, "write the name of a folder there, or use --tag")
     return tag
 
 
@@ -76,7 +76,7 @@ class SavingFolder:
 
     def __enter__(self):
         if (self.folder / self.tag).exists():
-            raise Failure("there is a checkpoint of this name already", self.folder / self.tag,
+            raise Failure("there is already a checkpoint of this name", self.folder / self.tag,
                           "choose another folder with --to, or remove it")
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True)
@@ -210,7 +210,7 @@ class TesseraCheckpoint:
         except (ValueError, KeyError, TypeError) as error:
             raise self.damaged(f"manifest.json says nothing usable ({error})") from None
         if version > 2:
-            raise Failure(f"the checkpoint has version {version} of the format where this program knows up to 2", path,
+            raise Failure(f"the checkpoint has version {version} of the format, and this program reads versions up to 2", path,
                           "use the conversion of the Tessera that made it")
         if version == 2 and xxhash and not self._has_its_sum(raw):
             raise self.damaged("manifest.json does not have its checksum")

@@ -44,7 +44,7 @@ def readable_bytes(count):
 def trimmed_mean(values, share):
     """The mean without the smallest and the largest values, a `share` of each; 0 of nothing."""
     if not 0 <= share <= 1:
-        raise ValueError(f"the share to leave out is {share}; it lies between 0 and 1")
+        raise ValueError(f"the share to leave out is {share}; it has to be between 0 and 1")
     count = len(values)
     if count == 0:
         return 0

@@ -127,7 +127,7 @@ class Engine(nn.Module):
         if parameter.is_floating_point():
             return zero.piece_of(parameter) is not None or parameter.numel() > 0
         if parameter.requires_grad:
-            raise _core.UsageError(f"the parameter '{name}' is of {parameter.dtype}, which cannot be trained\n"
+            raise _core.UsageError(f"the parameter '{name}' has the dtype {parameter.dtype}, which cannot be trained\n"
                                    "  fix:   freeze it, or keep its real and imaginary parts as two parameters")
         return False
 
@@ -244,7 +244,7 @@ class Engine(nn.Module):
                 had_gradients = self.core.gradients_pending
                 self.core.abandon_pass()
                 if had_gradients:
-                    logger.warning("an exception in forward or backward: gradients accumulated so far are forgotten")
+                    logger.warning("an exception in forward or backward: the gradients accumulated so far are dropped")
             raise
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True, **others):
@@ -530,7 +530,7 @@ class Engine(nn.Module):
         if "torch_optimizer" in own:
             self.torch_step.load_state(from_tensor(own["torch_optimizer"]))
         else:
-            logger.warning("the checkpoint was made by another number of ranks, or by DeepSpeed: the state of %s begins anew",
+            logger.warning("the checkpoint was made by another number of ranks, or by DeepSpeed: the state of %s starts over",
                            type(self.basic_optimizer).__name__)
 
     def __getattr__(self, name):
@@ -555,7 +555,7 @@ def _take_from_earlier_engines(model):
     """A model is one engine's. Programs make a second one of it: to train after an evaluation, or in a cell run again."""
     owners = {id(engine): engine for engine, _ in map(zero.engine_of, model.parameters()) if engine is not None}
     for engine in owners.values():
-        logger.warning("the model is another engine's, which lets go of it and cannot be used any more")
+        logger.warning("another engine has this model: it lets go of it, and can no longer be used")
         engine._destroy("initialize made another engine of it", "use the newer engine")
 
 

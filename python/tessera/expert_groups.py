@@ -14,7 +14,7 @@ def expert_parallel_ranks(world_size, tensor, expert, pipeline=1, data_before_ex
     for whole, part, what in ((world_size, pipeline, "pipeline stages"), (block, tensor, "tensor-parallel ranks"),
                               (data, expert, "expert-parallel ranks")):
         if whole % part:
-            raise AssertionError(f"{whole} ranks cannot be shared out to {part} {what}")
+            raise AssertionError(f"{whole} ranks cannot be divided among {part} {what}")
 
     holds_all, holds_same = [], []
     for start in range(0, world_size, block):

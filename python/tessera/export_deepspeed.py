@@ -212,7 +212,7 @@ def write(options):
             }, saving / f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt")
     print(f"{Path(options.to) / tag}: {len(checkpoint.manifest['tensors'])} parameters, compute dtype {dtype}")
     if reference is None:
-        print("  DeepSpeed's zero_to_fp32 can read it; to go on training with its moments name a checkpoint of that training "
+        print("  DeepSpeed's zero_to_fp32 can read it; to continue training with its moments, name a checkpoint of that training "
               "with --like, which tells the order of the parameters")
 
 
@@ -238,9 +238,9 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tessera.export_deepspeed",
                                      description="Write a Tessera checkpoint as a DeepSpeed checkpoint (ZeRO stage 2, one rank).")
     parser.add_argument("checkpoint", metavar="TESSERA_CHECKPOINT", help="a checkpoint, or the folder that holds checkpoints")
-    parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder that is to hold DeepSpeed's")
-    parser.add_argument("--dtype", choices=sorted(COMPUTE), help="the dtype that DeepSpeed computes in; otherwise that of --like")
-    parser.add_argument("--like", metavar="DEEPSPEED_DIR", help="a stage 1 or 2 checkpoint of the training that is to go on")
+    parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write DeepSpeed's checkpoint to")
+    parser.add_argument("--dtype", choices=sorted(COMPUTE), help="the dtype that DeepSpeed computes in (default: that of --like)")
+    parser.add_argument("--like", metavar="DEEPSPEED_DIR", help="a stage 1 or 2 checkpoint of the training to be continued")
     return run_program(lambda: write(parser.parse_args(arguments)))
 
 

@@ -96,7 +96,7 @@ def _bytes(text):
         return text
     match = re.fullmatch(r"(\d+)([KMG]?B)", str(text).upper())
     if match is None:
-        raise ValueError(f"'{text}' is no size: use one such as 5GB or 200MB")
+        raise ValueError(f"'{text}' is not a size: use one such as 5GB or 200MB")
     return int(match[1]) * {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}[match[2]]
 
 

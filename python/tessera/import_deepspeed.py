@@ -52,7 +52,7 @@ def load(path):
         foreign = sorted(name for name in unknown if not name.startswith("deepspeed."))
         if foreign:
             raise Failure(f"the file holds objects of classes that are not DeepSpeed's: {', '.join(foreign)}", path,
-                          "save the checkpoint again without them; they come from the client state, as a rule")
+                          "save the checkpoint again without them; they usually come from the client state")
         with torch.serialization.safe_globals([(StandIn, name) for name in unknown]):
             content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, AssertionError, OSError,
@@ -118,10 +118,10 @@ class Source:
         for path in self.folder.glob(glob):
             match = re.fullmatch(pattern, path.name)
             if match is None or int(match[2]) != 0:
-                raise Failure("the checkpoint is of tensor, pipeline or expert parallel ranks", path,
+                raise Failure("the checkpoint is from tensor-, pipeline- or expert-parallel ranks", path,
                               "only data parallel (ZeRO) checkpoints can be imported")
             if int(match[1] or 0) in found:
-                raise Failure("there are two files of the same rank", path, "remove the one of an earlier save")
+                raise Failure("there are two files of the same rank", path, "remove the one from the earlier save")
             found[int(match[1] or 0)] = path
         for rank in range(max(found, default=-1) + 1):
             if rank not in found:
@@ -149,10 +149,10 @@ class Source:
                           "expert parallel checkpoints cannot be imported")
         ranks = counts.pop()
         if ranks != len(self.optimizers):
-            raise Failure(f"{ranks} ranks saved the checkpoint, but there are files of {len(self.optimizers)}", self.folder,
+            raise Failure(f"{ranks} ranks saved the checkpoint, but there are files from {len(self.optimizers)}", self.folder,
                           "copy the files of all ranks into one folder")
         if self.stage == 3 and len(self.models) != ranks:
-            raise Failure(f"{ranks} ranks saved the checkpoint, but there are model files of {len(self.models)}",
+            raise Failure(f"{ranks} ranks saved the checkpoint, but there are model files from {len(self.models)}",
                           self.folder, "copy the files of all ranks into one folder")
 
     def shapes(self):
@@ -335,7 +335,7 @@ def whole_parameters(source):
         takes = index < len(states) and tuple(states[index]["exp_avg"].shape) == tuple(value.shape)
         spare = len(parameters) - at - (len(states) - index)
         if takes and spare > 0 and any(tuple(other.shape) == tuple(value.shape) for _, other in parameters[at + 1:]):
-            raise Failure(f"whether '{name}' is frozen is not known: other parameters have its shape", source.model_files[0],
+            raise Failure(f"it is not known whether '{name}' is frozen: other parameters have its shape", source.model_files[0],
                           "save with zero_optimization.stage 1, which keeps the names")
         state = {key: each.reshape(-1) if isinstance(each, torch.Tensor) and each.dim() else each
                  for key, each in states[index].items()} if takes else {}
@@ -446,8 +446,8 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tessera.import_deepspeed",
                                      description="Write a DeepSpeed checkpoint (ZeRO stage 0 to 3) as a Tessera checkpoint.")
     parser.add_argument("deepspeed_dir", metavar="DEEPSPEED_DIR", help="the folder with `latest` and tags, or one tag's folder")
-    parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder that is to hold the Tessera checkpoint")
-    parser.add_argument("--tag", help="which checkpoint; otherwise the one that `latest` names")
+    parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write the Tessera checkpoint to")
+    parser.add_argument("--tag", help="which checkpoint (default: the one that `latest` names)")
     options = parser.parse_args(arguments)
     return run_program(lambda: convert(Source(find(options.deepspeed_dir, options.tag)), options.to))
 

@@ -58,17 +58,24 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
 
 def _values_of_the_engine(raw, place):
     """The configuration without what is decided here."""
-    autocast = raw.get("torch_autocast")
-    if isinstance(autocast, dict) and autocast.get("enabled") is True and autocast.get("lower_precision_safe_modules"):
-        raise made(_core.ConfigError,
-                   "'torch_autocast.lower_precision_safe_modules' chooses whose gradients travel in the dtype of autocast: "
-                   "not supported yet", place,
-                   "take it out: gradients travel in fp32, or all in the dtype of 'communication_data_type'")
-    kept_in_fp32.setting_of(raw, place)
     values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler", *_OBSERVERS)}
-    if isinstance(values.get("data_types"), dict):
-        values["data_types"] = {key: value for key, value in values["data_types"].items() if key != "keep_in_fp32_modules"}
+    safe_modules = _taken_out(values, "torch_autocast", "lower_precision_safe_modules")
+    if safe_modules and values["torch_autocast"].get("enabled") is True:
+        raise made(_core.ConfigError,
+                   "'torch_autocast.lower_precision_safe_modules' chooses whose gradients are communicated in the dtype of "
+                   "autocast: not supported yet", place,
+                   "take it out: gradients are communicated in fp32, or all in 'communication_data_type'")
+    kept_in_fp32.setting_of(raw, place)
+    _taken_out(values, "data_types", "keep_in_fp32_modules")
     return values
+
+
+def _taken_out(values, block, key):
+    """The value of the key, if it is there; `values` has a copy of the block without it then."""
+    if not isinstance(values.get(block), dict) or key not in values[block]:
+        return None
+    values[block] = dict(values[block])
+    return values[block].pop(key)
 
 
 def _warn_of_observers(raw):
@@ -93,6 +100,8 @@ def _optimizer(given, model, model_parameters, raw):
     if given is None and block is None:
         return None
     if given is None:
+        if str(block.get("type")).lower() == "muon":
+            optimizers.tag_for_muon(model)
         trained = list(model_parameters) if model_parameters is not None else None
         if not trained:
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

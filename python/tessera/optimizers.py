@@ -9,6 +9,7 @@ import weakref
 import torch
 
 from tessera import _core
+from tessera.error_report import made
 
 
 class NativeOptimizer(torch.optim.Optimizer):
@@ -79,6 +80,13 @@ def _refuse_amsgrad(amsgrad):
         raise RuntimeError("amsgrad is not supported: leave it at False")
 
 
+def _refuse_narrow_states(fp32_optimizer_states):
+    """DeepSpeed keeps the moments in the dtype of training then."""
+    if fp32_optimizer_states is False:
+        raise made(_core.UsageError, "'fp32_optimizer_states' is False: not supported yet", "the optimizer",
+                   "use True; the ds_config's bf16.bf16_optimizer_states keeps the moments in bf16")
+
+
 class FusedAdam(NativeOptimizer):
     def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, adam_w_mode=True,
                  weight_decay=0.0, amsgrad=False, set_grad_none=True):
@@ -93,19 +101,26 @@ class DeepSpeedCPUAdam(NativeOptimizer):
     def __init__(self, model_params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
                  amsgrad=False, adamw_mode=True, fp32_optimizer_states=True):
         _refuse_amsgrad(amsgrad)
+        _refuse_narrow_states(fp32_optimizer_states)
         self.adam_w_mode = adamw_mode
         super().__init__("Adam", model_params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
                          {"bias_correction": bool(bias_correction), **_needs_adam_w(adamw_mode)})
 
 
 class DeepSpeedCPUAdagrad(NativeOptimizer):
-    def __init__(self, model_params, lr=1e-2, eps=1e-10, weight_decay=0, amsgrad=False, fp32_optimizer_states=True):
+    """Also torch's Adagrad, for which `lr_decay` is here."""
+
+    def __init__(self, model_params, lr=1e-2, eps=1e-10, weight_decay=0, amsgrad=False, fp32_optimizer_states=True,
+                 lr_decay=0.0):
         _refuse_amsgrad(amsgrad)
-        super().__init__("Adagrad", model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
+        _refuse_narrow_states(fp32_optimizer_states)
+        super().__init__("Adagrad", model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay},
+                         {"lr_decay": lr_decay} if lr_decay else None)
 
 
 class FusedLion(NativeOptimizer):
     def __init__(self, model_params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0, fp32_optimizer_states=True):
+        _refuse_narrow_states(fp32_optimizer_states)
         super().__init__("Lion", model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
 
@@ -128,27 +143,69 @@ class SGD(NativeOptimizer):
                          {"dampening": dampening, "nesterov": bool(nesterov)})
 
 
+def tag_for_muon(model):
+    """As DeepSpeed's initialize() tags parameters for Muon: those of two dimensions or more, as layers have them, unless
+    their name says embedding or language-model head. A program's own tags stay."""
+    for name, parameter in model.named_parameters():
+        if not hasattr(parameter, "use_muon"):
+            shape = getattr(parameter, "ds_shape", parameter.shape)
+            parameter.use_muon = len(shape) >= 2 and not any(word in name.lower() for word in ("embed", "lm_head"))
+
+
 class Muon(NativeOptimizer):
     """Parameters whose attribute use_muon is true (without the attribute: matrices) are orthogonalized, all others Adam's."""
 
     def __init__(self, params, lr=1e-3, muon_lr=None, adam_lr=None, momentum=0.95, weight_decay=0.0, betas=(0.9, 0.999),
-                 eps=1e-8, ns_method=None):
+                 eps=1e-8, ns_method=None, adam_w_mode=True, per_head_muon=False):
+        if per_head_muon:
+            raise made(_core.ConfigError, "'optimizer.params.per_head_muon' is true: not supported yet", "the optimizer",
+                       "use false")
         groups = []
         for group in _as_groups(params):
             for use_muon, own_lr in ((True, muon_lr), (False, adam_lr)):
                 members = [p for p in group["params"] if getattr(p, "use_muon", p.dim() == 2) == use_muon]
                 if members:
-                    groups.append({**group, "params": members, "use_muon": use_muon, "lr": own_lr or group.get("lr", lr)})
-        fixed = {"muon_lr": muon_lr, "adam_lr": adam_lr, "ns_method": ns_method}
+                    groups.append({**group, "params": members, "use_muon": use_muon,
+                                   "lr": group.get("lr", lr) if own_lr is None else own_lr})
+        fixed = {"muon_lr": muon_lr, "adam_lr": adam_lr, "ns_method": ns_method, **_needs_adam_w(adam_w_mode)}
         super().__init__("Muon", groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "betas": betas,
                                           "eps": eps}, {key: value for key, value in fixed.items() if value is not None})
 
 
 class Compressed(NativeOptimizer):
-    """One-bit Adam, 0/1 Adam and one-bit LAMB, by the name and the parameters of a ds_config."""
+    """Base of the optimizers that send a bit an element, once compression has begun. They take the keyword arguments of
+    their block in a ds_config, and work under an engine of stage 0 or 1 on CPU ranks."""
 
-    def __init__(self, type_name, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, **fixed):
-        super().__init__(type_name, params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, fixed)
+    def __init__(self, params, deepspeed=None, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, max_grad_norm=0.0,
+                 amsgrad=False, **fixed):
+        """`deepspeed`: for DeepSpeed's signature; the engine comes to the optimizer by itself."""
+        _refuse_amsgrad(amsgrad)
+        if max_grad_norm:
+            raise ValueError("max_grad_norm is not supported: set 'gradient_clipping' in the ds_config instead")
+        super().__init__(type(self).type_of_config, params,
+                         {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, fixed)
+
+    def step(self, closure=None):
+        raise made(_core.UsageError, f"{type(self).__name__} averages over ranks, and has no engine to do so",
+                   f"{type(self).__name__}.step", "give it to initialize (optimizer=…), and call engine.step()")
+
+
+class OneBitAdam(Compressed):
+    """1-bit Adam (Tang et al. 2021): from freeze_step on, ranks send a bit an element of the momentum."""
+
+    type_of_config = "OneBitAdam"
+
+
+class OneBitLamb(Compressed):
+    """1-bit LAMB (Li et al. 2021): as OneBitAdam, with a trust ratio for each layer that goes on from its running mean."""
+
+    type_of_config = "OneBitLamb"
+
+
+class ZeroOneAdam(Compressed):
+    """0/1 Adam (Lu et al. 2022): a bit an element, in fewer and fewer steps; between them ranks step on their own."""
+
+    type_of_config = "ZeroOneAdam"
 
 
 def _as_groups(params):
@@ -159,14 +216,15 @@ def _as_groups(params):
 def _torch_class(type_name):
     found = getattr(torch.optim, type_name, None)
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
-        raise _core.ConfigError(
-            f"'optimizer.type' is '{type_name}': neither one of DeepSpeed's optimizers nor a class of torch.optim\n"
-            f"  fix:   use one of {', '.join(sorted(_BY_TYPE))}, or e.g. SGD")
+        raise made(_core.ConfigError,
+                   f"'optimizer.type' is '{type_name}': neither one of DeepSpeed's optimizers nor a class of torch.optim",
+                   "the ds_config", f"use one of {', '.join(sorted(_BY_TYPE))}, or for example SGD")
     return found
 
 
 def _adam(type_name):
     def make(groups, offloaded, adam_w_mode=True, torch_adam=False, fp32_optimizer_states=None, foreach=None, **params):
+        _refuse_narrow_states(fp32_optimizer_states)
         decoupled = type_name == "adamw" or adam_w_mode
         if torch_adam:
             params.pop("bias_correction", None)
@@ -182,14 +240,10 @@ def _plain(cls):
     return lambda groups, offloaded, **params: cls(groups, **params)
 
 
-def _compressed(type_name):
-    return lambda groups, offloaded, **params: Compressed(type_name, groups, **params)
-
-
 _BY_TYPE = {
     "adam": _adam("adam"), "adamw": _adam("adamw"), "adagrad": _plain(DeepSpeedCPUAdagrad), "lamb": _plain(FusedLamb),
-    "lion": _plain(FusedLion), "muon": _plain(Muon), "onebitadam": _compressed("OneBitAdam"),
-    "onebitlamb": _compressed("OneBitLamb"), "zerooneadam": _compressed("ZeroOneAdam"),
+    "lion": _plain(FusedLion), "muon": _plain(Muon), "onebitadam": _plain(OneBitAdam),
+    "onebitlamb": _plain(OneBitLamb), "zerooneadam": _plain(ZeroOneAdam),
 }
 
 

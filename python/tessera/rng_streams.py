@@ -29,9 +29,9 @@ class RngStreams:
 
     def add(self, name, seed):
         if seed in self.seeds_:
-            raise Exception(f"seed {seed} is in use already; each stream needs its own")
+            raise Exception(f"seed {seed} is already in use; each stream needs its own")
         if name in self.states_:
-            raise Exception(f"there is a stream named {name} already; reset() removes all")
+            raise Exception(f"there is already a stream named {name}; reset() removes them all")
         before = self._device.get_rng_state()
         self._device.manual_seed(seed)
         self.states_[name] = self._device.get_rng_state()

@@ -73,7 +73,7 @@ class LearningRateSchedule:
 
     def get_lr(self):
         if self.last_batch_iteration < 0:
-            logger.warning(f"{self.formula} is asked for a learning rate before its first step()")
+            logger.warning(f"{self.formula} was asked for a learning rate before its first step()")
         return [lr for lr, _, _ in self._values()]
 
     def get_last_lr(self):
@@ -99,10 +99,10 @@ class _Warmup(LearningRateSchedule):
 
     def _check_warmup(self, warmup_num_steps, warmup_type):
         if not isinstance(warmup_num_steps, int) or warmup_num_steps <= 0:
-            raise ValueError(f"warmup_num_steps is {warmup_num_steps!r}; it is a positive integer")
+            raise ValueError(f"warmup_num_steps is {warmup_num_steps!r}; it has to be a positive integer")
         self.warmup_num_steps = max(2, warmup_num_steps)
         if warmup_type not in WARMUP_TYPES:
-            logger.warning(f"warmup_type {warmup_type!r} is not known (log, linear): log is used")
+            logger.warning(f"warmup_type {warmup_type!r} is not known: log is used (there are log and linear)")
             warmup_type = "log"
         self.warmup_type = warmup_type
 
@@ -174,7 +174,7 @@ class LRRangeTest(LearningRateSchedule):
     def __init__(self, optimizer, lr_range_test_min_lr=1e-3, lr_range_test_step_size=2000, lr_range_test_step_rate=1.0,
                  lr_range_test_staircase=False, last_batch_iteration=-1):
         if lr_range_test_step_size <= 0:
-            raise ValueError(f"lr_range_test_step_size is {lr_range_test_step_size}; it is greater than 0")
+            raise ValueError(f"lr_range_test_step_size is {lr_range_test_step_size}; it has to be greater than 0")
         self.optimizer = torch_optimizer_of(optimizer)
         self.min_lr = per_group(self.optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
         self.step_size, self.step_rate = lr_range_test_step_size, lr_range_test_step_rate

@@ -38,12 +38,12 @@ class RankGrid:
             raise ValueError(f"get_rank needs one index for each of {', '.join(self.axes)}; "
                              "filter_match finds all ranks of some of them")
         place = self.ProcessCoord(**coord_kwargs)
-        assert place in self.mapping, f"{place} lies outside of {dict(zip(self.axes, self.dims))}"
+        assert place in self.mapping, f"{place} is outside {dict(zip(self.axes, self.dims))}"
         return self.mapping[place]
 
     def get_coord(self, rank):
         if not 0 <= rank < len(self._places):
-            raise ValueError(f"rank {rank} lies outside of this grid of {len(self._places)} ranks")
+            raise ValueError(f"rank {rank} is outside this grid of {len(self._places)} ranks")
         return self._places[rank]
 
     def get_rank_repr(self, rank, omit_axes=("data", "pipe"), inner_sep="_", outer_sep="-"):

@@ -15,12 +15,12 @@ class Stopwatch:
         self._synchronize, self._start, self._total, self._records = synchronize, 0.0, 0.0, []
 
     def start(self):
-        assert not self.started_, f"timer {self.name_} runs already: stop() it first"
+        assert not self.started_, f"timer {self.name_} is already running: call stop() first"
         self._synchronize()
         self._start, self.started_ = time.perf_counter(), True
 
     def stop(self, reset=False, record=False):
-        assert self.started_, f"timer {self.name_} does not run: start() it first"
+        assert self.started_, f"timer {self.name_} is not running: call start() first"
         self._synchronize()
         span = (time.perf_counter() - self._start) * 1e3
         self._total = span if reset else self._total + span

@@ -38,6 +38,26 @@ def test_an_optimizer_of_the_client_works_at_every_stage(runs, name):
     assert_same(run["expected"], run["results"], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("name", ["OneBitAdam", "OneBitLamb", "ZeroOneAdam"])
+def test_a_class_that_sends_a_bit_an_element_computes_what_its_block_does(runs, name):
+    by_config, by_class, never_compressed = runs["optimizers_that_send_a_bit_an_element"][name]
+    assert by_class == by_config
+    assert by_class[0][:3] == never_compressed[0][:3] and by_class[0][4:] != never_compressed[0][4:]
+
+
+def test_a_class_that_sends_a_bit_an_element_needs_an_engine(runs):
+    kind, text = runs["optimizers_that_send_a_bit_an_element"]["alone"]
+    assert kind == "UsageError" and "OnebitAdam averages over ranks, and has no engine" in text
+
+
+def test_muon_orthogonalizes_the_matrices_that_deepspeed_tags(runs):
+    """Not the embedding, which is the tied head; also where zero.Init has left nothing of the parameters' shapes."""
+    matrices = sorted(f"blocks.{k}.{name}.weight" for k in range(3) for name in ("narrow", "widen"))
+    for groups in runs["muons_parameters"]:
+        assert groups["True"] == [1e-2, matrices]
+        assert groups["False"][0] == 0.0 and "embedding.weight" in groups["False"][1]
+
+
 def test_weights_arrive_lazily_where_ranks_send_them_round(runs):
     assert runs["weights_that_arrive_with_the_next_forward"]["hooks"][1:3] == [True, True]
 

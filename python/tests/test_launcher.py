@@ -329,9 +329,10 @@ time.sleep(300)
 
 
 def test_each_rank_finds_its_place(tmp_path):
-    process = launched(tmp_path, "import os, sys\nprint(*(os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', "
-                       "'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE', 'MASTER_ADDR')), *sys.argv[1:], sep='|')",
-                       "--deepspeed_config", "a b")
+    # One write a rank: what print() writes in pieces, two ranks mix.
+    process = launched(tmp_path, "import os, sys\nwords = [os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', "
+                       "'LOCAL_SIZE', 'CROSS_RANK', 'CROSS_SIZE', 'MASTER_ADDR')] + sys.argv[1:]\n"
+                       "os.write(1, ('|'.join(words) + '\\n').encode())", "--deepspeed_config", "a b")
     out, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
     assert sorted(line for line in out.splitlines() if "|" in line) == [

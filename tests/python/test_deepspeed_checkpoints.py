@@ -179,7 +179,7 @@ def test_a_missing_folder_or_tag(tmp_path):
     assert "neither *_model_states.pt nor latest" in refused("import_deepspeed", tmp_path, "--to", tmp_path / "out")
     assert "there is no checkpoint 'other'" in refused("import_deepspeed", RECORDED / CASES[0], "--tag", "other", "--to",
                                                        tmp_path / "out")
-    assert "no name of a checkpoint" in refused("import_deepspeed", RECORDED / CASES[0], "--tag", "../x", "--to", tmp_path / "out")
+    assert "not the name of a checkpoint" in refused("import_deepspeed", RECORDED / CASES[0], "--tag", "../x", "--to", tmp_path / "out")
     assert "there is no Tessera checkpoint" in refused("export_deepspeed", tmp_path, "--to", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -245,7 +245,7 @@ def test_parallel_kinds_that_cannot_be_imported(tmp_path):
     copy = copy_of("zero2_bf16", tmp_path)
     first = next(copy.glob("*/mp_rank_00_model_states.pt"))
     shutil.copy(first, first.with_name("mp_rank_01_model_states.pt"))
-    assert "tensor, pipeline or expert parallel" in refused("import_deepspeed", copy, "--to", tmp_path / "out")
+    assert "tensor-, pipeline- or expert-parallel" in refused("import_deepspeed", copy, "--to", tmp_path / "out")
 
 
 def test_an_existing_checkpoint_is_not_replaced(case):

@@ -75,7 +75,7 @@ def _version_of(package):
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="ds_report", description="What this machine has that Tessera can use.")
     parser.add_argument("--hide_operator_status", action="store_true", help="leave out what is compiled")
-    parser.add_argument("--hide_errors_and_warnings", action="store_true", help="accepted, and without effect")
+    parser.add_argument("--hide_errors_and_warnings", action="store_true", help="accepted; has no effect")
     return parser.parse_args()
 
 

@@ -117,7 +117,7 @@ class DeepSpeedAccelerator(abc.ABC):
 
     def pin_empty(self, *size, dtype, device="cpu"):
         if torch.device(device).type != "cpu":
-            raise ValueError(f"pinned memory lies on the host, not on {device!r}; leave device out")
+            raise ValueError(f"pinned memory is on the host, not on {device!r}; leave device out")
         shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
         return self.pin_memory(torch.empty(shape, dtype=dtype))
 

@@ -15,6 +15,7 @@ from deepspeed.runtime.dataloader import DeepSpeedDataLoader
 from deepspeed.runtime.optimizer_classes import class_for
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
 from deepspeed.utils import groups, log_dist
+from deepspeed.utils.logging import set_log_level_from_string
 from deepspeed.utils.timer import ThroughputTimer
 from tessera.optimizers import NativeOptimizer
 
@@ -38,6 +39,11 @@ _OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", 
 
 class DeepSpeedEngine(tessera.Engine):
     sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
+
+    def __init__(self, model, config, raw_config, *arguments):
+        if raw_config.get("log_level"):
+            set_log_level_from_string(raw_config["log_level"])
+        super().__init__(model, config, raw_config, *arguments)
 
     def _wrapped(self, optimizer):
         cls = class_for(self.stage, *self.get_data_types(), fused=isinstance(optimizer, NativeOptimizer))

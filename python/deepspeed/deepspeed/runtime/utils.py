@@ -68,7 +68,7 @@ def set_random_seed(seed):
 def get_only_unique_item(items):
     found = set(items)
     if len(found) != 1:
-        raise RuntimeError(f"one value is expected, the same everywhere; there are {sorted(found, key=str)}")
+        raise RuntimeError(f"expected one value, the same everywhere, but found {sorted(found, key=str)}")
     return found.pop()
 
 

@@ -249,7 +249,7 @@ def _make_expert_groups(expert, tensor, pipeline, data_before_expert):
 
 
 def _expert_group(groups, group_name):
-    assert group_name in groups, f"there is no expert group {group_name!r}; there are: {', '.join(groups) or 'none'}"
+    assert group_name in groups, f"there is no expert group {group_name!r}; the groups are: {', '.join(groups) or 'none'}"
     return groups[group_name]
 
 

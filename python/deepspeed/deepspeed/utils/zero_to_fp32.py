@@ -53,9 +53,9 @@ def main(arguments=None):
     parser.add_argument("output_dir", help="where pytorch_model.bin or model.safetensors go")
     parser.add_argument("--max_shard_size", default="5GB", help="of one file, e.g. 5GB")
     parser.add_argument("--safe_serialization", action="store_true", help="write safetensors files")
-    parser.add_argument("-t", "--tag", default=None, help="which checkpoint; otherwise the one that `latest` names")
+    parser.add_argument("-t", "--tag", default=None, help="which checkpoint (default: the one that `latest` names)")
     parser.add_argument("--exclude_frozen_parameters", action="store_true")
-    parser.add_argument("-d", "--debug", action="store_true", help="accepted, without effect")
+    parser.add_argument("-d", "--debug", action="store_true", help="accepted; has no effect")
     options = parser.parse_args(arguments)
     return run_program(lambda: convert_zero_checkpoint_to_fp32_state_dict(
         options.checkpoint_dir, options.output_dir, options.max_shard_size, options.safe_serialization, options.tag,

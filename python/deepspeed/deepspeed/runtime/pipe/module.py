@@ -92,7 +92,7 @@ class PipelineModule(nn.Module):
 
     def _topology_of(self, stages):
         if self.world_size % stages != 0:
-            raise RuntimeError(f"{self.world_size} ranks cannot be shared out to {stages} stages: "
+            raise RuntimeError(f"{self.world_size} ranks cannot be divided into {stages} stages: "
                                "num_stages has to divide the number of ranks")
         return PipeDataParallelTopology(num_pp=stages, num_dp=self.world_size // stages)
 
@@ -137,7 +137,7 @@ class PipelineModule(nn.Module):
         self._local_start, self._local_stop = start, stop
 
     def stage_owner(self, layer_idx):
-        assert 0 <= layer_idx < self._num_layers, f"there is no layer {layer_idx}: there are {self._num_layers}"
+        assert 0 <= layer_idx < self._num_layers, f"there is no layer {layer_idx}: the model has {self._num_layers}"
         return next(stage for stage in range(self.num_stages) if layer_idx < self.parts[stage + 1])
 
     def partitions(self):
@@ -208,7 +208,7 @@ class PipelineModule(nn.Module):
         return any(True for layer in funcs if isinstance(layer, nn.Module) for _ in layer.parameters())
 
     def set_checkpoint_interval(self, interval):
-        assert interval >= 0, f"the interval is {interval}; use 0 for no checkpointing, or more"
+        assert interval >= 0, f"the interval is {interval}; it has to be 0 (no checkpointing) or more"
         self.activation_checkpoint_interval = interval
         self._precompute_checkpointable_values()
 

@@ -1,7 +1,7 @@
-"""The class OnebitAdam, for programs that import it: DeepSpeed 0.19.8 removed the optimizer, and Tessera has none."""
+"""The class OnebitAdam, which DeepSpeed had up to 0.19.6. It sends a bit an element: see tessera.optimizers.OneBitAdam."""
 
-from deepspeed.runtime.fp16.onebit.removed import RemovedOptimizer
+from tessera import optimizers
 
 
-class OnebitAdam(RemovedOptimizer):
-    pass
+class OnebitAdam(optimizers.OneBitAdam):
+    """As in DeepSpeed 0.19.6: OnebitAdam(model.parameters(), lr=…, …), given to initialize()."""

@@ -1,7 +1,7 @@
-"""The class OnebitLamb, for programs that import it: DeepSpeed 0.19.8 removed the optimizer, and Tessera has none."""
+"""The class OnebitLamb, which DeepSpeed had up to 0.19.6. It sends a bit an element: see tessera.optimizers.OneBitLamb."""
 
-from deepspeed.runtime.fp16.onebit.removed import RemovedOptimizer
+from tessera import optimizers
 
 
-class OnebitLamb(RemovedOptimizer):
-    pass
+class OnebitLamb(optimizers.OneBitLamb):
+    """As in DeepSpeed 0.19.6: OnebitLamb(model.parameters(), lr=…, …), given to initialize()."""

@@ -1,7 +1,7 @@
-"""The class ZeroOneAdam, for programs that import it: DeepSpeed 0.19.8 removed the optimizer, and Tessera has none."""
+"""The class ZeroOneAdam, which DeepSpeed had up to 0.19.6. It sends a bit an element: see tessera.optimizers.ZeroOneAdam."""
 
-from deepspeed.runtime.fp16.onebit.removed import RemovedOptimizer
+from tessera import optimizers
 
 
-class ZeroOneAdam(RemovedOptimizer):
-    pass
+class ZeroOneAdam(optimizers.ZeroOneAdam):
+    """As in DeepSpeed 0.19.6: ZeroOneAdam(model.parameters(), lr=…, …), given to initialize()."""

@@ -1,0 +1,71 @@
+"""Keys of the block "optimizer" that the Python optimizers read: honoured, or refused by name."""
+
+import pytest
+import tessera
+import torch
+from tessera import _core, optimizers
+from torch import nn
+
+
+def made():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+
+def losses(take_step, model):
+    """Of four steps on one input; take_step(loss) makes backward and step."""
+    found = []
+    for _ in range(4):
+        loss = model(torch.ones(1, 4)).square().sum()
+        found.append(loss.item())
+        take_step(loss)
+    return found
+
+
+def by_block(type_name, **params):
+    model = made()
+    engine, *_ = tessera.initialize(model=model, config={
+        "train_batch_size": 1, "gradient_clipping": 0.0, "optimizer": {"type": type_name, "params": {"lr": 0.1, **params}}})
+    return losses(lambda loss: (engine.backward(loss), engine.step()), engine)
+
+
+def by_torch(cls, **params):
+    model = made()
+    optimizer = cls(model.parameters(), lr=0.1, **params)
+
+    def take_step(loss):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return losses(take_step, model)
+
+
+@pytest.mark.parametrize("lr_decay", [0.0, 0.5])
+def test_adagrads_lr_decay_is_torchs(lr_decay):
+    assert by_block("Adagrad", lr_decay=lr_decay) == pytest.approx(by_torch(torch.optim.Adagrad, lr_decay=lr_decay), rel=1e-5)
+
+
+def test_muon_takes_the_keys_of_its_block():
+    """Decay that is not decoupled changes the gradient's direction, and so the steps."""
+    decoupled, in_gradient = (by_block("Muon", weight_decay=0.1, adam_w_mode=mode, per_head_muon=False)
+                              for mode in (True, False))
+    assert decoupled == by_block("Muon", weight_decay=0.1) != in_gradient
+
+
+def test_orthogonal_head_by_head_is_refused():
+    with pytest.raises(_core.ConfigError, match="'optimizer.params.per_head_muon' is true: not supported yet"):
+        by_block("Muon", per_head_muon=True)
+
+
+@pytest.mark.parametrize("type_name", ["Adam", "AdamW", "Adagrad", "Lion"])
+def test_moments_in_16_bits_by_the_optimizers_key_are_refused(type_name):
+    with pytest.raises(_core.UsageError, match="'fp32_optimizer_states' is False.*\n.*\n.*bf16_optimizer_states"):
+        by_block(type_name, fp32_optimizer_states=False)
+
+
+@pytest.mark.parametrize("cls", [optimizers.DeepSpeedCPUAdam, optimizers.DeepSpeedCPUAdagrad, optimizers.DeepSpeedCPULion])
+def test_so_they_are_by_the_classes_argument(cls):
+    with pytest.raises(_core.UsageError, match="'fp32_optimizer_states' is False"):
+        cls(made().parameters(), fp32_optimizer_states=False)
+    cls(made().parameters(), fp32_optimizer_states=True)
