@@ -86,11 +86,11 @@ TEST(ModuleHolders, AHolderTrainsAsItsModuleDoes) {
 
 TEST(ModuleHolders, AHolderAndAConfigurationFileAreEnough) {
   const test::TemporaryFolder folder;
-  const std::string path = folder.path() + "/ds_config.json";
+  const std::string path = (folder.path() / "ds_config.json").string();
   std::ofstream(path) << config_at(3);
   Net net;
   auto engine = initialize(net, path, {.world = comm::Communicator::alone()});
-  EXPECT_EQ(three_losses(*engine).size(), 3);
+  EXPECT_EQ(three_losses(*engine).size(), 3u);
 }
 
 TEST(ModuleHolders, HeldUnitsAreGatheredOneAtATimeWhoeverCallsThem) {
@@ -100,13 +100,15 @@ TEST(ModuleHolders, HeldUnitsAreGatheredOneAtATimeWhoeverCallsThem) {
     std::vector<double> sharded, whole;
     {
       const auto engine = initialize(net, parsed(config_at(3), 2), {.world = world});
-      EXPECT_EQ(engine->sharded_model().units().size(), 5);
+      EXPECT_EQ(engine->sharded_model().units().size(), 5u);
       sharded = three_losses(*engine);
       EXPECT_EQ(net->first->calls, 3);
     }
     whole = three_losses(*initialize(Net(), parsed(config_at(0), 2), {.world = world}));
     EXPECT_EQ(sharded, whole);
-    if (world->rank() == 0) EXPECT_EQ(sharded.front(), expected.front());
+    if (world->rank() == 0) {
+      EXPECT_EQ(sharded.front(), expected.front());
+    }
   });
 }
 
