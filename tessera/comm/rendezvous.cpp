@@ -199,12 +199,8 @@ World world_from_environment() { return read_world({}); }
 
 void let_rank_0_fail_first() {
   constexpr std::chrono::seconds kMpirunNotices{2};
-  for (const RankVariables& names : kRankVariables) {
-    const auto rank = env_text(names.rank);
-    if (!rank) continue;
-    if (names.is_mpirun && *rank != "0") std::this_thread::sleep_for(kMpirunNotices);
-    return;
-  }
+  const auto rank = env_text("OMPI_COMM_WORLD_RANK");
+  if (rank && *rank != "0") std::this_thread::sleep_for(kMpirunNotices);
 }
 
 std::shared_ptr<Communicator> init_distributed(const InitOptions& options) {
