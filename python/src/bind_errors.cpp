@@ -52,7 +52,7 @@ PyObject* new_class(py::module_& module, const ClassText& text, const py::object
 
 void bind_errors(py::module_& module) {
   const py::object base = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
-      "tessera._core.Error", "What a user, a peer or the machine did wrong: .what, .where, .fix", PyExc_RuntimeError,
+      "tessera._core.Error", "Something a user, a peer or the machine did wrong: .what, .where, .fix", PyExc_RuntimeError,
       nullptr));
   module.attr("Error") = base;
   const std::pair<ErrorKind, ClassText> kinds[] = {
@@ -65,7 +65,7 @@ void bind_errors(py::module_& module) {
   for (const auto& [kind, text] : kinds) classes[static_cast<int>(kind)] = new_class(module, text, base);
   unused_parameters = new_class(module,
                                 {"UnusedParametersError", PyExc_AssertionError,
-                                 "zero_optimization.ignore_unused_parameters is false, and one had no gradient"},
+                                 "zero_optimization.ignore_unused_parameters is false, and a parameter got no gradient"},
                                 module.attr("UsageError"));
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {

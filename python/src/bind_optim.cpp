@@ -107,7 +107,7 @@ void bind_optim(py::module_& module) {
   py::class_<Schedule>(module, "Schedule")
       .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))
       .def("at", &Schedule::at, py::arg("n"), py::arg("lr0"), py::arg("index") = 0,
-           "(lr, beta1 or None, beta2 or None) for last_batch_iteration n of the group number `index` with that lr")
+           "(lr, beta1 or None, beta2 or None) at last_batch_iteration n for group `index` with that lr")
       .def_property_readonly("params", &Schedule::params, "All parameters, defaults filled in");
   py::class_<NativeOptimizer>(module, "NativeOptimizer")
       .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))

@@ -45,12 +45,12 @@ void bind_world(py::module_& module) {
       .def_static("alone", &Communicator::alone)
       .def_static("connect", &connect, py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("master_addr"),
                   py::arg("store"), py::arg("name"), py::arg("timeout") = 0.0,
-                  "Collective. timeout: seconds of each wait; 0: TESSERA_TIMEOUT, or 600",
+                  "Collective. timeout: seconds for each wait; 0: TESSERA_TIMEOUT, or 600",
                   py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("rank", &Communicator::rank)
       .def_property_readonly("size", &Communicator::size)
       .def("exchange_texts", &Communicator::exchange_texts, py::arg("mine"), py::arg("label"),
-           "Collective. The texts of all ranks", py::call_guard<py::gil_scoped_release>())
+           "Collective. Returns every rank's text", py::call_guard<py::gil_scoped_release>())
       .def("barrier", &Communicator::barrier, py::arg("label"), py::call_guard<py::gil_scoped_release>());
   const auto def_backend = [&](const char* maker, const char* name, comm::MakeExchange make_exchange) {
     module.def(maker, backend_maker(name, make_exchange), py::arg("store"), py::arg("rank"), py::arg("size"),

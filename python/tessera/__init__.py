@@ -1,4 +1,4 @@
-"""Tessera for Python: trains any torch.nn.Module in the C++ engine, its training state sharded over ranks.
+"""Tessera for Python: train any torch.nn.Module in the C++ engine, with its training state sharded over ranks.
 
     import tessera
     engine, optimizer, _, _ = tessera.initialize(model=model, config="ds_config.json")
@@ -32,9 +32,9 @@ def _check_torch():
         return  # the files alone, or no torch, which is then missed by name
     if found.split(".")[:2] != built_for.split("."):
         raise ImportError(
-            f"this tessera was built for torch {built_for}, and torch {found} is installed\n"
+            f"this build of tessera is for torch {built_for}, but torch {found} is installed\n"
             f"where: {__path__[0]}\n"
-            f"fix: build it again for this torch, in Tessera's repository: pip install --force-reinstall --no-deps ./python"
+            f"fix: rebuild it for this torch, in Tessera's repository: pip install --force-reinstall --no-deps ./python"
         )
 
 

@@ -30,9 +30,9 @@ def check_batch_sizes(train_batch, micro_batch, grad_accum_steps, world_size):
              "gradient_accumulation_steps": grad_accum_steps}
     for key, value in named.items():
         if not value > 0:
-            raise AssertionError(f"{key} is {value}; it has to be greater than 0")
+            raise AssertionError(f"{key} is {value}; it must be greater than 0")
     if train_batch != micro_batch * grad_accum_steps * world_size:
         raise AssertionError(
-            "the batch sizes do not fit each other: train_batch_size is not train_micro_batch_size_per_gpu * "
+            "the batch sizes do not fit together: train_batch_size is not train_micro_batch_size_per_gpu * "
             f"gradient_accumulation_steps * world size: {train_batch} != "
-            f"{micro_batch} * {grad_accum_steps} * {world_size}; leave one of them out, and it is computed")
+            f"{micro_batch} * {grad_accum_steps} * {world_size}; leave one of them out to have it computed")

@@ -1,4 +1,4 @@
-"""What the conversions share: errors that end a program, and Tessera's checkpoint format (docs/checkpoint-format.md)."""
+"""What the converters share: errors that end a program, and Tessera's checkpoint format (docs/checkpoint-format.md)."""
 
 import json
 import mmap
@@ -30,7 +30,7 @@ class Failure(Exception):
 
 
 def run_program(program):
-    """Calls `program`; its exit code. A user never sees a traceback of what is wrong with files or the machine."""
+    """Calls `program` and returns its exit code. A user never sees a traceback for a problem with files or the machine."""
     try:
         program()
     except Failure as failure:
@@ -38,7 +38,7 @@ def run_program(program):
         return 2
     except OSError as error:
         where = error.filename or "a file"
-        print(f"error: {error.strerror or error}\n  where: {where}\n  fix:   check the path, permissions and room on the disk",
+        print(f"error: {error.strerror or error}\n  where: {where}\n  fix:   check the path, the permissions and the free space on the disk",
               file=sys.stderr)
         return 2
     return 0
@@ -59,7 +59,7 @@ def read_latest(folder):
 def check_tag(tag, where):
     """A tag names one folder below the one that holds checkpoints; it must not lead out of it."""
     if not tag or tag in (".", "..") or "/" in tag or "\0" in tag:
-        raise Failure(f"'{tag}' is not the name of a checkpoint", where, "write the name of a folder there, or use --tag")
+        raise Failure(f"'{tag}' is not the name of a checkpoint", where, "put the name of a folder there, or use --tag")
     return tag
 
 
@@ -68,7 +68,7 @@ def bytes_of(tensor):
 
 
 class SavingFolder:
-    """<folder>/<tag>.saving, which becomes <folder>/<tag> when whole; `latest` is replaced last."""
+    """<folder>/<tag>.saving, which becomes <folder>/<tag> when complete; `latest` is replaced last."""
 
     def __init__(self, folder, tag):
         self.folder, self.tag = Path(folder), tag
@@ -107,7 +107,7 @@ def sync(path):
 
 
 class SummedFile:
-    """A file that is written front to back, with the XXH3-64 of each block of BLOCK_BYTES."""
+    """A file written front to back, with the XXH3-64 of each block of BLOCK_BYTES."""
 
     def __init__(self, path):
         self.file, self.bytes, self.sums = open(path, "wb"), 0, ""
@@ -157,7 +157,7 @@ def write_shard(path, plan, tensor_of):
 
 
 def write_manifest(path, manifest, file):
-    """Version 2 with checksums where xxhash is installed, otherwise version 1. `manifest` is without format and files."""
+    """Version 2 with checksums where xxhash is installed, otherwise version 1. `manifest` comes without format and files."""
     head = {"format": "tessera-checkpoint", "version": 2 if xxhash else 1}
     if xxhash:
         head["xxh3"] = NO_SUM
@@ -178,7 +178,7 @@ class TesseraCheckpoint:
         if not (path / "manifest.json").is_file():
             if not (tag := read_latest(path)):
                 raise Failure("there is no Tessera checkpoint here: neither manifest.json nor latest", path,
-                              "name a checkpoint's folder or the folder that holds checkpoints")
+                              "name a checkpoint, or a folder of checkpoints")
             path = path / check_tag(tag, path / "latest")
         self.path = path
         self.manifest = self._read_manifest()
@@ -186,7 +186,7 @@ class TesseraCheckpoint:
 
     def damaged(self, what, name="manifest.json"):
         return Failure(f"the checkpoint is damaged: {what}", self.path / name,
-                       "run tessera checkpoint verify, and name an earlier checkpoint of the same folder")
+                       "run tessera checkpoint verify, and name an earlier checkpoint in the same folder")
 
     def _read_manifest(self):
         path = self.path / "manifest.json"
@@ -197,7 +197,7 @@ class TesseraCheckpoint:
             manifest = json.loads(raw)
             version = manifest["version"]
             if manifest["format"] != "tessera-checkpoint" or not isinstance(version, int):
-                raise ValueError("not of this format")
+                raise ValueError("it is not in this format")
             for tensor in manifest["tensors"].values():
                 place = 0
                 for file, first, count in tensor["pieces"]:
@@ -208,12 +208,12 @@ class TesseraCheckpoint:
                     raise ValueError("pieces do not cover their tensor")
             manifest["aliases"], manifest["engine_state"]
         except (ValueError, KeyError, TypeError) as error:
-            raise self.damaged(f"manifest.json says nothing usable ({error})") from None
+            raise self.damaged(f"manifest.json is not usable ({error})") from None
         if version > 2:
             raise Failure(f"the checkpoint has version {version} of the format, and this program reads versions up to 2", path,
-                          "use the conversion of the Tessera that made it")
+                          "use the converter of the Tessera release that made it")
         if version == 2 and xxhash and not self._has_its_sum(raw):
-            raise self.damaged("manifest.json does not have its checksum")
+            raise self.damaged("manifest.json does not match its checksum")
         return manifest
 
     @staticmethod
@@ -237,7 +237,7 @@ class TesseraCheckpoint:
         if xxhash and stored.get("xxh3"):
             sums = "".join(xxhash.xxh3_64(data[at:at + BLOCK_BYTES]).hexdigest() for at in range(0, len(data), BLOCK_BYTES))
             if sums != stored["xxh3"]:
-                raise self.damaged("a shard file does not have its checksums", name)
+                raise self.damaged("a shard file does not match its checksums", name)
         try:
             length = struct.unpack("<Q", data[:8])[0]
             header = json.loads(data[8:8 + length])
@@ -267,7 +267,7 @@ class TesseraCheckpoint:
             dtype = DTYPES[entry["dtype"]]
             first, end = entry["data_offsets"]
             if end - first != count * dtype.itemsize or begin + end > len(data):
-                raise self.damaged(f"'{kind}/{tensor}' has another size", self.manifest["files"][file]["name"])
+                raise self.damaged(f"'{kind}/{tensor}' has the wrong size", self.manifest["files"][file]["name"])
             parts.append(torch.frombuffer(data, dtype=dtype, count=count, offset=begin + first))
         flat = torch.cat(parts) if len(parts) > 1 else parts[0].clone() if parts else torch.empty(0)
         return flat.view(stored["shape"])

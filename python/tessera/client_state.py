@@ -1,4 +1,4 @@
-"""What a program wants kept in a checkpoint beside the model: any Python values, in the checkpoint's JSON."""
+"""What a program wants kept in a checkpoint besides the model: any Python values, in the checkpoint's JSON."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ def encode(values):
 
 
 def decode(text):
-    """Runs what the file's author put into it, as torch.load(weights_only=False) does."""
+    """Runs code that the file's author put into it, as torch.load(weights_only=False) does."""
     return torch.load(io.BytesIO(base64.b64decode(text)), map_location="cpu", weights_only=False)
 
 

@@ -42,7 +42,7 @@ def readable_bytes(count):
 
 
 def trimmed_mean(values, share):
-    """The mean without the smallest and the largest values, a `share` of each; 0 of nothing."""
+    """The mean without the smallest and largest values, a fraction `share` of each; 0 for no values."""
     if not 0 <= share <= 1:
         raise ValueError(f"the share to leave out is {share}; it has to be between 0 and 1")
     count = len(values)

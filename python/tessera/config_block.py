@@ -44,7 +44,7 @@ class ConfigBlock(BaseModel):
         if not successor or not extra.get("set_new_param", True):
             return
         assert successor not in self.model_fields_set, \
-            f"config keys {name} and {successor} are both given, and {successor} replaces {name}; leave {name} out"
+            f"config keys {name} and {successor} are both given, but {successor} replaces {name}; remove {name}"
         convert = extra.get("new_param_fn", lambda value: value)
         *outer, last = successor.split(".")
         setattr(functools.reduce(getattr, outer, self), last, convert(getattr(self, name)))

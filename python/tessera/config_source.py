@@ -1,4 +1,4 @@
-"""Which configuration a client means; config_text reads it."""
+"""Finds which configuration a client means; config_text reads it."""
 
 import os
 
@@ -17,9 +17,9 @@ def chosen_source(args, config, config_params):
         raise AssertionError("give the configuration once: --deepscale_config is the old name of --deepspeed_config")
     named = by_name["deepspeed_config"] or by_name["deepscale_config"]
     if named is not None and config is not None:
-        raise AssertionError("give the configuration once: as the argument config, or as --deepspeed_config")
+        raise AssertionError("give the configuration only once: as the config argument or as --deepspeed_config")
     if config is None:
         config = named
     if config is None:
-        raise AssertionError("no configuration: give config=<dict or path> to initialize, or --deepspeed_config")
+        raise AssertionError("no configuration: pass config=<dict or path> to initialize, or --deepspeed_config")
     return config

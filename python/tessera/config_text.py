@@ -31,9 +31,8 @@ def read_config(source):
             text = base64.urlsafe_b64decode(source).decode("utf-8")
             return parse_config(text, "the base64 text")
         except (binascii.Error, UnicodeDecodeError, ConfigTextError):
-            raise ValueError(f"there is no ds_config at {source!r}, and it is not base64 of one; "
-                             "give the path of an existing file, or a dict") from None
-    raise ValueError(f"a ds_config is a dict or the path of a JSON file, not {type(source).__name__}")
+            raise ValueError(f"there is no ds_config at {source!r}, and it is not base64-encoded JSON either; give the path of an existing file, or a dict") from None
+    raise ValueError(f"a ds_config must be a dict or the path of a JSON file, not {type(source).__name__}")
 
 
 def parse_config(text, name="the config"):
@@ -42,7 +41,7 @@ def parse_config(text, name="the config"):
     except json.JSONDecodeError:
         found = _Hjson(text, name).parse()
     if not isinstance(found, dict):
-        raise ConfigTextError(f"{name} holds {type(found).__name__}; a ds_config is an object: {{...}}")
+        raise ConfigTextError(f"{name} holds {type(found).__name__}; a ds_config must be an object: {{...}}")
     return found
 
 
@@ -52,7 +51,7 @@ def dict_without_duplicates(ordered_pairs):
     if len(found) != len(ordered_pairs):
         keys = [key for key, _ in ordered_pairs]
         twice = sorted({key for key in keys if keys.count(key) > 1})
-        raise ValueError(f"keys given twice in the ds_config: {', '.join(twice)}; leave one of each")
+        raise ValueError(f"keys that appear twice in the ds_config: {', '.join(twice)}; keep one of each")
     return found
 
 
@@ -68,7 +67,7 @@ class _Hjson:
         found = self.value() if braces else self.members(end="")
         self.skip_blank()
         if self.at < len(self.text):
-            self.fail("text after the end of the config")
+            self.fail("unexpected text after the end of the config")
         return found
 
     def fail(self, what):
@@ -87,7 +86,7 @@ class _Hjson:
             elif self.text[self.at] == "#" or self.peek(2) == "//":
                 self.at = self.find("\n", or_end=True)
             elif self.peek(2) == "/*":
-                self.at = self.find("*/", "a comment has no end") + 2
+                self.at = self.find("*/", "a comment is not closed") + 2
             else:
                 return
 
@@ -119,7 +118,7 @@ class _Hjson:
                 self.at += len(end)
                 return dict_without_duplicates(pairs)
             if self.at >= len(self.text):
-                self.fail("an object has no end: '}' is missing")
+                self.fail("an object is not closed: '}' is missing")
             key = self.key()
             self.skip_blank()
             if self.peek() != ":":
@@ -132,7 +131,7 @@ class _Hjson:
             return self.quoted(self.peek())
         found = re.compile(r"[^\s,:\[\]{}]+").match(self.text, self.at)
         if not found:
-            self.fail("a key is expected")
+            self.fail("expected a key")
         self.at = found.end()
         return found[0]
 
@@ -145,13 +144,13 @@ class _Hjson:
                 self.at += 1
                 return found
             if self.at >= len(self.text):
-                self.fail("a list has no end: ']' is missing")
+                self.fail("a list is not closed: ']' is missing")
             found.append(self.value())
 
     def quoted(self, quote):
         found = re.compile(rf"{quote}(?:[^{quote}\\\n]|\\.)*{quote}").match(self.text, self.at)
         if not found:
-            self.fail("a string has no end")
+            self.fail("a string is not closed")
         self.at = found.end()
         inside = found[0][1:-1]
         if quote == "'":
@@ -159,11 +158,11 @@ class _Hjson:
         try:
             return json.loads(f'"{inside}"', strict=False)
         except json.JSONDecodeError:
-            self.fail(f"{found[0]} holds an escape that JSON does not know")
+            self.fail(f"{found[0]} contains an escape that JSON does not have")
 
     def long_string(self):
         self.at += 3
-        end = self.find("'''", "a ''' string has no end")
+        end = self.find("'''", "a ''' string is not closed")
         lines = self.text[self.at:end].strip().split("\n")
         self.at = end + 3
         return "\n".join(line.strip() for line in lines)
@@ -184,5 +183,5 @@ class _Hjson:
                 break
         if not word or word[0] in ",:}]":
             self.at = start
-            self.fail("a value is expected")
+            self.fail("expected a value")
         return word

@@ -12,16 +12,16 @@ def in_order_of_numbers(name):
 def files_like(folder, pattern):
     found = sorted((str(path) for path in Path(folder).glob(pattern)), key=in_order_of_numbers)
     if not found:
-        raise FileNotFoundError(f"no file in {folder} is named {pattern}; give the folder of one tag, like global_step10")
+        raise FileNotFoundError(f"no file in {folder} matches {pattern}; name one tag's folder, such as global_step10")
     return found
 
 
 def model_state_file(folder, stage):
     """The model states that the first rank wrote."""
     if not Path(folder).is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}")
+        raise FileNotFoundError(f"folder {folder} not found")
     name = "zero_pp_rank_0_mp_rank_00_model_states.pt" if stage == 3 else "mp_rank_00_model_states.pt"
     path = Path(folder) / name
     if not path.exists():
-        raise FileNotFoundError(f"{path} is missing: a checkpoint of stage {stage} has it")
+        raise FileNotFoundError(f"{path} is missing: a stage {stage} checkpoint has it")
     return str(path)

@@ -1,6 +1,6 @@
 """The engine as a torch.nn.Module around the client's model: forward, backward, step, checkpoints.
 
-Everything of ZeRO happens in C++ (tessera._core.Engine, here `core`); this module passes the model's parameters to it,
+All of ZeRO happens in C++ (tessera._core.Engine, here `core`); this module passes the model's parameters to it,
 announces forwards at stage 3, and keeps the client's optimizer and learning-rate schedule, which stay Python objects.
 """
 
@@ -123,7 +123,7 @@ class Engine(nn.Module):
 
     @staticmethod
     def _is_ours(name, parameter):
-        """Quantised weights (integers) and parameters without elements stay as they are, whole on every rank."""
+        """Quantized (integer) weights and parameters without elements stay as they are, whole on every rank."""
         if parameter.is_floating_point():
             return zero.piece_of(parameter) is not None or parameter.numel() > 0
         if parameter.requires_grad:
@@ -155,7 +155,7 @@ class Engine(nn.Module):
         self.core.also_uses(0, place[0])
 
     def destroy(self):
-        """Lets go of the model and frees the training state. The model stays usable: at stage 3 its parameters stay
+        """Releases the model and frees the training state. The model stays usable: at stage 3 its parameters stay
         partitioned (zero.GatheredParameters makes them whole), at other stages they are whole."""
         self._destroy("destroy() was called", "make another engine with initialize")
 
@@ -214,7 +214,7 @@ class Engine(nn.Module):
             self._checks_parameters = False
 
     def _expect_backward_by_hand(self, output):
-        """loss.backward() instead of backward(loss): what comes back to the output is divided as backward() divides."""
+        """For loss.backward() instead of backward(loss): the gradient of the output is divided as in backward()."""
         if not torch.is_grad_enabled() or (not self.needs_scaler and self._batch[2] == 1):
             return
         if torch._C._are_functorch_transforms_active():
@@ -252,7 +252,7 @@ class Engine(nn.Module):
         _refuse_unless_default(others, {"allreduce_gradients": True, "release_loss": False})
         self._require_model()
         if self.optimizer is None:
-            raise RuntimeError("this engine has no optimizer: give one to initialize, or name one in the configuration")
+            raise RuntimeError("this engine has no optimizer: pass one to initialize, or name one in the configuration")
         self._check_parameters()
         self._in_backward = True
         try:
@@ -263,9 +263,9 @@ class Engine(nn.Module):
         return divided.detach() if divided is not loss else loss
 
     def scale(self, loss):
-        """For loss.backward() by hand: multiplied by the loss scale, which fp16 needs."""
+        """For loss.backward() by hand: the loss multiplied by the loss scale, which fp16 needs."""
         if self.optimizer is None:
-            raise AssertionError("scale() is for training, and this engine has no optimizer")
+            raise AssertionError("scale() is for training, but this engine has no optimizer")
         if loss.numel() != 1 or not loss.requires_grad:
             raise AssertionError("scale() takes a scalar tensor that depends on the parameters; of other outputs call "
                                  "output.backward(gradient)")
@@ -302,7 +302,7 @@ class Engine(nn.Module):
                        "make all groups before initialize; their learning rates and so on may change at any time")
 
     def zero_grad(self, set_to_none=True):
-        """Forgets gradients that wait for a step at stages 0 and 1. At 2 and 3 they are the optimizer's, as in DeepSpeed,
+        """Discards gradients that wait for a step at stages 0 and 1. At 2 and 3 they are the optimizer's, as in DeepSpeed,
         and go with the step that uses them."""
         if self.stage <= 1:
             self.core.zero_grad()
@@ -317,7 +317,7 @@ class Engine(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Gradients of the backwards inside are added up without being reduced. Stages 0 and 1."""
+        """Gradients of the backward passes inside accumulate without being reduced. Stages 0 and 1."""
         if self.stage >= 2:
             raise AssertionError(f"no_sync context manager is incompatible with ZeRO stage {self.stage}, where no rank keeps "
                                  "a whole gradient: use stage 0 or 1, or coalesce_grad_reduction()")
@@ -327,10 +327,10 @@ class Engine(nn.Module):
 
     @contextlib.contextmanager
     def coalesce_grad_reduction(self):
-        """The backwards inside are one step's, which follows the block; their gradients add up. Stages 1 to 3. Stage 1
+        """The backward passes inside belong to one step, which follows the block; their gradients accumulate. Stages 1 to 3. Stage 1
         reduces them once; stages 2 and 3 in each backward, as without the block, so that no rank keeps a whole gradient."""
         if self.stage == 0:
-            raise NotImplementedError("coalesce_grad_reduction is for ZeRO stages 1 to 3, and this engine's is 0: use no_sync()")
+            raise NotImplementedError("coalesce_grad_reduction is for ZeRO stages 1 to 3, but this engine's stage is 0: use no_sync()")
         with self._held_back(boundary=self.stage >= 2):
             yield
         self.core.set_boundary(True)
@@ -339,10 +339,10 @@ class Engine(nn.Module):
 
     @contextlib.contextmanager
     def _held_back(self, boundary):
-        """No step inside."""
+        """step() is not allowed inside."""
         if self._no_sync:
             raise AssertionError("no_sync and coalesce_grad_reduction cannot be nested (no_sync context manager reentry is "
-                                 "unsupported): one is open already")
+                                 "unsupported): one is already open")
         self._no_sync = True
         self.core.set_boundary(boundary)
         try:
@@ -360,7 +360,7 @@ class Engine(nn.Module):
         return torch.device("cpu")
 
     def compile(self, *args, compile_kwargs=None, **kwargs):
-        """torch.compile for the module. At stage 3 it runs as it is: its parameters come and go."""
+        """torch.compile for the module. At stage 3 the module runs uncompiled, because its parameters come and go."""
         kwargs = {**kwargs, **(compile_kwargs or {})}
         for key in ("schedule", "compiled_autograd_enabled"):
             kwargs.pop(key, None)
@@ -375,7 +375,7 @@ class Engine(nn.Module):
     # ---- what happened
 
     def get_global_grad_norm(self):
-        """Of the last step, before clipping; None before the first."""
+        """The gradient norm of the last step, before clipping; None before the first step."""
         return self._grad_norm
 
     def local_grad_norm(self, parameters):
@@ -415,14 +415,14 @@ class Engine(nn.Module):
         return self._batch[2]
 
     def set_train_batch_size(self, train_batch_size):
-        """Changes gradient_accumulation_steps alone."""
+        """Changes only gradient_accumulation_steps."""
         share = self.train_micro_batch_size_per_gpu() * self._world.size
         if train_batch_size % share:
-            raise ValueError(f"train_batch_size {train_batch_size} is not a multiple of micro batch x ranks, {share}")
+            raise ValueError(f"train_batch_size {train_batch_size} is not a multiple of micro batch x ranks = {share}")
         self._set_batch(train_batch_size, self.train_micro_batch_size_per_gpu(), train_batch_size // share)
 
     def set_train_micro_batch_size(self, micro_batch_size):
-        """Changes train_batch_size as well."""
+        """Also changes train_batch_size."""
         accumulation = self.gradient_accumulation_steps()
         self._set_batch(micro_batch_size * accumulation * self._world.size, micro_batch_size, accumulation)
 
@@ -469,7 +469,7 @@ class Engine(nn.Module):
         self._world.barrier("save_weights")
 
     def load_state_dict_into_module(self, state, strict=True):
-        """Weights for the module from a state dict that every rank has; the master weights follow. Collective."""
+        """Loads the module's weights from a state dict that every rank has; the master weights follow. Collective."""
         with zero.GatheredParameters(self.module.parameters(), modifier_rank=0):
             self.module.load_state_dict(state, strict=strict)
         if self.stage < 3:
@@ -480,7 +480,7 @@ class Engine(nn.Module):
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
         """Collective. In <save_dir>/<tag>, by default global_step<N>. `client_state`: a dict of anything."""
         if not save_dir:
-            raise ValueError("save_checkpoint needs a folder, and save_dir is empty")
+            raise ValueError("save_checkpoint needs a folder, but save_dir is empty")
         kept = {"client": client_state or {}, "buffers": self._buffer_values()}
         if self.lr_scheduler is not None and hasattr(self.lr_scheduler, "state_dict"):
             kept["lr_scheduler"] = self.lr_scheduler.state_dict()
@@ -503,7 +503,7 @@ class Engine(nn.Module):
                 optimizer_states=load_optimizer_states and not load_module_only and self.optimizer is not None,
                 weights_only=load_module_only)
         if loaded is None:
-            logger.warning("%s holds no checkpoint (no file 'latest'): nothing was loaded", load_dir)
+            logger.warning("%s has no checkpoint (no file 'latest'): nothing was loaded", load_dir)
             return None, None
         path, stored, own = loaded
         kept = decode(stored["python"]) if "python" in stored else {"client": stored}
@@ -534,7 +534,7 @@ class Engine(nn.Module):
                            type(self.basic_optimizer).__name__)
 
     def __getattr__(self, name):
-        """What the engine does not have is looked up on the module."""
+        """Attributes that the engine does not have are looked up on the module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -552,7 +552,7 @@ def _hyperparameters(group):
 
 
 def _take_from_earlier_engines(model):
-    """A model is one engine's. Programs make a second one of it: to train after an evaluation, or in a cell run again."""
+    """A model belongs to one engine. Programs make a second engine of it to train after an evaluation, or when a cell is run again."""
     owners = {id(engine): engine for engine, _ in map(zero.engine_of, model.parameters()) if engine is not None}
     for engine in owners.values():
         logger.warning("another engine has this model: it lets go of it, and can no longer be used")
@@ -591,7 +591,7 @@ class _PassesTheEngine:
 
 
 def _leave(core, world, hooks, passes, module_ref):
-    """Takes what the engine attached to the client's model away again."""
+    """Removes what the engine attached to the client's model."""
     passes.remove()
     if hooks is not None:
         hooks.remove()

@@ -65,7 +65,7 @@ def groups_like(checkpoint, reference):
     tensors = checkpoint.manifest["tensors"]
     shapes = reference.shapes()
     if reference.stage == 3:  # its sub-groups are not the optimizer's groups
-        raise Failure("the order of parameters cannot be taken from a checkpoint of stage 3", reference.folder,
+        raise Failure("the order of parameters cannot be taken from a stage 3 checkpoint", reference.folder,
                       "give one of stage 1 or 2 with --like")
     for group in shapes:
         for name, shape in group.items():
@@ -75,7 +75,7 @@ def groups_like(checkpoint, reference):
     listed = {name for group in shapes for name in group}
     missing = sorted(set(trainable_names(checkpoint)) - listed)
     if missing:
-        raise Failure(f"the checkpoints are of different models: '{missing[0]}' is only in Tessera's", reference.folder,
+        raise Failure(f"the checkpoints are of different models: '{missing[0]}' is only in the Tessera checkpoint", reference.folder,
                       "give a checkpoint of the same model with --like")
     return [list(group) for group in shapes]
 
@@ -182,7 +182,7 @@ def write(options):
     checkpoint = TesseraCheckpoint(options.checkpoint)
     reference = Source(find(options.like, None)) if options.like else None
     if reference is not None and reference.stage == 0:
-        raise Failure("a checkpoint of stage 0 does not name the optimizer's groups", reference.folder,
+        raise Failure("a stage 0 checkpoint does not name the optimizer's groups", reference.folder,
                       "give one of stage 1 or 2 with --like")
     if checkpoint.manifest.get("node_local"):
         raise Failure("the checkpoint's files are on several hosts", checkpoint.path, "gather them in one folder first")
@@ -213,7 +213,7 @@ def write(options):
     print(f"{Path(options.to) / tag}: {len(checkpoint.manifest['tensors'])} parameters, compute dtype {dtype}")
     if reference is None:
         print("  DeepSpeed's zero_to_fp32 can read it; to continue training with its moments, name a checkpoint of that training "
-              "with --like, which tells the order of the parameters")
+              "with --like, which gives the order of the parameters")
 
 
 def slices(checkpoint, groups, address):
@@ -237,7 +237,7 @@ def clip_of(reference):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tessera.export_deepspeed",
                                      description="Write a Tessera checkpoint as a DeepSpeed checkpoint (ZeRO stage 2, one rank).")
-    parser.add_argument("checkpoint", metavar="TESSERA_CHECKPOINT", help="a checkpoint, or the folder that holds checkpoints")
+    parser.add_argument("checkpoint", metavar="TESSERA_CHECKPOINT", help="A checkpoint, or a folder of checkpoints")
     parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write DeepSpeed's checkpoint to")
     parser.add_argument("--dtype", choices=sorted(COMPUTE), help="the dtype that DeepSpeed computes in (default: that of --like)")
     parser.add_argument("--like", metavar="DEEPSPEED_DIR", help="a stage 1 or 2 checkpoint of the training to be continued")

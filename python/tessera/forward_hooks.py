@@ -92,7 +92,7 @@ class ForwardHooks:
         return before, after
 
     def _watch_returned_parameters(self, module):
-        """A parameter that a module returns is used by the module around it. Inside of units nothing is released."""
+        """A parameter that a module returns is used by the module around it. Inside units nothing is released."""
         announcing = {id(each) for each in self._modules}
         for child in module.children():
             self.handles.append(child.register_forward_hook(functools.partial(self._returned, weakref.ref(module))))

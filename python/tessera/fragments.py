@@ -1,4 +1,4 @@
-"""One parameter's training state, read and written from outside of a step: fp32 weights, optimizer state, gradient.
+"""One parameter's training state, read and written outside a step: fp32 weights, optimizer state, gradient.
 
 Full forms: the whole parameter's, the same on every rank, collective where it is sharded. Local forms: this rank's part,
 flat, at stage 3. None for a parameter that is not trained. Gradients are the mean over ranks, as they are between the

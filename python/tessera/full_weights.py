@@ -18,7 +18,7 @@ def state_dict_of(folder, tag=None, exclude_frozen_parameters=False):
     folder = Path(folder)
     path = folder / (tag or read_latest(folder) or "")
     if not path.is_dir():
-        raise Failure("there is no such checkpoint", path, "name a folder with checkpoints, and a tag that it has")
+        raise Failure("no such checkpoint", path, "name a folder of checkpoints and one of its tags")
     if not (path / "manifest.json").is_file():
         return _of_deepspeed(path)
     checkpoint = TesseraCheckpoint(path)

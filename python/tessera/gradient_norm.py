@@ -1,4 +1,4 @@
-"""Norms of gradients that may be spread over ranks, clipping by them, and the search for values that are not finite.
+"""Norms of gradients that may be spread over ranks, clipping by them, and checks for non-finite values.
 
 A norm that is not finite is -1 where DeepSpeed hands it on as a number. Tensors that are expert-parallel
 (`tensor.allreduce` is False) or model-parallel are different on each rank of their group, all others are equal there.

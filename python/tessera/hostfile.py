@@ -1,8 +1,8 @@
-"""Machines and their slots: the hostfile, filters of it, and the text that carries the choice to every machine.
+"""Machines and their slots: the hostfile, filters on it, and the text that carries the choice to every machine.
 
 A slot is a place for one rank: a device's index, or just a number on machines without devices.
 
-    hostfile    one machine a line, "worker-0 slots=4"; # begins a comment
+    hostfile    one machine per line, "worker-0 slots=4"; # begins a comment
     filter      "worker-0@worker-1:0,2"      all slots of worker-0, and two of worker-1
 """
 
@@ -30,11 +30,11 @@ def parse_hostfile(lines, name="the hostfile"):
             raise refused(f"line {number} of the hostfile names {match[1]} again", f"{name}:{number}",
                           "keep one line for each machine")
         if int(match[2]) == 0:
-            raise refused(f"line {number} of the hostfile gives {match[1]} no slot", f"{name}:{number}",
-                          "give it at least one, or take the line out")
+            raise refused(f"line {number} of the hostfile gives {match[1]} no slots", f"{name}:{number}",
+                          "give it at least one, or remove the line")
         found[match[1]] = int(match[2])
     if not found:
-        raise refused("the hostfile names no machine", name, _ADVICE)
+        raise refused("the hostfile names no machines", name, _ADVICE)
     return found
 
 
@@ -46,8 +46,8 @@ def parse_node(text):
             raise ValueError
         return host, [int(slot) for slot in slots[0].split(",")] if slots else []
     except ValueError:
-        raise refused(f"'{text}' is not a machine and its slots", "--include or --exclude",
-                      "write it like worker-0 or worker-0:0,2, and several with @ between them") from None
+        raise refused(f"'{text}' is not a machine filter", "--include or --exclude",
+                      "write it like worker-0 or worker-0:0,2, with @ between several") from None
 
 
 def parse_nodes(text):
@@ -69,7 +69,7 @@ def filter_slots(slots_of, include="", exclude=""):
     option = "--include" if include else "--exclude"
     for host, slots in wanted.items():
         if host not in slots_of:
-            raise refused(f"'{host}' is not one of the machines", option, f"use one of {', '.join(slots_of)}")
+            raise refused(f"'{host}' is not in the list of machines", option, f"use one of {', '.join(slots_of)}")
         for slot in slots:
             if slot not in slots_of[host]:
                 raise refused(f"{host} has no slot {slot}", option, f"it has {', '.join(map(str, slots_of[host]))}")
@@ -91,6 +91,6 @@ def decode_slots(text):
     try:
         found = dict(json.loads(base64.urlsafe_b64decode(text)))
     except (ValueError, TypeError):
-        raise refused("--world_info is not what the deepspeed launcher writes there", "the command line",
+        raise refused("--world_info was not written by the deepspeed launcher", "the command line",
                       "start the program with deepspeed") from None
     return {host: list(range(slots)) if isinstance(slots, int) else slots for host, slots in found.items()}

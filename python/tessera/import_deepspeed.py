@@ -51,7 +51,7 @@ def load(path):
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
         foreign = sorted(name for name in unknown if not name.startswith("deepspeed."))
         if foreign:
-            raise Failure(f"the file holds objects of classes that are not DeepSpeed's: {', '.join(foreign)}", path,
+            raise Failure(f"the file contains objects of classes that are not DeepSpeed's: {', '.join(foreign)}", path,
                           "save the checkpoint again without them; they usually come from the client state")
         with torch.serialization.safe_globals([(StandIn, name) for name in unknown]):
             content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
@@ -100,12 +100,12 @@ class Source:
         self.optimizer_files = self._files("*_optim_states.pt",
                                            r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
         if not self.model_files:
-            raise Failure("there is no DeepSpeed checkpoint here: no *_model_states.pt", folder,
+            raise Failure("no DeepSpeed checkpoint here: there is no *_model_states.pt", folder,
                           "name the folder with `latest`, or one tag's folder")
         self.models = [load(path) for path in self.model_files]
         self.model = self.models[0]
         if not isinstance(self.model.get("module"), dict):
-            raise Failure("the file holds no weights", self.model_files[0], "pipeline checkpoints cannot be imported")
+            raise Failure("the file has no weights", self.model_files[0], "pipeline checkpoints cannot be imported")
         self.optimizers = []
         for path in self.optimizer_files:
             state = load(path).get("optimizer_state_dict")
@@ -119,18 +119,18 @@ class Source:
             match = re.fullmatch(pattern, path.name)
             if match is None or int(match[2]) != 0:
                 raise Failure("the checkpoint is from tensor-, pipeline- or expert-parallel ranks", path,
-                              "only data parallel (ZeRO) checkpoints can be imported")
+                              "only data-parallel (ZeRO) checkpoints can be imported")
             if int(match[1] or 0) in found:
-                raise Failure("there are two files of the same rank", path, "remove the one from the earlier save")
+                raise Failure("there are two files for the same rank", path, "remove the one from the earlier save")
             found[int(match[1] or 0)] = path
         for rank in range(max(found, default=-1) + 1):
             if rank not in found:
-                raise Failure(f"the file of rank {rank} is missing", self.folder / glob.replace("*", f"…_rank_{rank}_…"),
+                raise Failure(f"rank {rank}'s file is missing", self.folder / glob.replace("*", f"…_rank_{rank}_…"),
                               "copy the files of all ranks into one folder")
         return [found[rank] for rank in sorted(found)]
 
     def unlike(self, path, what):
-        return Failure(f"the file is not as DeepSpeed 0.19 writes it: {what}", path,
+        return Failure(f"the file does not have the form that DeepSpeed 0.19 writes: {what}", path,
                        "use a checkpoint that DeepSpeed's own zero_to_fp32.py can read")
 
     @property
@@ -146,7 +146,7 @@ class Source:
         counts = {int(number(each)) for each in (count if isinstance(count, list) else [count])}
         if len(counts) != 1:
             raise Failure("the param groups have different numbers of ranks", self.optimizer_files[0],
-                          "expert parallel checkpoints cannot be imported")
+                          "expert-parallel checkpoints cannot be imported")
         ranks = counts.pop()
         if ranks != len(self.optimizers):
             raise Failure(f"{ranks} ranks saved the checkpoint, but there are files from {len(self.optimizers)}", self.folder,
@@ -181,7 +181,7 @@ def states_of_group(source, rank, index):
     if isinstance(base, list):  # elastic_checkpoint
         return base[index] if index < len(base) else {}
     if not isinstance(base, dict) or "param_groups" not in base:
-        raise source.unlike(source.optimizer_files[rank], "it has no state of the optimizer")
+        raise source.unlike(source.optimizer_files[rank], "it has no optimizer state")
     ids = [each for group in base["param_groups"] for each in group["params"]]
     state = dict(base["state"].get(ids[index], {})) if index < len(ids) else {}
     if "step" not in state:  # FusedAdam of some versions counts in the group
@@ -209,7 +209,7 @@ def check_buffers(source, flats, states):
         for kind in STATES:
             buffer = state.get(kind)
             if isinstance(buffer, torch.Tensor) and (buffer.dim() != 1 or buffer.numel() < flat.numel()):
-                raise source.unlike(source.folder, f"{kind} has the shape {list(buffer.shape)} where the weights have "
+                raise source.unlike(source.folder, f"{kind} has shape {list(buffer.shape)}, but the weights have "
                                                    f"{flat.numel()} elements")
 
 
@@ -258,7 +258,7 @@ def partitioned_parameters(source):
         begins.append(begins[-1] + flat.numel())
     for index, flat in enumerate(flats):
         if flat.numel() != flats[index % sub_groups].numel():
-            raise source.unlike(source.optimizer_files[index // sub_groups], "its groups have other sizes than rank 0's")
+            raise source.unlike(source.optimizer_files[index // sub_groups], "its groups differ in size from rank 0's")
     parameters, offset = [], 0
     for group in source.shapes():
         for name, shape in group.items():
@@ -312,8 +312,8 @@ def whole_parameters(source):
     """Stage 0: the module's own weights, and the optimizer's states by the number of the parameter. (parameters, aliases)"""
     optimizer = source.model.get("optimizer")
     if not isinstance(optimizer, dict) or "param_groups" not in optimizer:
-        raise Failure("the optimizer's state does not say which parameters it is of", source.model_files[0],
-                      "save with zero_optimization.stage 1; of stage 0 only fp32 checkpoints can be imported")
+        raise Failure("the optimizer state does not say which parameters it belongs to", source.model_files[0],
+                      "save with zero_optimization.stage 1; at stage 0 only fp32 checkpoints can be imported")
     ids = [each for group in optimizer["param_groups"] for each in group["params"]]
     parameters, aliases, seen = [], {}, {}
     for name, value in source.model["module"].items():
@@ -327,15 +327,14 @@ def whole_parameters(source):
         parameters.append((name, value))
     states = [optimizer["state"].get(each, {}) for each in ids]
     if len(optimizer["param_groups"]) != 1 or any(not isinstance(state.get("exp_avg"), torch.Tensor) for state in states):
-        raise Failure("the order of the optimizer's parameters is not known: it has several param groups, or not one state "
-                      "for each", source.model_files[0], "save with zero_optimization.stage 1, which keeps their names")
+        raise Failure("the order of the optimizer's parameters is not known: there are several param groups, or parameters without state", source.model_files[0], "save with zero_optimization.stage 1, which keeps their names")
     # The optimizer counts the trainable parameters in the model's order; which are frozen only their absence tells.
     made, index = [], 0
     for at, (name, value) in enumerate(parameters):
         takes = index < len(states) and tuple(states[index]["exp_avg"].shape) == tuple(value.shape)
         spare = len(parameters) - at - (len(states) - index)
         if takes and spare > 0 and any(tuple(other.shape) == tuple(value.shape) for _, other in parameters[at + 1:]):
-            raise Failure(f"it is not known whether '{name}' is frozen: other parameters have its shape", source.model_files[0],
+            raise Failure(f"it is not known whether '{name}' is frozen: other parameters have the same shape", source.model_files[0],
                           "save with zero_optimization.stage 1, which keeps the names")
         state = {key: each.reshape(-1) if isinstance(each, torch.Tensor) and each.dim() else each
                  for key, each in states[index].items()} if takes else {}
@@ -415,9 +414,9 @@ def write(source, folder, client_state=None):
 def convert(source, folder):
     path, count = write(source, folder)
     buffers = source.model.get("buffer_names") or []
-    print(f"{path}: {count} parameters of ZeRO stage {source.stage}, step {number(source.model.get('global_steps'))}")
+    print(f"{path}: {count} parameters from ZeRO stage {source.stage}, step {number(source.model.get('global_steps'))}")
     if buffers:
-        print(f"  left out, since Tessera's checkpoints hold parameters only: {len(buffers)} buffers ({', '.join(buffers[:3])}"
+        print(f"  left out, since Tessera checkpoints hold only parameters: {len(buffers)} buffers ({', '.join(buffers[:3])}"
               f"{', …' if len(buffers) > 3 else ''})")
 
 
@@ -430,7 +429,7 @@ def find(folder, tag):
     """The folder of one tag."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise Failure("there is no such folder", folder, "name a folder with DeepSpeed checkpoints")
+        raise Failure("no such folder", folder, "name a folder of DeepSpeed checkpoints")
     if tag is None and is_deepspeeds(folder):
         return folder
     tag = tag or read_latest(folder)
@@ -438,14 +437,14 @@ def find(folder, tag):
         raise Failure("there is no DeepSpeed checkpoint here: neither *_model_states.pt nor latest", folder,
                       "name the folder with `latest`, one tag's folder, or use --tag")
     if not (folder / check_tag(tag, folder / "latest")).is_dir():
-        raise Failure(f"there is no checkpoint '{tag}'", folder, "use --tag with the name of a folder there")
+        raise Failure(f"there is no checkpoint '{tag}'", folder, "use --tag to name a folder there")
     return folder / tag
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m tessera.import_deepspeed",
                                      description="Write a DeepSpeed checkpoint (ZeRO stage 0 to 3) as a Tessera checkpoint.")
-    parser.add_argument("deepspeed_dir", metavar="DEEPSPEED_DIR", help="the folder with `latest` and tags, or one tag's folder")
+    parser.add_argument("deepspeed_dir", metavar="DEEPSPEED_DIR", help="Folder with `latest` and tags, or one tag's folder")
     parser.add_argument("--to", metavar="FOLDER", required=True, help="the folder to write the Tessera checkpoint to")
     parser.add_argument("--tag", help="which checkpoint (default: the one that `latest` names)")
     options = parser.parse_args(arguments)

@@ -82,7 +82,7 @@ def _warn_of_observers(raw):
     for key in _OBSERVERS:
         block = raw.get(key)
         if block is True or (isinstance(block, dict) and block.get("enabled")):
-            logger.warning("'%s' is not in Tessera yet: training goes on without it", key)
+            logger.warning("'%s' is not in Tessera yet: training continues without it", key)
 
 
 def _data_parallel_group(mpu):

@@ -1,4 +1,4 @@
-"""Modules that stage 3 gathers as a whole, with all that is inside them: those whose forward runs other modules on
+"""Modules that stage 3 gathers as a whole, with everything inside them: those whose forward runs other modules on
 different ranks (a mixture of experts), which would gather in different orders."""
 
 from torch import nn
@@ -31,7 +31,7 @@ def _of_classes(classes):
     classes = list(classes)
     for each in classes:
         if not isinstance(each, (str, type)):
-            raise TypeError(f"leaf modules are given by class or by the name of a class, not by {each!r}")
+            raise TypeError(f"name leaf modules by class or class name, not by {each!r}")
 
     def matches(_, module):
         own = {type(module).__name__, type(module).__qualname__, _full_name(module)}
@@ -42,7 +42,7 @@ def _of_classes(classes):
 
 def _marked(found, classes, raise_if_not_found):
     if not found and raise_if_not_found:
-        raise ValueError(f"the model has no module of the classes {classes}")
+        raise ValueError(f"the model has no modules of the classes {classes}")
     return found
 
 
@@ -61,17 +61,17 @@ def _set_each(model, wanted, matches, flag, raise_if_not_found):
     names = [name for name, _ in model.named_modules()]
     missing = [each for each in wanted if not any(matches(name, each) for name in names)]
     if missing and raise_if_not_found:
-        raise ValueError(f"the model has no module whose name is or ends with one of {missing}")
+        raise ValueError(f"the model has no modules whose names are, or end with, one of {missing}")
     return found, missing
 
 
 def set_z3_leaf_modules_by_name(model, module_names, flag=True, raise_if_not_found=True):
-    """By the names of model.named_modules(). Returns the modules, and the names that the model does not have."""
+    """Marks modules by their names in model.named_modules(). Returns the modules, and the names that the model does not have."""
     return _set_each(model, module_names, str.__eq__, flag, raise_if_not_found)
 
 
 def set_z3_leaf_modules_by_suffix(model, module_name_suffixes, flag=True, raise_if_not_found=True):
-    """By the ends of these names. Returns the modules, and the suffixes that no name ends with."""
+    """Marks modules by the ends of these names. Returns the modules, and the suffixes that no name ends with."""
     return _set_each(model, module_name_suffixes, str.endswith, flag, raise_if_not_found)
 
 

@@ -1,4 +1,4 @@
-"""A context in which new tensors lie on one device and, where they are floating, have one dtype.
+"""A context in which new tensors are on one device and, if floating-point, have one dtype.
 
     with OnDevice(dtype=torch.bfloat16, device="meta"):
         model = Transformer()          # shapes only: no memory, no initialisation
@@ -11,7 +11,7 @@ from torch.utils._device import _device_constructors
 
 
 class OnDevice(TorchFunctionMode):
-    """May be entered again after it was left; `enabled=False` changes nothing."""
+    """May be re-entered after it was left; with `enabled=False` it does nothing."""
 
     def __init__(self, dtype, device="meta", enabled=True):
         super().__init__()

@@ -77,7 +77,7 @@ def _needs_adam_w(adam_w_mode):
 
 def _refuse_amsgrad(amsgrad):
     if amsgrad:
-        raise RuntimeError("amsgrad is not supported: leave it at False")
+        raise RuntimeError("amsgrad is not supported: leave it False")
 
 
 def _refuse_narrow_states(fp32_optimizer_states):
@@ -217,7 +217,7 @@ def _torch_class(type_name):
     found = getattr(torch.optim, type_name, None)
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
         raise made(_core.ConfigError,
-                   f"'optimizer.type' is '{type_name}': neither one of DeepSpeed's optimizers nor a class of torch.optim",
+                   f"'optimizer.type' is '{type_name}': neither a DeepSpeed optimizer nor a torch.optim class",
                    "the ds_config", f"use one of {', '.join(sorted(_BY_TYPE))}, or for example SGD")
     return found
 

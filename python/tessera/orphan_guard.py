@@ -1,4 +1,4 @@
-"""Ends the ranks of a launcher that was killed before it could do so itself.
+"""Stops the ranks of a launcher that was killed before it could do so itself.
 
 Run as a process of its own, by its file: it imports nothing of Tessera. Standard input brings one process group a line;
 "done" means that the launcher has ended in order. When the input ends without it, all groups get SIGTERM, and SIGKILL

@@ -1,4 +1,4 @@
-"""Does any rank's gradient hold an infinity or a NaN: then no rank may step.
+"""Checks whether any rank's gradients contain an infinity or a NaN: then no rank may step.
 
 Who has to agree depends on what is spread: ranks of an expert group for experts, of the model-parallel group for tensor
 parallelism, all ranks where each has reduced only its own part.

@@ -25,7 +25,7 @@ class PartitionedTensor:
 
     @classmethod
     def from_meta(cls, meta, local_part, group, device="cpu"):
-        """A part that came from elsewhere."""
+        """A part that came from another rank."""
         numbers = meta.tolist()
         dimensions = numbers[0]
         made = cls.__new__(cls)
@@ -33,7 +33,7 @@ class PartitionedTensor:
         made.orig_size = numbers[1:1 + dimensions]
         made.num_parts, made.rank, *made.partition = numbers[1 + dimensions:]
         assert made.num_parts == dist.get_world_size(group=group), (
-            f"the part is one of {made.num_parts}, and the group has {dist.get_world_size(group=group)} ranks")
+            f"the tensor has {made.num_parts} parts, but the group has {dist.get_world_size(group=group)} ranks")
         made.local_data = local_part.detach()
         return made
 

@@ -1,4 +1,4 @@
-"""The ranks of one machine as child processes that live and die together.
+"""One machine's ranks as child processes that live and die together.
 
     with RankProcesses() as ranks:
         ranks.start(command, environment, log=None)
@@ -80,7 +80,7 @@ class RankProcesses:
             try:
                 child.wait(timeout=self._grace)
             except subprocess.TimeoutExpired:
-                print(f"process {child.pid} did not end within {self._grace} s of SIGKILL", file=sys.stderr)
+                print(f"process {child.pid} did not exit within {self._grace} s of SIGKILL", file=sys.stderr)
 
     def _is_alive(self, group):
         for child in self._children:

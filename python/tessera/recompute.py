@@ -1,4 +1,4 @@
-"""Calls whose activations are computed again in the backward pass, with their inputs kept elsewhere meanwhile.
+"""Calls whose activations are recomputed in the backward pass, with their inputs kept elsewhere until then.
 
 torch.utils.checkpoint does the recomputation, and saves the call's inputs through autograd's saved-tensor hooks. Hooks
 around the call therefore see these inputs, and nothing that the call itself saves:

@@ -1,4 +1,4 @@
-"""Which rank this process is, and where its peers meet, from the environment that a launcher left.
+"""Which rank this process is, and where its peers meet, from the environment that the launcher set.
 
 torchrun, the deepspeed launcher and Accelerate set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Under
 mpirun and srun the ranks have other names; they are read, too. Without any of it the process is a world of its own.
@@ -45,9 +45,8 @@ def find_place(environment, default_port):
             continue
         if "MASTER_ADDR" not in environment:
             raise RuntimeError(
-                f"this is rank {environment[rank]} of {environment[size]} under {starter}, and nothing says where rank "
-                "0 is: set MASTER_ADDR to its host on every rank (and MASTER_PORT, if "
-                f"{default_port} is taken there), or start the program with the deepspeed launcher")
+                f"this is rank {environment[rank]} of {environment[size]} under {starter}, but nothing says where rank 0 is: set MASTER_ADDR to its host on every rank (and MASTER_PORT, if "
+                f"port {default_port} is taken there), or start the program with the deepspeed launcher")
         return Place(int(environment[rank]), int(environment[size]), int(environment.get(local_rank, 0)),
                      environment["MASTER_ADDR"], int(environment.get("MASTER_PORT", default_port)))
     return Place(0, 1, 0, "127.0.0.1", free_local_port())

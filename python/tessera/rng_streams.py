@@ -1,4 +1,4 @@
-"""Named streams of random numbers beside the device's own: dropout that differs between tensor-parallel ranks, or is
+"""Named streams of random numbers in addition to the device's own: dropout that differs between tensor-parallel ranks, or is
 the same on all of them, whatever else drew numbers in between.
 
     streams.add("model-parallel-rng", seed)
@@ -42,7 +42,7 @@ class RngStreams:
     def fork(self, name=None):
         name = name or self._default_name
         if name not in self.states_:
-            raise Exception(f"there is no random stream named {name}; add(name, seed) makes it")
+            raise Exception(f"there is no random stream named {name}; create it with add(name, seed)")
         before = self._device.get_rng_state()
         self._device.set_rng_state(self.states_[name])
         try:

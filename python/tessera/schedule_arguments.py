@@ -5,20 +5,20 @@ _SCHEDULE_OF = "lr_schedule"
 # Name, type or None for a switch, default, help; by the schedules that take them.
 RANGE_TEST = (
     ("lr_range_test_min_lr", float, 1e-3, "the first learning rate"),
-    ("lr_range_test_step_rate", float, 1.0, "how much is added in step_size steps, as a part of the first"),
+    ("lr_range_test_step_rate", float, 1.0, "increase every step_size steps, as a fraction of the first rate"),
     ("lr_range_test_step_size", int, 1000, "steps"),
-    ("lr_range_test_staircase", None, False, "stay at one rate for step_size steps"),
+    ("lr_range_test_staircase", None, False, "hold each rate for step_size steps"),
 )
 ONE_CYCLE = (
-    ("cycle_first_step_size", int, 1000, "steps up"),
-    ("cycle_first_stair_count", int, -1, "stairs on the way up"),
-    ("cycle_second_step_size", int, -1, "steps down"),
-    ("cycle_second_stair_count", int, -1, "stairs on the way down"),
-    ("decay_step_size", int, 1000, "steps of one decay after the cycle"),
+    ("cycle_first_step_size", int, 1000, "steps while the rate rises"),
+    ("cycle_first_stair_count", int, -1, "stairs while the rate rises"),
+    ("cycle_second_step_size", int, -1, "steps while the rate falls"),
+    ("cycle_second_stair_count", int, -1, "stairs while the rate falls"),
+    ("decay_step_size", int, 1000, "steps per decay after the cycle"),
     ("cycle_min_lr", float, 0.01, "the lowest learning rate of the cycle"),
     ("cycle_max_lr", float, 0.1, "the highest learning rate of the cycle"),
     ("decay_lr_rate", float, 0.0, "decay of the learning rate after the cycle"),
-    ("cycle_momentum", None, False, "cycle the momentum, too"),
+    ("cycle_momentum", None, False, "cycle the momentum too"),
     ("cycle_min_mom", float, 0.8, "the lowest momentum of the cycle"),
     ("cycle_max_mom", float, 0.9, "the highest momentum of the cycle"),
     ("decay_mom_rate", float, 0.0, "decay of the momentum after the cycle"),
@@ -26,12 +26,12 @@ ONE_CYCLE = (
 WARMUP = (
     ("warmup_min_lr", float, 0, "the first learning rate"),
     ("warmup_max_lr", float, 0.001, "the learning rate after the warm-up"),
-    ("warmup_num_steps", int, 1000, "steps of the warm-up"),
+    ("warmup_num_steps", int, 1000, "warm-up steps"),
     ("warmup_type", str, "log", "log or linear"),
 )
 COSINE = (
-    ("warmup_min_ratio", float, 0.01, "the first learning rate, as a part of the optimizer's"),
-    ("cos_min_ratio", float, 0.01, "the last learning rate, as a part of the optimizer's"),
+    ("warmup_min_ratio", float, 0.01, "the first learning rate, as a fraction of the optimizer's"),
+    ("cos_min_ratio", float, 0.01, "the last learning rate, as a fraction of the optimizer's"),
 )
 _COSINE_ALSO = ("warmup_num_steps", "warmup_type")
 

@@ -32,7 +32,7 @@ def per_group(optimizer, value, name):
     if not isinstance(value, (list, tuple)):
         return [value] * groups
     if len(value) != groups:
-        raise ValueError(f"{name} has {len(value)} values, and the optimizer has {groups} parameter groups; "
+        raise ValueError(f"{name} has {len(value)} values, but the optimizer has {groups} parameter groups; "
                          f"give {groups}, or one for all")
     return list(value)
 
@@ -82,7 +82,7 @@ class LearningRateSchedule:
         return self._last_lr
 
     def step(self, last_batch_iteration=None):
-        """To the next step, or to the one that is given."""
+        """Advances to the next step, or to the given one."""
         self.last_batch_iteration = (self.last_batch_iteration + 1 if last_batch_iteration is None
                                      else last_batch_iteration)
         self._last_lr = self._write(self._values())
@@ -110,11 +110,11 @@ class _Warmup(LearningRateSchedule):
         self.total_num_steps = total_num_steps
         if total_num_steps < self.warmup_num_steps:
             logger.warning(f"total_num_steps {total_num_steps} is less than warmup_num_steps {self.warmup_num_steps}: "
-                           "the warm-up does not end")
+                           "the warm-up never ends")
 
 
 class WarmupLR(_Warmup):
-    """From warmup_min_lr to warmup_max_lr (the groups' own lr, if None), and then constant."""
+    """Rises from warmup_min_lr to warmup_max_lr (the groups' own lr if None), then stays constant."""
 
     formula = "WarmupLR"
 
@@ -136,7 +136,7 @@ class WarmupLR(_Warmup):
 
 
 class WarmupDecayLR(WarmupLR):
-    """WarmupLR, and then straight down to 0 at total_num_steps."""
+    """WarmupLR, then falls linearly to 0 at total_num_steps."""
 
     formula = "WarmupDecayLR"
 
@@ -167,7 +167,7 @@ class WarmupCosineLR(_Warmup):
 
 
 class LRRangeTest(LearningRateSchedule):
-    """Up from lr_range_test_min_lr, to see which rates a model bears (Smith 2018)."""
+    """Rises from lr_range_test_min_lr, to find which rates a model tolerates (Smith 2018)."""
 
     formula = "LRRangeTest"
 
@@ -222,8 +222,7 @@ class OneCycle(LearningRateSchedule):
     def _read_steps(self, first, second):
         second = first if second is None else second
         if first <= 0 or second < 0:
-            raise ValueError(f"the cycle is {first} steps up and {second} down: cycle_first_step_size is greater than "
-                             "0, and cycle_second_step_size is 0 or more")
+            raise ValueError(f"the cycle is {first} steps up and {second} down: cycle_first_step_size must be greater than 0, and cycle_second_step_size at least 0")
         self.first_step_size, self.second_step_size = float(first), float(second)
         self.total_size = self.first_step_size + self.second_step_size
         self.step_ratio = self.first_step_size / self.total_size
@@ -257,6 +256,5 @@ def from_config(block, optimizer):
     """The schedule that a ds_config's block `scheduler` names: one of ours, or a class of torch.optim.lr_scheduler."""
     name, params = block["type"], block.get("params") or {}
     made = SCHEDULES.get(name) or getattr(torch.optim.lr_scheduler, name, None)
-    assert made is not None, (f"scheduler.type {name!r} is neither one of {', '.join(SCHEDULES)} nor a class of "
-                              "torch.optim.lr_scheduler")
+    assert made is not None, (f"scheduler.type {name!r} is neither one of {', '.join(SCHEDULES)} nor a torch.optim.lr_scheduler class")
     return made(optimizer, **params)

@@ -38,7 +38,7 @@ def readable(load_dir, tag, world):
         except Exception as error:  # of any kind: the other ranks wait
             if not isinstance(error, Failure):
                 error = Failure(f"DeepSpeed's checkpoint cannot be read: {type(error).__name__}: {error}", load_dir,
-                                "look for room and permissions there, or use an earlier checkpoint")
+                                "check free space and permissions there, or use an earlier checkpoint")
             said = {"failure": str(error)}
     try:
         said = json.loads(world.exchange_texts(json.dumps(said), "import of DeepSpeed's checkpoint")[0])
@@ -65,8 +65,8 @@ def _new_folder(beside, world):
         return tempfile.mkdtemp(prefix=".importing-", dir=beside)
     except OSError as error:
         if int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1"))) < world.size:
-            raise Failure(f"DeepSpeed's checkpoint is imported beside its files, but: {error.strerror}", beside,
-                          "make the folder writable, or copy the checkpoint to where it is") from None
+            raise Failure(f"DeepSpeed's checkpoint has to be imported next to its files, which failed: {error.strerror}", beside,
+                          "make the folder writable, or copy the checkpoint to a folder that is") from None
     return tempfile.mkdtemp(prefix="tessera-importing-")
 
 

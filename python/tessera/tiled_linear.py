@@ -19,7 +19,7 @@ class TiledLinear(nn.Module):
         super().__init__()
         for name, splits, features in (("in_splits", in_splits, in_features), ("out_splits", out_splits, out_features)):
             if not 1 <= splits <= features:
-                raise RuntimeError(f"{name} is {splits}: use 1 to {features}, the number of features")
+                raise RuntimeError(f"{name} is {splits}: use a number from 1 to {features}, the number of features")
         self.in_features, self.out_features, self.use_bias = in_features, out_features, bias
         self.in_splits, self.out_splits = in_splits, out_splits
         self.input_is_already_split, self.combine_out_splits = input_is_already_split, combine_out_splits
@@ -65,7 +65,7 @@ class TiledLinear(nn.Module):
 
 
 class TiledLinearReturnBias(TiledLinear):
-    """Of layers whose forward returns (product, bias), the bias not added."""
+    """For layers whose forward returns (product, bias) with the bias not added."""
 
     def _row(self, row, parts):
         total, bias = self.linears[row][0](parts[0])

@@ -33,7 +33,7 @@ class RankGrid:
         return self.dims[self.axes.index(axis)] if axis in self.axes else 0
 
     def get_rank(self, **coord_kwargs):
-        """The rank at a place: every axis is given."""
+        """The rank at a place, with an index for every axis."""
         if set(coord_kwargs) != set(self.axes):
             raise ValueError(f"get_rank needs one index for each of {', '.join(self.axes)}; "
                              "filter_match finds all ranks of some of them")
@@ -74,7 +74,7 @@ class RankGrid:
 def prime_factors(number):
     """60 -> [2, 2, 3, 5]; [] for 1."""
     if number < 1:
-        raise ValueError(f"{number} has no prime factors: it has to be at least 1")
+        raise ValueError(f"{number} has no prime factors: it must be at least 1")
     factors, divisor = [], 2
     while number > 1:
         while number % divisor == 0:

@@ -8,7 +8,7 @@ import time
 
 
 class Stopwatch:
-    """start() and stop() as often as you like; elapsed() is the sum, mean() the mean of the recorded spans."""
+    """Call start() and stop() as often as you like; elapsed() is the sum of the recorded spans, mean() their mean."""
 
     def __init__(self, name, synchronize):
         self.name_, self.started_ = name, False
@@ -31,7 +31,7 @@ class Stopwatch:
         self.started_, self._total, self._records = False, 0.0, []
 
     def elapsed(self, reset=True):
-        """Milliseconds in all. A running timer is read, and runs on."""
+        """Total milliseconds. A running timer is read and keeps running."""
         running = self.started_
         if running:
             self.stop()

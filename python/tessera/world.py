@@ -28,7 +28,7 @@ def join(backend="gloo"):
 
 
 def await_rank_0():
-    """For a rank that is about to join the default group and may be ahead of rank 0: torch's store would try in vain and
+    """For a rank that is about to join the default group and may be ahead of rank 0: torch's store would fail once and
     then sleep for up to a second."""
     if int(os.environ.get("RANK", "0")) > 0 and has_rendezvous(os.environ):
         _core.await_listener(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), at_most=timedelta(seconds=10))

@@ -1,4 +1,4 @@
-"""Parameters of which each rank holds a part: zero.Init, GatheredParameters, and what clients read from such parameters.
+"""Parameters of which each rank holds only a part: zero.Init, GatheredParameters, and what clients read from such parameters.
 
 A partitioned parameter is a ZeroParameter of size 0. It is in one of two hands, both in C++: a PartitionedParam's (it was
 made under Init, or its engine is gone), or an engine's at stage 3.
@@ -114,7 +114,7 @@ def given_to_engine(parameter, engine, place, shape):
 
 
 def taken_from_engine(parameter, piece):
-    """The engine goes; `piece`: what holds its part from now on (None: the parameter is whole)."""
+    """The engine is going away; `piece`: what holds its part from now on (None: the parameter is whole)."""
     if hasattr(parameter, "tessera_place"):
         del parameter.tessera_place
     if piece is not None:
@@ -128,7 +128,7 @@ def engine_of(parameter):
 
 
 class _Gathering:
-    """Partitioned parameters among `params`, by who holds them; everything else is passed over. Collective."""
+    """Partitioned parameters among `params`, by who holds them; everything else is skipped. Collective."""
 
     def __init__(self, params):
         self.pieces, self.units = [], {}
@@ -184,8 +184,7 @@ class GatheredParameters:
         written = [parameter for parameter, version in self._versions if parameter._version != version]
         self._gathering.release(self.modifier_rank if error is None else None)
         if written and self.modifier_rank is None and error is None:
-            raise RuntimeError(f"in-place modification of a parameter of shape {tuple(written[0].ds_shape)} in "
-                               "GatheredParameters without modifier_rank: it is lost; name the rank that writes")
+            raise RuntimeError(f"in-place modification of a parameter of shape {tuple(written[0].ds_shape)} in GatheredParameters without modifier_rank is lost; name the rank that writes")
 
 
 def _is_checked(parameter):
@@ -230,7 +229,7 @@ def _wants_checks(config):
 
 
 class Init:
-    """Modules made inside are partitioned as soon as they are made, with the values of rank 0; so a model that fits no
+    """Modules created inside are partitioned as soon as they are created, with rank 0's values, so a model that fits on no
     rank can be made. With `module`: that one's parameters are, now. Collective."""
 
     _lock = threading.RLock()

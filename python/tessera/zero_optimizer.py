@@ -70,7 +70,7 @@ class ZeroOptimizer:
         self._engine().step()
 
     def zero_grad(self, set_to_none=True):
-        """Nothing: the engine forgets gradients with the step that used them."""
+        """Does nothing: the engine discards gradients in the step that used them."""
 
     def backward(self, loss, retain_graph=False):
         self._engine().backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)
@@ -93,15 +93,14 @@ class ZeroOptimizer:
 
 
 def with_live_groups(optimizer, parameters):
-    """A client's optimizer, checked: every group is of this model's parameters. Empty groups are taken out."""
+    """A client's optimizer, checked: every group has only this model's parameters. Empty groups are removed."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"the optimizer is a {type(optimizer).__name__}: give a torch.optim.Optimizer, or a function that "
-                        "takes the parameters and returns one")
+        raise TypeError(f"the optimizer is a {type(optimizer).__name__}: pass a torch.optim.Optimizer, or a function that takes the parameters and returns one")
     seen = set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) in seen:
-                raise AssertionError("a parameter is in the optimizer twice")
+                raise AssertionError("a parameter appears twice in the optimizer")
             seen.add(id(parameter))
             if id(parameter) not in parameters:
                 raise ValueError("the optimizer has a parameter that is not one of the model's: make it from "

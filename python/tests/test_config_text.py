@@ -43,7 +43,7 @@ def test_infinity_is_a_number():
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "{a: 1, a: 2,}", '{"b": {"a": 1, "a": 2}}'])
 def test_a_key_given_twice_is_refused(text):
-    with pytest.raises(ValueError, match="given twice.*: a;"):
+    with pytest.raises(ValueError, match="appear twice.*: a;"):
         parse_config(text)
 
 

@@ -20,7 +20,7 @@ def test_files_come_in_the_order_of_their_ranks(tmp_path):
 def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="optim_states"):
         zero_to_fp32.get_optim_files(tmp_path)
-    with pytest.raises(FileNotFoundError, match="stage 3 has it"):
+    with pytest.raises(FileNotFoundError, match="a stage 3 checkpoint has it"):
         zero_to_fp32.get_model_state_file(tmp_path, 3)
     with pytest.raises(AttributeError, match="not in Tessera yet"):
         zero_to_fp32.parse_optim_states

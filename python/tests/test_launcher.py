@@ -86,40 +86,40 @@ def said(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize("words, what, fix", [
     ("", "no program to run", "deepspeed [options] train.py"),
     ("--num_gpus 2", "no program to run", "train.py"),
-    ("missing.py", "there is no script 'missing.py'", "path"),
-    ("--no_python missing-program", "there is no program 'missing-program'", "path"),
+    ("missing.py", "script 'missing.py' not found", "path"),
+    ("--no_python missing-program", "program 'missing-program' not found", "path"),
     ("--num_gpu2 2 train.py", "unknown option '--num_gpu2'", "did you mean --num_gpus?"),
     ("--colour=red train.py", "unknown option '--colour'", "deepspeed --help"),
     ("--num_gpus two train.py", "--num_gpus is 'two', not a whole number", "--help"),
     ("--num_gpus 0 train.py", "--num_gpus is 0", "at least 1"),
     ("--num_nodes=-7 train.py", "--num_nodes is -7", "--help"),
-    ("--num_gpus 1 -i localhost train.py", "--num_nodes and --num_gpus cannot be used with --include", "filter alone"),
-    ("--num_nodes 1 -e localhost train.py", "--num_nodes and --num_gpus cannot be used with --include", "filter alone"),
+    ("--num_gpus 1 -i localhost train.py", "--num_nodes and --num_gpus cannot be used with --include", "only the filter"),
+    ("--num_nodes 1 -e localhost train.py", "--num_nodes and --num_gpus cannot be used with --include", "only the filter"),
     ("-i localhost -e localhost:0 train.py", "--include and --exclude are both given", "keep one"),
     ("--num_nodes 2 train.py", "--num_nodes is 2, and there is no hostfile /job/hostfile", "-H"),
     ("--include worker-0 train.py", "--include names 'worker-0', and there is no hostfile", "-H"),
-    ("--include localhost:0-3 train.py", "'localhost:0-3' is not a machine and its slots", "worker-0:0,2"),
-    ("--include localhost: train.py", "'localhost:' is not a machine and its slots", "worker-0:0,2"),
+    ("--include localhost:0-3 train.py", "'localhost:0-3' is not a machine filter", "worker-0:0,2"),
+    ("--include localhost: train.py", "'localhost:' is not a machine filter", "worker-0:0,2"),
     ("--exclude localhost:99 train.py", "localhost has no slot 99", "it has 0"),
-    ("--master_port 99999 train.py", "--master_port is 99999: it has to be between 1 and 65535", "--help"),
+    ("--master_port 99999 train.py", "--master_port is 99999: it must be between 1 and 65535", "--help"),
     ("--master_port http train.py", "--master_port is 'http', not a whole number", "--help"),
-    ("--node_rank 1 train.py", "--node_rank has a meaning only with --no_ssh", "--no_ssh"),
-    ("--bind_core_list 0-1 train.py", "only with --bind_cores_to_rank", "--bind_cores_to_rank"),
+    ("--node_rank 1 train.py", "--node_rank only makes sense with --no_ssh", "--no_ssh"),
+    ("--bind_core_list 0-1 train.py", "only makes sense with --bind_cores_to_rank", "--bind_cores_to_rank"),
     ("--bind_cores_to_rank --bind_core_list 3-1 train.py", "'3-1' ends before it starts", "write 1-3"),
     ("--bind_cores_to_rank --bind_core_list 0;1 train.py", "'0;1' is not a core or a range of cores", "3 or 2-4"),
     ("--log_level loud train.py", "--log_level is 'loud'", "debug, info"),
     ("--launcher pdhs train.py", "--launcher is 'pdhs'", "did you mean pdsh?"),
     ("--launcher nope --hostfile hosts train.py", "--launcher is 'nope'", "pdsh, openmpi, mpich, impi, slurm, mvapich"),
     ("--hostfile no/hosts train.py", "there is no hostfile no/hosts", "worker-0 slots=4"),
-    ("--hostfile hosts --num_nodes 3 train.py", "--num_nodes is 3, and the hostfile names 2", "2 at most"),
-    ("--hostfile hosts --num_gpus 3 train.py", "--num_gpus is 3, and worker-0 has 2 slots", "2 at most"),
-    ("--hostfile hosts --include worker-2 train.py", "'worker-2' is not one of the machines", "worker-0, worker-1"),
+    ("--hostfile hosts --num_nodes 3 train.py", "--num_nodes is 3, but the hostfile names 2", "at most 2"),
+    ("--hostfile hosts --num_gpus 3 train.py", "--num_gpus is 3, and worker-0 has 2 slots", "at most 2"),
+    ("--hostfile hosts --include worker-2 train.py", "'worker-2' is not in the list of machines", "worker-0, worker-1"),
     ("--hostfile hosts --include worker-1 train.py", "'worker-1' is not this machine", "--force_multi"),
-    ("--hostfile hosts --exclude worker-0@worker-1 train.py", "the filter leaves no slot", "leave some out"),
+    ("--hostfile hosts --exclude worker-0@worker-1 train.py", "the filter leaves no slot", "exclude fewer slots"),
     ("--hostfile hosts --no_ssh --master_addr a train.py", "--no_ssh needs --node_rank", "0 to 1"),
     ("--hostfile hosts --no_ssh --node_rank 2 --master_addr a train.py",
      "--node_rank is 2, and the machines are worker-0, worker-1", "0 to 1"),
-    ("--hostfile hosts --launcher mpich train.py", "same number of slots on every machine: worker-0 has 2", "as many"),
+    ("--hostfile hosts --launcher mpich train.py", "same number of slots on every machine: worker-0 has 2", "the same number"),
     ("--hostfile hosts --launcher openmpi --include worker-0@worker-1 train.py", "openmpi cannot include", "hostfile"),
     ("--hostfile hosts --launcher slurm --include worker-0:1@worker-1:0 train.py", "Slurm cannot choose the slots [1]",
      "whole machines"),
@@ -163,13 +163,13 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(said):
         taken.bind(("", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port {port} is taken" in said(f"--num_gpus 2 --master_port {port} train.py")
+        assert f"port {port} is in use" in said(f"--num_gpus 2 --master_port {port} train.py")
 
 
 def test_launch_itself_refuses_in_the_same_form(said, tmp_path):
     info = encode_slots({"a": [0], "b": [0]})
     assert "--world_info is missing" in said("train.py", launch.main)
-    assert "--world_info is not what the deepspeed launcher writes" in said("--world_info=x train.py", launch.main)
+    assert "--world_info was not written by the deepspeed launcher" in said("--world_info=x train.py", launch.main)
     assert "--node_rank is 2, and there are 2 machines" in said(f"--world_info={info} --node_rank=2 train.py", launch.main)
     assert "--module and --no_python" in said(f"--world_info={info} --module --no_python train.py", launch.main)
     (tmp_path / "file").touch()

@@ -80,7 +80,7 @@ def test_without_the_schedule(runs):
 
 def test_a_missing_file_is_one_error_on_every_rank(runs):
     message = runs[1]["broken"]
-    assert "the file of rank 1 is missing" in message or "there are files from 1" in message
+    assert "rank 1's file is missing" in message or "there are files from 1" in message
     assert "\n  where: " in message and "\n  fix:   " in message
 
 

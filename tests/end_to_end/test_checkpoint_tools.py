@@ -45,7 +45,7 @@ def test_show_lists_tensors_and_who_holds_what(checkpoints):
 
 
 def test_verify_reads_every_byte(checkpoints):
-    assert "global_step7 is whole" in ok("verify", checkpoints)
+    assert "global_step7 is intact" in ok("verify", checkpoints)
 
 
 def test_diff_names_what_differs(checkpoints):

@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "tessera":
         raise
-    raise ImportError("deepspeed is Tessera's drop-in, and needs the package tessera beside it: "
+    raise ImportError("this deepspeed is Tessera's drop-in and needs the tessera package: "
                       "run 'pip install ./python' in Tessera's folder first") from missing
 
 from deepspeed import _not_yet

@@ -7,10 +7,10 @@ def add_config_arguments(parser):
 
 
 def _add_core_arguments(parser):
-    group = parser.add_argument_group("DeepSpeed", "where the ds_config lies")
+    group = parser.add_argument_group("DeepSpeed", "Where to find the ds_config")
     group.add_argument("--deepspeed", action="store_true",
-                       help="for the program's own use; the engine does not read it")
-    group.add_argument("--deepspeed_config", type=str, default=None, help="the ds_config, a JSON file")
+                       help="For the program's own use; the engine does not read it")
+    group.add_argument("--deepspeed_config", type=str, default=None, help="Path of the ds_config, a JSON file")
     group.add_argument("--deepscale", action="store_true", help="old name of --deepspeed")
     group.add_argument("--deepscale_config", type=str, default=None, help="old name of --deepspeed_config")
     return parser

@@ -32,7 +32,7 @@ def get_shm_size():
     except OSError as error:
         return None, f"/dev/shm cannot be read: {error}"
     size = found.f_frsize * found.f_blocks
-    return size, "less than 512 MB: workers of data loaders may fail" if size < 512 * 1024**2 else None
+    return size, "less than 512 MB: data loader workers may fail" if size < 512 * 1024**2 else None
 
 
 def op_report(verbose=True):
@@ -48,7 +48,7 @@ def debug_report():
         ("python", f"{platform.python_version()} ({sys.executable})"),
         ("torch", f"{torch.__version__} ({os.path.dirname(torch.__file__)})"),
         ("deepspeed", f"{version} ({os.path.dirname(__file__)})"),
-        ("accelerator", f"{device.device_name()}, {device.device_count()} devices, "
+        ("accelerator", f"{device.device_name()}, {device.device_count()} device{'' if device.device_count() == 1 else 's'}, "
                         f"{human_readable_size(device.total_memory())}"),
         ("dtypes", ", ".join(str(dtype).removeprefix("torch.") for dtype in device.supported_dtypes())),
         ("communication", device.communication_backend_name()),
@@ -73,8 +73,8 @@ def _version_of(package):
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(prog="ds_report", description="What this machine has that Tessera can use.")
-    parser.add_argument("--hide_operator_status", action="store_true", help="leave out what is compiled")
+    parser = argparse.ArgumentParser(prog="ds_report", description="Show what this machine has that Tessera can use")
+    parser.add_argument("--hide_operator_status", action="store_true", help="Leave out the compiled parts")
     parser.add_argument("--hide_errors_and_warnings", action="store_true", help="accepted; has no effect")
     return parser.parse_args()
 

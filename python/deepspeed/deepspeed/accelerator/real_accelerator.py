@@ -21,7 +21,7 @@ def _choose():
     if name == "cpu":
         from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
         return CPU_Accelerator()
-    raise ValueError(f"DS_ACCELERATOR is {name!r}; Tessera has {' and '.join(_KNOWN)}")
+    raise ValueError(f"DS_ACCELERATOR is {name!r}; Tessera supports {' and '.join(_KNOWN)}")
 
 
 def get_accelerator():

@@ -53,14 +53,13 @@ def init_distributed(dist_backend=None, auto_mpi_discovery=True, distributed_por
     configure(deepspeed_config=config)
     if not is_initialized():
         if dist_init_required is False:
-            raise RuntimeError("dist_init_required is False, but there is no default process group: call "
-                               "torch.distributed.init_process_group before, or leave dist_init_required out")
+            raise RuntimeError("dist_init_required is False, but there is no default process group: call torch.distributed.init_process_group first, or leave dist_init_required out")
         if init_method is None and not has_rendezvous(os.environ):
             _find_peers(auto_mpi_discovery, distributed_port)
     if cdb is None or not cdb.is_initialized():
         backend = dist_backend or get_accelerator().communication_backend_name()
         if verbose and not is_initialized():
-            logger.info(f"making the default process group, backend {backend}")
+            logger.info(f"creating the default process group, backend {backend}")
         cdb = TorchBackend(backend, timeout, init_method, rank, world_size)
 
 

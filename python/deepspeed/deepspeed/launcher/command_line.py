@@ -37,8 +37,8 @@ class OptionParser(argparse.ArgumentParser):
             known = choice[2].replace("'", "").split(", ")
             return refused(f"{name} is '{choice[1]}'", "the command line", nearest(choice[1], known))
         if problem.startswith("expected"):
-            return refused(f"{name} has no value", "the command line", f"write {name} and its value")
-        return refused(f"{name} {problem}", "the command line", f"{self.prog} --help says what it takes")
+            return refused(f"{name} has no value", "the command line", f"give {name} a value")
+        return refused(f"{name} {problem}", "the command line", f"see {self.prog} --help")
 
 
 def whole_number(low, high=None):
@@ -50,7 +50,7 @@ def whole_number(low, high=None):
         except ValueError:
             raise argparse.ArgumentTypeError(f"is '{text}', not a whole number") from None
         if number < low or (high is not None and number > high):
-            raise argparse.ArgumentTypeError(f"is {number}: it has to be "
+            raise argparse.ArgumentTypeError(f"is {number}: it must be "
                                              + (f"at least {low}" if high is None else f"between {low} and {high}"))
         return number
 

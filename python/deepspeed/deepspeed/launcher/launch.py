@@ -24,22 +24,22 @@ PID_FILE_BASEPATH = "/tmp"
 
 
 def parse_args(args=None):
-    parser = OptionParser(prog="deepspeed.launcher.launch", description="Starts the ranks of a program on this machine.")
-    parser.add_argument("--node_rank", type=whole_number(0), default=0, help="which of the machines this is")
-    parser.add_argument("--master_addr", default="127.0.0.1", help="address of the machine with rank 0")
+    parser = OptionParser(prog="deepspeed.launcher.launch", description="Start a program's ranks on this machine")
+    parser.add_argument("--node_rank", type=whole_number(0), default=0, help="Index of this machine")
+    parser.add_argument("--master_addr", default="127.0.0.1", help="Address of rank 0's machine")
     parser.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=whole_number(1, 65535),
-                        help="a free port there")
-    parser.add_argument("--world_info", default="None", help="all machines and their slots, base64")
-    parser.add_argument("--module", action="store_true", help="the script is a module: python -m")
-    parser.add_argument("--no_python", action="store_true", help="the script is a program of its own")
-    parser.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank")
-    parser.add_argument("--save_pid", type=int, default=0, help="write this process's id to /tmp/<save_pid>.deepspeed")
-    parser.add_argument("--enable_each_rank_log", default="None", help="folder for one log file per rank")
-    parser.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
-    parser.add_argument("--bind_core_list", default=None, help="the cores to share out, like 0-3,8")
+                        help="Free port on that machine")
+    parser.add_argument("--world_info", default="None", help="All machines and their slots, in base64")
+    parser.add_argument("--module", action="store_true", help="Run the script as a module, with python -m")
+    parser.add_argument("--no_python", action="store_true", help="Run the script directly, without python")
+    parser.add_argument("--no_local_rank", action="store_true", help="Do not pass --local_rank to the script")
+    parser.add_argument("--save_pid", type=int, default=0, help="Write this process's ID to /tmp/<save_pid>.deepspeed")
+    parser.add_argument("--enable_each_rank_log", default="None", help="Folder for one log file per rank")
+    parser.add_argument("--bind_cores_to_rank", action="store_true", help="Bind each rank to its own cores (with numactl)")
+    parser.add_argument("--bind_core_list", default=None, help="Cores to divide among the ranks, e.g. 0-3,8")
     parser.add_argument("--log_level", default="info", choices=["debug", "info", "warning", "error", "critical"])
-    parser.add_argument("-q", "--quiet", action="store_true", help="the same as --log_level error")
-    parser.add_argument("training_script", help="the program that every rank runs")
+    parser.add_argument("-q", "--quiet", action="store_true", help="Same as --log_level error")
+    parser.add_argument("training_script", help="Program that every rank runs")
     parser.add_argument("training_script_args", nargs=REMAINDER)
     return parser.parse_args(args)
 
@@ -61,8 +61,8 @@ def check_program(args, script):
     else:
         return  # which Python finds, or says that it does not
     if not found:
-        raise refused(f"there is no {kind} '{script}'", os.getcwd(),
-                      "give its path from here; options of the launcher come before it, the program's own after it")
+        raise refused(f"{kind} '{script}' not found", os.getcwd(),
+                      "give its path relative to this folder; the launcher's options go before it, the program's own after it")
 
 
 def run(args):
@@ -72,7 +72,7 @@ def run(args):
     slots_of = _all_slots(args.world_info)
     hosts = list(slots_of)
     if not 0 <= args.node_rank < len(hosts):
-        raise refused(f"--node_rank is {args.node_rank}, and there {'is' if len(hosts) == 1 else 'are'} {len(hosts)} "
+        raise refused(f"--node_rank is {args.node_rank}, but there {'is' if len(hosts) == 1 else 'are'} {len(hosts)} "
                       f"machine{'' if len(hosts) == 1 else 's'}", "the command line",
                       "use 0" if len(hosts) == 1 else f"use 0 to {len(hosts) - 1}")
     slots = slots_of[hosts[args.node_rank]]
@@ -95,13 +95,13 @@ def run(args):
                 ranks.start(command, environment, log)
         code = ranks.wait()
         if code:
-            logger.error(f"a rank of {args.training_script} ended with code {code}; the others were stopped")
+            logger.error(f"a rank of {args.training_script} exited with code {code}; the others were stopped")
         return code
 
 
 def _all_slots(world_info):
     if world_info == "None":
-        raise refused("--world_info is missing", "the command line", "start the program with deepspeed, which gives it")
+        raise refused("--world_info is missing", "the command line", "start the program with deepspeed, which passes it")
     return decode_slots(world_info)
 
 
@@ -124,8 +124,8 @@ def _log_of(args, rank):
         os.makedirs(args.enable_each_rank_log, exist_ok=True)
         return open(os.path.join(args.enable_each_rank_log, name), "w")
     except OSError as error:
-        raise refused(f"no log can be written to {args.enable_each_rank_log}: {error.strerror}", "--enable_each_rank_log",
-                      "name a folder that you may write to") from None
+        raise refused(f"cannot write logs to {args.enable_each_rank_log}: {error.strerror}", "--enable_each_rank_log",
+                      "name a folder that you can write to") from None
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def _pid_file(main_pid):
         return
     path = os.path.join(PID_FILE_BASEPATH, f"{main_pid}.deepspeed")
     if os.path.exists(path):
-        raise refused(f"{path} is there already", "--save_pid", f"remove it if no launcher {main_pid} is running")
+        raise refused(f"{path} already exists", "--save_pid", f"remove it if no launcher {main_pid} is running")
     with open(path, "w") as file:
         file.write(str(os.getpid()))
     try:

@@ -14,12 +14,12 @@ _RANK_NAMES = {MPICH_LAUNCHER: (["PMIX_RANK", "PMI_RANK"], ["PALS_LOCAL_RANKID",
 
 
 def parse_args(args=None):
-    parser = OptionParser(prog="deepspeed.launcher.launcher_helper", description="Runs a program as one rank of an MPI job.")
-    parser.add_argument("--launcher", type=str, default=MPICH_LAUNCHER, help="which MPI started this")
-    parser.add_argument("--module", action="store_true", help="the script is a module: python -m")
-    parser.add_argument("--no_python", action="store_true", help="the script is a program of its own")
-    parser.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
-    parser.add_argument("--bind_core_list", type=str, default=None, help="the cores to share out, like 0-3,8")
+    parser = OptionParser(prog="deepspeed.launcher.launcher_helper", description="Run a program as one rank of an MPI job")
+    parser.add_argument("--launcher", type=str, default=MPICH_LAUNCHER, help="MPI that started this process")
+    parser.add_argument("--module", action="store_true", help="Run the script as a module, with python -m")
+    parser.add_argument("--no_python", action="store_true", help="Run the script directly, without python")
+    parser.add_argument("--bind_cores_to_rank", action="store_true", help="Bind each rank to its own cores (with numactl)")
+    parser.add_argument("--bind_core_list", type=str, default=None, help="Cores to divide among the ranks, e.g. 0-3,8")
     parser.add_argument("user_script", type=str)
     parser.add_argument("user_args", nargs=argparse.REMAINDER)
     return parser.parse_args(args=args)
@@ -37,8 +37,8 @@ def env_mapping(env, rank_name_list=None, local_rank_name_list=None):
             raise made(RankUnknown, f"none of {', '.join(sources or [])} is set", "the environment",
                        "start the program with mpirun")
         if len(values) > 1:
-            raise made(RankUnknown, f"{', '.join(sources)} do not agree on {name}: {', '.join(sorted(values))}",
-                       "the environment", "unset those that another launcher left")
+            raise made(RankUnknown, f"{', '.join(sources)} disagree on {name}: {', '.join(sorted(values))}",
+                       "the environment", "unset the ones left by another launcher")
         env[name] = values.pop()
     return env
 

@@ -77,7 +77,7 @@ class MultiNodeRunner(ABC):
                           "leave them out of the hostfile instead")
         if getattr(self.args, "num_nodes", -1) != -1 or getattr(self.args, "num_gpus", -1) != -1:
             raise refused(f"the launcher {self.name} cannot limit nodes or slots", "--num_nodes or --num_gpus",
-                          "change the hostfile instead")
+                          "edit the hostfile instead")
 
     def _python(self):
         if self.args.no_python:
@@ -93,7 +93,7 @@ class MultiNodeRunner(ABC):
         if len(set(counts.values())) != 1:
             named = ", ".join(f"{host} has {count}" for host, count in counts.items())
             raise refused(f"the launcher {self.name} needs the same number of slots on every machine: {named}",
-                          "the hostfile", "give each machine as many, or use --launcher pdsh")
+                          "the hostfile", "give every machine the same number, or use --launcher pdsh")
         return next(iter(counts.values()))
 
     def _rank_count(self):
@@ -235,7 +235,7 @@ class SlurmRunner(MultiNodeRunner):
         if len(set(counts.values())) > 1:
             named = ", ".join(f"{host} has {count}" for host, count in counts.items())
             raise refused(f"Slurm needs the same number of slots on every machine: {named}", "the hostfile, or the filter",
-                          "give each machine as many")
+                          "give every machine the same number")
 
     def get_cmd(self, environment, active_resources):
         self.check_slots(active_resources)

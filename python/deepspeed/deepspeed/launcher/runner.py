@@ -68,41 +68,41 @@ def parse_args(args=None):
 
 def _parser():
     parser = OptionParser(
-        prog="deepspeed", description="Starts a program's ranks, on this machine or on many.",
+        prog="deepspeed", description="Start a program's ranks on this machine or on many",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     where = parser.add_argument_group("where")
-    where.add_argument("-H", "--hostfile", type=str, default=DLTS_HOSTFILE, help="machines, like 'worker-0 slots=4'")
-    where.add_argument("-i", "--include", type=str, default="", help="what to use: host[:slot,slot…][@host…]")
-    where.add_argument("-e", "--exclude", type=str, default="", help="what not to use, written like --include")
-    where.add_argument("--num_nodes", type=whole_number(-1), default=-1, help="use the first N machines of the hostfile")
+    where.add_argument("-H", "--hostfile", type=str, default=DLTS_HOSTFILE, help="File of machines, with lines such as 'worker-0 slots=4'")
+    where.add_argument("-i", "--include", type=str, default="", help="Machines and slots to use: host[:slot,slot…][@host…]")
+    where.add_argument("-e", "--exclude", type=str, default="", help="Machines and slots to leave out, in the same form as --include")
+    where.add_argument("--num_nodes", type=whole_number(-1), default=-1, help="Use the first N machines in the hostfile")
     where.add_argument("--num_gpus", "--num_accelerators", type=whole_number(-1), default=-1,
-                       help="use slots 0 to N-1 on each machine")
+                       help="Use slots 0 to N-1 on each machine")
     where.add_argument("--master_port", default=TORCH_DISTRIBUTED_DEFAULT_PORT, type=whole_number(1, 65535),
-                       help="a port that is free on the machine of rank 0")
-    where.add_argument("--master_addr", default="", type=str, help="that machine's address; left out: it is asked")
+                       help="Free port on rank 0's machine")
+    where.add_argument("--master_addr", default="", type=str, help="Address of that machine (default: found with ssh)")
     where.add_argument("--bind_cores_to_rank", action="store_true", help="give each rank cores of its own (numactl)")
     where.add_argument("--bind_core_list", type=str, default=None, help="the cores to share out, like 0-3,8")
 
     many = parser.add_argument_group("many machines")
     many.add_argument("--launcher", default=PDSH_LAUNCHER, type=str, help=", ".join(LAUNCHER_CLASSES))
-    many.add_argument("--launcher_args", default="", type=str, help="arguments for that program, as one word")
-    many.add_argument("--node_rank", default=-1, type=whole_number(-1), help="which machine this is, with --no_ssh")
-    many.add_argument("--no_ssh", action="store_true", help="you run this command on every machine yourself")
-    many.add_argument("--no_ssh_check", action="store_true", help="do not try ssh first")
-    many.add_argument("--force_multi", action="store_true", help="go through the launcher even for one machine")
-    many.add_argument("--ssh_port", type=whole_number(1, 65535), default=None, help="port of ssh on the machines")
-    many.add_argument("--venv_script", type=str, default=None, help="script that activates the environment there")
+    many.add_argument("--launcher_args", default="", type=str, help="Arguments for that launcher, as one string")
+    many.add_argument("--node_rank", default=-1, type=whole_number(-1), help="Index of this machine, with --no_ssh")
+    many.add_argument("--no_ssh", action="store_true", help="Run this command on every machine yourself instead of using ssh")
+    many.add_argument("--no_ssh_check", action="store_true", help="Do not test ssh first")
+    many.add_argument("--force_multi", action="store_true", help="Use the multi-node launcher even for one machine")
+    many.add_argument("--ssh_port", type=whole_number(1, 65535), default=None, help="ssh port on the machines")
+    many.add_argument("--venv_script", type=str, default=None, help="Script that activates the Python environment there")
 
     how = parser.add_argument_group("how")
     how.add_argument("--module", action="store_true", help="the script is a module: python -m")
     how.add_argument("--no_python", action="store_true", help="the script is a program of its own")
     how.add_argument("--no_local_rank", action="store_true", help="do not pass --local_rank to the script")
-    how.add_argument("--save_pid", action="store_true", help="write the launcher's process id to /tmp/<its id>.deepspeed")
+    how.add_argument("--save_pid", action="store_true", help="Write the launcher's process ID to /tmp/<its ID>.deepspeed")
     how.add_argument("--enable_each_rank_log", default="None", type=str, help="folder for one log file per rank")
-    how.add_argument("--autotuning", default="", choices=["tune", "run"], type=str, help="not in Tessera yet")
+    how.add_argument("--autotuning", default="", choices=["tune", "run"], type=str, help="Not supported by Tessera yet")
     how.add_argument("--log_level", default="info", choices=["debug", "info", "warning", "error", "critical"])
     how.add_argument("-q", "--quiet", action="store_true", help="the same as --log_level error")
-    parser.add_argument("user_script", type=str, help="the program; what follows are its own arguments")
+    parser.add_argument("user_script", type=str, help="Program to run, followed by its own arguments")
     return parser
 
 
@@ -129,7 +129,7 @@ def fetch_hostfile(hostfile_path):
     """{host: slots}, or None without such a file: then this machine is used."""
     if not os.path.isfile(hostfile_path):
         if hostfile_path != DLTS_HOSTFILE:  # where nobody named one, nobody misses it
-            logger.warning(f"there is no hostfile {hostfile_path}: this machine is used")
+            logger.warning(f"no hostfile {hostfile_path}: using this machine only")
         return None
     with open(hostfile_path) as file:
         return _parse_hostfile(file.readlines(), hostfile_path)
@@ -176,16 +176,16 @@ def _choose_slots(args, pool):
         _check_without_hostfile(args)
         pool = {"localhost": _slots_of_this_machine(args)}
     elif args.num_nodes > len(pool):
-        raise refused(f"--num_nodes is {args.num_nodes}, and the hostfile names {len(pool)}", args.hostfile,
-                      f"use {len(pool)} at most, or add machines to the hostfile")
+        raise refused(f"--num_nodes is {args.num_nodes}, but the hostfile names {len(pool)}", args.hostfile,
+                      f"use at most {len(pool)}, or add machines to the hostfile")
     chosen = parse_inclusion_exclusion(pool, args.include, args.exclude)
     for host, slots in chosen.items():
         if args.num_gpus > len(slots):
             raise refused(f"--num_gpus is {args.num_gpus}, and {host} has {len(slots)} slot{'s' * (len(slots) != 1)}",
-                          args.hostfile, f"use {min(map(len, chosen.values()))} at most, or change the hostfile")
+                          args.hostfile, f"use at most {min(map(len, chosen.values()))}, or edit the hostfile")
     chosen = apply_num_nodes_and_gpus(chosen, args.num_nodes, args.num_gpus)
     if not chosen:
-        raise refused("the filter leaves no slot to run on", "--exclude", "leave some out of it")
+        raise refused("the filter leaves no slots to run on", "--exclude", "exclude fewer slots")
     return chosen
 
 
@@ -205,7 +205,7 @@ def _slots_of_this_machine(args):
         there = device_count_of_driver() if os.environ.get("DS_ACCELERATOR") != "cpu" else 0
         if 0 < there < args.num_gpus:
             raise refused(f"--num_gpus is {args.num_gpus}, and this machine has {there} GPU{'s' * (there != 1)}",
-                          "the command line", f"use {there} at most; DS_ACCELERATOR=cpu starts ranks without a GPU")
+                          "the command line", f"use at most {there}; DS_ACCELERATOR=cpu starts ranks without a GPU")
         return args.num_gpus
     from deepspeed.accelerator import get_accelerator
     device = get_accelerator()
@@ -225,7 +225,7 @@ def _include_visible_devices(args):
         logger.warning(f"CUDA_VISIBLE_DEVICES={visible} is ignored: the command line says which slots to use")
     else:
         if not all(slot.strip().isdigit() for slot in visible.split(",")):
-            raise refused(f"CUDA_VISIBLE_DEVICES is '{visible}', which does not name slots", "the environment",
+            raise refused(f"CUDA_VISIBLE_DEVICES is '{visible}', which does not name slots by number", "the environment",
                           "name devices by their numbers, like 0,1; or unset it and use --include localhost:0,1")
         args.include = f"localhost:{visible}"
     del os.environ["CUDA_VISIBLE_DEVICES"]
@@ -277,18 +277,18 @@ def _check_arguments(args):
         raise refused("--include and --exclude are both given", "the command line", "keep one of them")
     if (args.num_nodes > 0 or args.num_gpus > 0) and (args.include or args.exclude):
         raise refused("--num_nodes and --num_gpus cannot be used with --include and --exclude", "the command line",
-                      "keep the filter alone: it says which machines and slots to use")
+                      "keep only the filter, which says which machines and slots to use")
     if args.node_rank >= 0 and not args.no_ssh:
-        raise refused("--node_rank has a meaning only with --no_ssh", "the command line", "add --no_ssh, or leave it out")
+        raise refused("--node_rank only makes sense with --no_ssh", "the command line", "add --no_ssh, or leave out --node_rank")
     if args.hostfile != DLTS_HOSTFILE and not os.path.isfile(args.hostfile):
         raise refused(f"there is no hostfile {args.hostfile}", "--hostfile",
-                      "name a file with one machine per line, like 'worker-0 slots=4'; without the option this machine is "
+                      "name a file with one machine per line, like 'worker-0 slots=4'; without the option, this machine is "
                       "used")
     if args.bind_core_list:
         parse_range_list(args.bind_core_list)
         if not args.bind_cores_to_rank:
-            raise refused("--bind_core_list has a meaning only with --bind_cores_to_rank", "the command line",
-                          "add --bind_cores_to_rank, or leave it out")
+            raise refused("--bind_core_list only makes sense with --bind_cores_to_rank", "the command line",
+                          "add --bind_cores_to_rank, or leave out --bind_core_list")
 
 
 def _check_local_run(args, slots_of):
@@ -297,18 +297,18 @@ def _check_local_run(args, slots_of):
     hosts = list(slots_of)
     if args.no_ssh:
         if not 0 <= args.node_rank < len(hosts):
-            raise refused("--no_ssh needs --node_rank: which of the machines this is" if args.node_rank < 0 else
+            raise refused("--no_ssh needs --node_rank: the index of this machine" if args.node_rank < 0 else
                           f"--node_rank is {args.node_rank}, and the machines are {', '.join(hosts)}",
                           "the command line", "use 0" if len(hosts) == 1 else f"use 0 to {len(hosts) - 1}")
     elif not is_this_machine(hosts[0]):
         raise refused(f"'{hosts[0]}' is not this machine", args.hostfile,
-                      "add --force_multi to reach it through the launcher; a hostfile calls this machine localhost")
+                      "add --force_multi to reach it through the launcher; in a hostfile, call this machine localhost")
     here = len(slots_of[hosts[max(args.node_rank, 0)]])
     if args.bind_cores_to_rank:
         get_numactl_cmd(args.bind_core_list, here, 0)
     if args.node_rank <= 0 and _rank_count(slots_of) > 1 and port_is_taken(args.master_port):
-        raise refused(f"port {args.master_port} is taken on this machine, and rank 0 needs it", "--master_port",
-                      "name another with --master_port, or end the run that has it")
+        raise refused(f"port {args.master_port} is in use on this machine, and rank 0 needs it", "--master_port",
+                      "choose another with --master_port, or stop the run that uses it")
 
 
 def _rank_count(slots_of):
@@ -431,7 +431,7 @@ def _check_ssh(host, port):
 def _address_of(host, args):
     """The address of the machine with rank 0, by `hostname -I` there."""
     if args.no_ssh:
-        raise refused("--no_ssh needs --master_addr: nobody can be asked for the address of rank 0", "the command line",
+        raise refused("--no_ssh needs --master_addr: without ssh the address of rank 0 cannot be found", "the command line",
                       "give --master_addr")
     try:
         here = host in ("localhost", "127.0.0.1")
@@ -439,7 +439,7 @@ def _address_of(host, args):
                                check=True).stdout if here else _ssh(host, args.ssh_port, "hostname", "-I"))
         return text.split()[0]
     except (subprocess.SubprocessError, OSError, IndexError) as error:
-        raise refused(f"the address of {host} is not known ({error})", host, "give it with --master_addr") from error
+        raise refused(f"cannot find the address of {host} ({error})", host, "give it with --master_addr") from error
 
 
 if __name__ == "__main__":

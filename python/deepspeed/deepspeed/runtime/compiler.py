@@ -1,4 +1,4 @@
-"""torch.compile: is it here, and are we inside of it."""
+"""torch.compile: whether it is available, and whether we are inside it."""
 
 import contextlib
 import functools

@@ -111,7 +111,7 @@ class DeepSpeedConfig:
         self.float16_config = get_float16_config(given)
         self.bfloat16_config = get_bfloat16_config(given)
         assert not (self.float16_config.enabled and self.bfloat16_config.enabled), \
-            "fp16.enabled and bf16.enabled are both true; a model has one of them"
+            "fp16.enabled and bf16.enabled are both true; enable only one of them"
         self.torch_autocast_enabled = read.get_torch_autocast_enabled(given)
         self.torch_autocast_dtype = read.get_torch_autocast_dtype(given)
         self.torch_autocast_lower_precision_safe_modules = read.get_lower_precision_safe_modules(given)
@@ -201,7 +201,7 @@ class DeepSpeedConfig:
             assert sharded, "bf16.bf16_master_weights_and_grads needs zero_optimization.stage 1, 2 or 3"
         if brain.bf16_optimizer_states:
             assert brain.bf16_master_weights_and_grads, \
-                "bf16.bf16_optimizer_states needs bf16.bf16_master_weights_and_grads, too"
+                "bf16.bf16_optimizer_states also needs bf16.bf16_master_weights_and_grads"
         if self.gradient_allreduce_op == "sum":
             self._check_sum_of_gradients(stage)
 
@@ -221,8 +221,7 @@ class DeepSpeedConfig:
                            "matrix products are slower than they could be")
         max_grad_norm = read.get_optimizer_gradient_clipping(self._param_dict)
         if max_grad_norm:
-            logger.warning(f"optimizer.params.max_grad_norm ({max_grad_norm}) is not an optimizer's parameter: "
-                           "use the key gradient_clipping")
+            logger.warning(f"optimizer.params.max_grad_norm ({max_grad_norm}) is not an optimizer parameter: use the key gradient_clipping")
 
     # Printing
 

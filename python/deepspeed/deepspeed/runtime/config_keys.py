@@ -157,7 +157,7 @@ def get_lower_precision_safe_modules(param_dict):
     names = param_dict.get(key.TORCH_AUTOCAST, {}).get(key.TORCH_AUTOCAST_LOWER_PRECISION_SAFE_MODULES)
     if names is not None and not all(isinstance(name, str) for name in names):
         raise ValueError(f"torch_autocast.lower_precision_safe_modules is {names}; "
-                         "it lists class names with their modules, like \"torch.nn.modules.linear.Linear\"")
+                         "list class names with their modules, such as \"torch.nn.modules.linear.Linear\"")
     return names
 
 

@@ -53,7 +53,7 @@ def get_config_default(config, field_name):
     """The default of a field of a DeepSpeedConfigModel class."""
     field = config.model_fields.get(field_name)
     assert field is not None, f"{config.__name__} has no field {field_name!r}"
-    assert not field.is_required(), f"field {field_name!r} of {config.__name__} has no default: it has to be given"
+    assert not field.is_required(), f"field {field_name!r} of {config.__name__} has no default: it must be given"
     return field.get_default()
 
 

@@ -7,7 +7,7 @@ from deepspeed.accelerator import get_accelerator
 
 
 class RepeatingLoader:
-    """Begins the loader anew when it is at its end; next() never stops."""
+    """Restarts the loader at its end; next() never stops."""
 
     def __init__(self, loader):
         self.loader = loader

@@ -73,12 +73,12 @@ class DeepSpeedEngine(tessera.Engine):
 
     def __getattr__(self, name):
         if name in _OF_PIPELINES:
-            raise AttributeError(f"{name} is the pipeline engine's, which is not in Tessera yet: call engine(batch), "
+            raise AttributeError(f"{name} belongs to the pipeline engine, which is not in Tessera yet: call engine(batch), "
                                  "engine.backward(loss) and engine.step()")
         return super().__getattr__(name)
 
     def _backward_epilogue(self):
-        """Nothing. Before 0.18.3 programs called it for every engine after the backward of a loss they share."""
+        """Does nothing. Before 0.18.3 programs called it for every engine after the backward of a shared loss."""
 
     # ---- where it runs
 
@@ -272,17 +272,17 @@ class DeepSpeedEngine(tessera.Engine):
     # ---- weights and checkpoints
 
     def empty_partition_cache(self):
-        """Nothing: stage 3 lets go of what it keeps whole by itself."""
+        """Does nothing: stage 3 releases what it keeps gathered by itself."""
 
     def offload_states(self, include=None, device=OffloadDeviceEnum.cpu, pin_memory=True, non_blocking=False):
-        """Frees the device for something else. Nothing to move for CPU ranks, whose memory is the host's."""
+        """Frees the device for something else. CPU ranks have nothing to move, because their memory is the host's."""
         if self.optimizer is None:
-            raise AssertionError("offload_states() moves training state, and this engine has no optimizer")
+            raise AssertionError("offload_states() moves training state, but this engine has no optimizer")
         if self.device.type != "cpu":
             raise NotImplementedError("offload_states() is not in Tessera yet for a device with memory of its own; "
                                       "use the ds_config's offload_optimizer and offload_param")
         if device == OffloadDeviceEnum.nvme:
-            raise ValueError("offload_states() moves to the host's memory: device='cpu'")
+            raise ValueError("offload_states() only moves to host memory: use device='cpu'")
         for state in include or ():
             OffloadStateTypeEnum(state)  # a ValueError names what there is no such state of
 
@@ -290,10 +290,10 @@ class DeepSpeedEngine(tessera.Engine):
         """Undoes offload_states()."""
 
     def save_16bit_model(self, save_dir, save_filename="pytorch_model.bin", exclude_frozen_parameters=False):
-        """The module's state dict in the dtype of training, for from_pretrained and torch.load. Collective. False, and
+        """Saves the module's state dict in the training dtype, for from_pretrained and torch.load. Collective. Returns False, and
         nothing is written, at stage 3 without stage3_gather_16bit_weights_on_model_save."""
         if self.stage == 3 and not self.zero_gather_16bit_weights_on_model_save():
-            log_dist("save_16bit_model wrote nothing: at stage 3 that needs 'stage3_gather_16bit_weights_on_model_save': true",
+            log_dist("save_16bit_model wrote nothing: stage 3 needs 'stage3_gather_16bit_weights_on_model_save': true",
                      ranks=[0])
             return False
         self.save_weights(os.path.join(save_dir, save_filename), exclude_frozen_parameters)

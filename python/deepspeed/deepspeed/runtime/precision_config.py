@@ -42,7 +42,7 @@ class DeepSpeedFP16Config(DeepSpeedConfigModel):
         except (TypeError, ValueError):
             raise ValueError(f"fp16.loss_scale must be a number, not {value!r}; use 0 for a dynamic scale") from None
         if not math.isfinite(number) or number < 0:
-            raise ValueError(f"fp16.loss_scale is {value}; use 0 for a dynamic scale, or a positive one")
+            raise ValueError(f"fp16.loss_scale is {value}; use 0 for a dynamic scale, or a positive number")
         return number
 
     @field_validator("loss_scale_window", "min_loss_scale", mode="before")
@@ -57,7 +57,7 @@ class DeepSpeedFP16Config(DeepSpeedConfigModel):
         if self.enabled and self.loss_scale == 0:
             for key in ("loss_scale_window", "min_loss_scale"):
                 if getattr(self, key) <= 0:
-                    raise ValueError(f"fp16.{key} is {getattr(self, key)}; a dynamic loss scale needs more than 0")
+                    raise ValueError(f"fp16.{key} is {getattr(self, key)}; a dynamic loss scale needs a value above 0")
         return self
 
     def initial_dynamic_scale(self):

@@ -168,7 +168,7 @@ def get_grad_zeros(parameters, mpu=None):
 
 
 class CheckOverflow:
-    """Has any rank a gradient that is not finite."""
+    """Whether any rank has a non-finite gradient."""
 
     def __init__(self, param_groups=None, mpu=None, zero_reduce_scatter=False, deepspeed=None):
         self.mpu, self.deepspeed, self.zero_reduce_scatter = mpu, deepspeed, zero_reduce_scatter
@@ -183,7 +183,7 @@ class CheckOverflow:
     def check(self, param_groups=None):
         if param_groups is None:
             return self.has_overflow(self.params)
-        assert param_groups, "check() needs parameter groups, or None for those that the object was made with"
+        assert param_groups, "check() needs parameter groups, or None for the ones the object was created with"
         return self.has_overflow([parameter for group in param_groups for parameter in group])
 
     def has_overflow_serial(self, params):
@@ -200,7 +200,7 @@ def is_optimized_parameter(param):
 
 
 def filter_empty_parameters(params):
-    """Without parameters of no elements; takes parameters, or groups of them."""
+    """Drops parameters without elements; takes parameters, or groups of them."""
     if isinstance(params, dict):
         return {**params, "params": filter_empty_parameters(params["params"])}
     if not isinstance(params, (list, tuple)):
@@ -227,7 +227,7 @@ def check_internal_apis_for_count_used_parameters():
 
 
 def maybe_loss_for_backward(value):
-    """Is it a scalar that backward() could start from."""
+    """Whether it is a scalar that backward() could start from."""
     return torch.is_tensor(value) and value.numel() == 1 and value.grad_fn is not None and value.dim() == 0
 
 

@@ -39,8 +39,7 @@ _ALL_TO_ALL_GROUP = {}
 
 
 def initialize(ep_size=1, mpu=None):
-    raise DeprecatedException("groups.initialize has been replaced: give ep_size to deepspeed.moe.layer.MoE, and mpu "
-                              "to deepspeed.initialize")
+    raise DeprecatedException("groups.initialize has been replaced: pass ep_size to deepspeed.moe.layer.MoE, and mpu to deepspeed.initialize")
 
 
 def _ensure_divisibility(numerator, denominator):
@@ -103,7 +102,7 @@ def _get_sequence_parallel_group():
     for group in (_of_mesh("sequence_parallel"), _of_mpu("get_sequence_parallel_group")):
         if group is not None:
             return group
-    raise KeyError("there is no sequence-parallel group: give deepspeed.initialize an mpu that has one, or "
+    raise KeyError("there is no sequence-parallel group: pass deepspeed.initialize an mpu that has one, or "
                    "mesh_param=(data_parallel_size, sequence_parallel_size)")
 
 
@@ -176,7 +175,7 @@ def _init_tp_mesh_device(tensor_model_parallel_size=1, data_parallel_size=None):
 
 def get_tensor_model_parallel_group():
     group = _TENSOR_MODEL_PARALLEL_GROUP or bwc_tensor_model_parallel_group(mpu)
-    assert group is not None, "there is no tensor-parallel group: give deepspeed.initialize an mpu that has one"
+    assert group is not None, "there is no tensor-parallel group: pass deepspeed.initialize an mpu that has one"
     return group
 
 

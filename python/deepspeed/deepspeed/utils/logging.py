@@ -43,7 +43,7 @@ logger = LoggerFactory.create_logger(name="DeepSpeed")
 def get_log_level_from_string(log_level_str):
     level = log_levels.get(log_level_str.lower())
     if level is None:
-        raise ValueError(f"log level {log_level_str!r} is not known: use one of {', '.join(log_levels)}")
+        raise ValueError(f"log level {log_level_str!r} is unknown: use one of {', '.join(log_levels)}")
     return level
 
 

@@ -14,7 +14,7 @@ def parse_range(rng):
         start, end = int(first), int(last or first)
     except ValueError:
         raise refused(f"'{rng}' is not a core or a range of cores", "--bind_core_list",
-                      "write them like 3 or 2-4, with commas between them") from None
+                      "write it like 3 or 2-4, with commas between them") from None
     if start > end:
         raise refused(f"the range of cores '{rng}' ends before it starts", "--bind_core_list", f"write {end}-{start}")
     return list(range(start, end + 1))
@@ -27,7 +27,7 @@ def parse_range_list(range_str):
         found = parse_range(part)
         if cores and found[0] <= cores[-1]:
             raise refused(f"in the cores '{range_str}', '{part}' does not come after {cores[-1]}", "--bind_core_list",
-                          "sort them, and name each once")
+                          "list them in ascending order, each once")
         cores += found
     return cores
 
@@ -47,10 +47,10 @@ def get_numa_cores():
 def get_numactl_cmd(bind_core_list, num_local_procs, local_rank):
     """(cores of this rank, the words to put before its command): equal, consecutive shares of the cores."""
     if "KMP_AFFINITY" in os.environ:
-        raise refused("KMP_AFFINITY is set, and binds threads in its own way", "--bind_cores_to_rank",
+        raise refused("KMP_AFFINITY is set and binds threads in its own way", "--bind_cores_to_rank",
                       "unset it, or leave the option out")
     if not check_for_numactl_pkg():
-        raise refused("--bind_cores_to_rank needs the program numactl, which is not installed", "this machine",
+        raise refused("--bind_cores_to_rank needs numactl, which is not installed", "this machine",
                       "install it, or leave the option out")
     nodes = get_numa_cores()
     cores = parse_range_list(bind_core_list) if bind_core_list else [core for node in nodes for core in node]

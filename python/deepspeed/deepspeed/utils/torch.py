@@ -1,4 +1,4 @@
-"""Which torch is this, and may a parameter's gradient be hooked."""
+"""The torch version, and hooks on a parameter's gradient."""
 
 import torch
 from packaging import version as pkg_version

@@ -48,11 +48,11 @@ def convert_zero_checkpoint_to_state_dict(checkpoint_dir, output_dir, dtype=torc
 
 
 def main(arguments=None):
-    parser = argparse.ArgumentParser(prog="zero_to_fp32.py", description="Write the fp32 weights of a checkpoint.")
-    parser.add_argument("checkpoint_dir", help="the folder that holds checkpoints")
-    parser.add_argument("output_dir", help="where pytorch_model.bin or model.safetensors go")
-    parser.add_argument("--max_shard_size", default="5GB", help="of one file, e.g. 5GB")
-    parser.add_argument("--safe_serialization", action="store_true", help="write safetensors files")
+    parser = argparse.ArgumentParser(prog="zero_to_fp32.py", description="Write a checkpoint's fp32 weights")
+    parser.add_argument("checkpoint_dir", help="Folder of checkpoints")
+    parser.add_argument("output_dir", help="Folder to write pytorch_model.bin or model.safetensors to")
+    parser.add_argument("--max_shard_size", default="5GB", help="Largest size of one file, e.g. 5GB")
+    parser.add_argument("--safe_serialization", action="store_true", help="Write safetensors files")
     parser.add_argument("-t", "--tag", default=None, help="which checkpoint (default: the one that `latest` names)")
     parser.add_argument("--exclude_frozen_parameters", action="store_true")
     parser.add_argument("-d", "--debug", action="store_true", help="accepted; has no effect")

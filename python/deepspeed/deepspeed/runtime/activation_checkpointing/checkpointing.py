@@ -56,8 +56,8 @@ def configure(mpu_, deepspeed_config=None, partition_activations=None, contiguou
     SYNCHRONIZE = SYNCHRONIZE if synchronize is None else synchronize
     PROFILE_TIME = PROFILE_TIME if profile is None else profile
     if CONTIGUOUS_CHECKPOINTING:
-        assert PARTITION_ACTIVATIONS, "contiguous checkpointing needs partition_activations, too"
-        assert num_layers is not None, "contiguous checkpointing needs the number of layers: give num_checkpoints"
+        assert PARTITION_ACTIVATIONS, "contiguous checkpointing also needs partition_activations"
+        assert num_layers is not None, "contiguous checkpointing needs the number of layers: pass num_checkpoints"
     timers = Timers() if PROFILE_TIME else None
     deepspeed_checkpointing_enabled = True
 

@@ -75,5 +75,5 @@ def CreateLossScaler(dtype, static_loss_scale, dynamic_scaling, dynamic_loss_arg
     if not dynamic_scaling:
         return LossScaler(scale=static_loss_scale)
     assert dynamic_loss_args is not None, \
-        "a dynamic loss scale needs dynamic_loss_args, as DeepSpeedFP16Config.dynamic_loss_scale_args() gives them"
+        "a dynamic loss scale needs dynamic_loss_args, as returned by DeepSpeedFP16Config.dynamic_loss_scale_args()"
     return DynamicLossScaler(dtype=dtype, **dynamic_loss_args)

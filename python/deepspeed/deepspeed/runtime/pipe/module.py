@@ -28,7 +28,7 @@ class LayerSpec:
 
     def __init__(self, typename, *module_args, **module_kwargs):
         if not isinstance(typename, type) or not issubclass(typename, nn.Module):
-            raise RuntimeError(f"LayerSpec takes a class of torch.nn.Module, not {typename!r}")
+            raise RuntimeError(f"LayerSpec takes a subclass of torch.nn.Module, not {typename!r}")
         self.typename, self.module_args, self.module_kwargs = typename, module_args, module_kwargs
         self.global_rank = dist.get_rank() if dist.is_initialized() else -1
 
@@ -65,7 +65,7 @@ class PipelineModule(nn.Module):
         self.seed_layers, self.seed_fn, self.base_seed = seed_layers, seed_fn, base_seed
         self.checkpointable_layers = checkpointable_layers
         assert checkpointable_layers is None or isinstance(checkpointable_layers, list), \
-            "checkpointable_layers is a list of class names"
+            "checkpointable_layers must be a list of class names"
         self.activation_checkpoint_interval = activation_checkpoint_interval
         self.activation_checkpoint_func = activation_checkpoint_func
         self.is_checkpointable_results, self.is_checkpointable_results_interval = [], None
@@ -111,7 +111,7 @@ class PipelineModule(nn.Module):
         if method.startswith("type:"):
             chosen = set(self._find_layer_type(method.split(":", 1)[1]))
             return balanced_bounds([int(index in chosen) for index in range(self._num_layers)], self.num_stages)
-        raise NotImplementedError(f"partition_method {method!r} is not known; use uniform, parameters or type:<regex>")
+        raise NotImplementedError(f"partition_method {method!r} is unknown; use uniform, parameters or type:<regex>")
 
     def _count_layer_params(self):
         """Trainable elements of each layer. A LayerSpec is built on the meta device for it: without memory."""
@@ -130,7 +130,7 @@ class PipelineModule(nn.Module):
         found = [index for index, layer in enumerate(self._layer_specs) if wanted.search(_class_name(layer))]
         if not found:
             raise RuntimeError(f"no layer's class name matches {layername!r}; "
-                               f"there are {', '.join(sorted(set(map(_class_name, self._layer_specs))))}")
+                               f"the classes are {', '.join(sorted(set(map(_class_name, self._layer_specs))))}")
         return found
 
     def _set_bounds(self, start=None, stop=None):

@@ -39,7 +39,7 @@ class PipelineParallelGrid:
         self.slice_parallel_size = self.model_parallel_size
         assert self._is_grid_valid(), (
             f"the topology has {self.pipe_parallel_size} * {self.data_parallel_size} * {self.model_parallel_size} "
-            f"ranks (pipe, data, model), and the run has {self.world_size}")
+            f"ranks (pipe, data, model), but the run has {self.world_size}")
 
         self.stage_id = self.get_stage_id()
         self.data_parallel_id = self.get_data_parallel_id()

@@ -109,7 +109,7 @@ class DeepSpeedZeroConfig(DeepSpeedConfigModel):
     @model_validator(mode="after")
     def compute_grad_norm_valid(self):
         if not self.compute_grad_norm and self.stage not in (ZeroStageEnum.optimizer_states, ZeroStageEnum.gradients):
-            raise ValueError(f"compute_grad_norm is false with stage {self.stage}; only stages 1 and 2 can do without")
+            raise ValueError(f"compute_grad_norm is false with stage {self.stage}; only stages 1 and 2 can do without it")
         return self
 
     @model_validator(mode="after")
@@ -117,13 +117,13 @@ class DeepSpeedZeroConfig(DeepSpeedConfigModel):
         offload = self.offload_optimizer
         if offload is not None and offload.ratio < 1.0:
             assert self.stage == ZeroStageEnum.weights, \
-                f"offload_optimizer.ratio is {offload.ratio} with stage {self.stage}; less than 1 needs stage 3"
+                f"offload_optimizer.ratio is {offload.ratio} with stage {self.stage}; a ratio below 1 needs stage 3"
         return self
 
     @model_validator(mode="after")
     def elastic_checkpoint_deprecated(self):
         if self.elastic_checkpoint and self.stage == ZeroStageEnum.weights:
-            logger.warning("zero_optimization.elastic_checkpoint does nothing at stage 3: leave it out")
+            logger.warning("zero_optimization.elastic_checkpoint has no effect at stage 3: remove it")
         return self
 
 
