@@ -19,6 +19,7 @@ from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import write_weights
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
 from tessera.nested_tensors import cast_floats, tensors_in
+from tessera.past_the_engine import PastTheEngine
 from tessera.trained_parameters import TrainedParameters
 from tessera.units import announcing_modules
 from tessera.zero_optimizer import ZeroOptimizer
@@ -48,7 +49,7 @@ class Engine(nn.Module):
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
         self._no_sync = False
         self._ends_block = False  # the next step ends a coalesce_grad_reduction()
-        self._in_forward = self._in_backward = False
+        self.in_forward = self._in_backward = False
         self._checks_parameters = True  # once a step
         self._scaled = False  # scale() was called since the last step
         self.needs_scaler = "float16" in (config.compute_dtype, config.autocast_dtype)
@@ -141,7 +142,7 @@ class Engine(nn.Module):
                     place = self.core.place_of(parameter)
                     if place is not None:
                         self.uses_external(module, place)
-        passes = self.module.register_forward_hook(_PassesTheEngine(self))
+        passes = self.module.register_forward_hook(PastTheEngine(self))
         leave = weakref.finalize(self, _leave, self.core, self._world, self.hooks, passes, weakref.ref(self.module))
         leave.atexit = False
         return leave
@@ -199,13 +200,13 @@ class Engine(nn.Module):
         device = self.device.type
         autocast = torch.autocast(device, dtype=self._autocast, enabled=self._autocast is not None, cache_enabled=False) \
             if self._autocast is not None or torch.is_autocast_enabled(device) else contextlib.nullcontext()
-        self._in_forward = True
+        self.in_forward = True
         try:
             with self._forgets_pass_on_error(), autocast:
                 output = self.module(*args, **kwargs)
         finally:
-            self._in_forward = False
-        self._expect_backward_by_hand(output)
+            self.in_forward = False
+        self.expect_backward_by_hand(output)
         return output
 
     def _check_parameters(self):
@@ -213,7 +214,7 @@ class Engine(nn.Module):
             self._trained.check(self.module)
             self._checks_parameters = False
 
-    def _expect_backward_by_hand(self, output):
+    def expect_backward_by_hand(self, output):
         """For loss.backward() instead of backward(loss): the gradient of the output is divided as in backward()."""
         if not torch.is_grad_enabled() or (not self.needs_scaler and self._batch[2] == 1):
             return
@@ -568,26 +569,6 @@ def _refuse_unless_default(given, known):
             raise made(_core.UsageError, f"backward() was given {name}={value!r}: not supported", "Engine.backward",
                        "leave it out; gradients add up without being reduced inside no_sync()"
                        if name == "allreduce_gradients" else "leave it out")
-
-
-class _PassesTheEngine:
-    """A forward hook of the client's model, for forwards that do not go through the engine: model(x) in place of
-    engine(x). A copy of the model has no engine."""
-
-    _engine = staticmethod(lambda: None)
-
-    def __init__(self, engine):
-        self._engine = weakref.ref(engine)
-
-    def __getstate__(self):
-        return {}
-
-    def __call__(self, module, args, output):
-        if torch.compiler.is_compiling():
-            return
-        engine = self._engine()
-        if engine is not None and not engine._in_forward:
-            engine._expect_backward_by_hand(output)
 
 
 def _leave(core, world, hooks, passes, module_ref):

@@ -105,35 +105,20 @@ def optimizers_that_send_a_bit_an_element():
     """DeepSpeed's former classes, and the ds_config's block of the same: both compress from the third step on."""
     from deepspeed.runtime.fp16.onebit import OnebitAdam, OnebitLamb, ZeroOneAdam
 
-    found = {}
+    found, plain = {}, config(1, optimizer=False)
     for cls, type_name, when in ((OnebitAdam, "OneBitAdam", "freeze_step"), (OnebitLamb, "OneBitLamb", "freeze_step"),
                                  (ZeroOneAdam, "ZeroOneAdam", "var_freeze_step")):
         named = {"type": type_name, "params": {"lr": 1e-2, "weight_decay": 0.1, when: 2}}
-        by_config = trained(start(config=config(1, optimizer=False) | {"optimizer": named})[0], steps=6)
+        never = {**named, "params": {**named["params"], when: 100}}
         model = made()
         by_class = cls(model.parameters(), None, 1e-2, weight_decay=0.1, comm_backend_name="nccl", **{when: 2})
-        never = {**named, "params": {**named["params"], when: 100}}
-        found[type_name] = [by_config, trained(start(model, optimizer=by_class, config=config(1, optimizer=False))[0], steps=6),
-                            trained(start(config=config(1, optimizer=False) | {"optimizer": never})[0], steps=6)]
+        engines = [start(config={**plain, "optimizer": named}), start(model, optimizer=by_class, config=plain),
+                   start(config={**plain, "optimizer": never})]
+        found[type_name] = [trained(engine, steps=6) for engine, *_ in engines]
     try:
         OnebitAdam(made().parameters()).step()
     except Exception as error:
         found["alone"] = [type(error).__name__, str(error)]
-    return found
-
-
-@run
-def muons_parameters():
-    """Of a model made plainly, and under zero.Init, where parameters have no dimensions of their own."""
-    named = {"optimizer": {"type": "Muon", "params": {"lr": 1e-2, "adam_lr": 0.0}}}
-    with deepspeed.zero.Init():
-        partitioned = made()
-    found = []
-    for model in (made(), partitioned):
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        engine, optimizer, *_ = start(model, config=config(3, optimizer=False) | named)
-        found.append({str(group["use_muon"]): [group["lr"], sorted(names[id(p)] for p in group["params"])]
-                      for group in optimizer.param_groups})
     return found
 
 

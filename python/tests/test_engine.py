@@ -50,14 +50,6 @@ def test_a_class_that_sends_a_bit_an_element_needs_an_engine(runs):
     assert kind == "UsageError" and "OnebitAdam averages over ranks, and has no engine" in text
 
 
-def test_muon_orthogonalizes_the_matrices_that_deepspeed_tags(runs):
-    """Not the embedding, which is the tied head; also where zero.Init has left nothing of the parameters' shapes."""
-    matrices = sorted(f"blocks.{k}.{name}.weight" for k in range(3) for name in ("narrow", "widen"))
-    for groups in runs["muons_parameters"]:
-        assert groups["True"] == [1e-2, matrices]
-        assert groups["False"][0] == 0.0 and "embedding.weight" in groups["False"][1]
-
-
 def test_weights_arrive_lazily_where_ranks_send_them_round(runs):
     assert runs["weights_that_arrive_with_the_next_forward"]["hooks"][1:3] == [True, True]
 

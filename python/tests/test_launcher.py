@@ -170,7 +170,7 @@ def test_launch_itself_refuses_in_the_same_form(said, tmp_path):
     info = encode_slots({"a": [0], "b": [0]})
     assert "--world_info is missing" in said("train.py", launch.main)
     assert "--world_info was not written by the deepspeed launcher" in said("--world_info=x train.py", launch.main)
-    assert "--node_rank is 2, and there are 2 machines" in said(f"--world_info={info} --node_rank=2 train.py", launch.main)
+    assert "--node_rank is 2, but there are 2 machines" in said(f"--world_info={info} --node_rank=2 train.py", launch.main)
     assert "--module and --no_python" in said(f"--world_info={info} --module --no_python train.py", launch.main)
     (tmp_path / "file").touch()
     assert "no log can be written to file/logs" in said(

@@ -4,6 +4,7 @@ import pytest
 import tessera
 import torch
 from tessera import _core, optimizers
+from tessera.zero import Init
 from torch import nn
 
 
@@ -51,6 +52,28 @@ def test_muon_takes_the_keys_of_its_block():
     decoupled, in_gradient = (by_block("Muon", weight_decay=0.1, adam_w_mode=mode, per_head_muon=False)
                               for mode in (True, False))
     assert decoupled == by_block("Muon", weight_decay=0.1) != in_gradient
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token_embedding, self.conv, self.inside, self.lm_head = (
+            nn.Embedding(7, 4), nn.Conv1d(4, 4, 3), nn.Linear(4, 4), nn.Linear(4, 7))
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_muon_orthogonalizes_what_deepspeed_tags(partitioned):
+    """Two dimensions or more, and neither embedding nor head by name; also where zero.Init has left no shapes."""
+    with Init(enabled=partitioned):
+        model = Tied()
+    model.inside.bias.use_muon = True  # the program's own tag stays
+    _, optimizer, *_ = tessera.initialize(model=model, config={
+        "train_batch_size": 1, "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "Muon", "params": {"lr": 1e-2, "adam_lr": 0.0}}})
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {group["use_muon"]: (group["lr"], {names[id(p)] for p in group["params"]}) for group in optimizer.param_groups}
+    assert found[True] == (1e-2, {"conv.weight", "inside.weight", "inside.bias"})
+    assert found[False] == (0.0, {"token_embedding.weight", "conv.bias", "lm_head.weight", "lm_head.bias"})
 
 
 def test_orthogonal_head_by_head_is_refused():
