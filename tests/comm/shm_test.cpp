@@ -218,7 +218,7 @@ TEST(Shm, WhatOneRankCannotHaveAllDoWithout) {
                                           },
                                           {.backend = "auto", .before_joining = refuse_files_on_rank_1});
   for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1: shared memory between ranks: a memory file of"));
+  EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1: shared memory between ranks: making a memory file of"));
   EXPECT_THAT(outcomes[0].output, HasSubstr("falling back to gloo"));
 }
 
@@ -259,7 +259,7 @@ TEST(Shm, WhatASmallDevShmCannotHoldIsCopied) {
       {.backend = "auto", .before_joining = [](int) { ASSERT_TRUE(mount_small_dev_shm("size=4m")); }});
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
-    EXPECT_THAT(outcome.output, HasSubstr("shared memory has no room for 12.6 MB more"));
+    EXPECT_THAT(outcome.output, HasSubstr("shared memory has no room for another 12.6 MB"));
   }
 }
 

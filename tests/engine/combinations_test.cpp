@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
 #include "tessera/zero/gathered.h"
+#include "tessera/zero/state_update.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 

@@ -45,7 +45,7 @@ TEST(MemoryCheck, AllRanksOfAHostShareItsMemory) {
   Check check{.ranks_of_host = 2};
   check.setup.ranks = 2;
   check.room.available = 2 * kState - 1;
-  EXPECT_THAT(check.refusal(), testing::HasSubstr("3.50 GB for 2 ranks of 1.75 GB"));
+  EXPECT_THAT(check.refusal(), testing::HasSubstr("3.50 GB for 2 ranks at 1.75 GB each"));
   check.room.available = 2 * kState;
   EXPECT_EQ(check.refusal(), "");
 }

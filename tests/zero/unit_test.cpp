@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/zero/unreadable.h"
 
 namespace tessera::zero {
 namespace {
@@ -18,7 +19,8 @@ TEST(Unit, ViewsThatAutogradSavedAreValidAgainAfterAGather) {
   const at::Tensor& w = unit.params()[0].tensor;
   const at::Tensor view = w.detach().t();
   unit.release();
-  EXPECT_EQ(w.numel(), 0);
+  EXPECT_TRUE(is_unreadable(w));
+  EXPECT_EQ(w.sizes(), values.sizes());
   EXPECT_EQ(view.storage().nbytes(), 0u);
   unit.start_gather();
   unit.finish_gather();
@@ -32,6 +34,17 @@ TEST(Unit, ReleasedParametersRaiseAnErrorInsteadOfACrash) {
             nullptr);
   unit.release();
   EXPECT_THROW(at::matmul(at::ones({2, 3}), unit.params()[0].tensor), std::exception);
+}
+
+// `zero.GatheredParameters` of DeepSpeed's programs, and many of their checks, look for the size 0.
+TEST(Unit, AReleasedParameterHasNoElementsWhereProgramsOfDeepSpeedExpectThat) {
+  const auto world = comm::Communicator::alone();
+  Policy policy = policy_of_stage(3, at::kFloat, world->size());
+  policy.placeholders_as_deepspeed = true;
+  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy, *world, nullptr);
+  unit.release();
+  EXPECT_EQ(unit.params()[0].tensor.numel(), 0);
+  EXPECT_THROW(unit.params()[0].tensor.mean(), c10::Error);  // of nothing it would be NaN
 }
 
 TEST(Unit, ReleasingTwiceIsOurBug) {
