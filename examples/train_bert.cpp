@@ -27,18 +27,17 @@ void run(const std::string& folder, const std::string& text, const std::string& 
   const auto engine = initialize(model, ds_config, {.world = world, .fill = fill});
 
   const auto& sizes = engine->config().batch;
-  data::Loader loader(dataset, collator,
-                      {.micro_batch = sizes.micro,
-                       .accumulation = sizes.accumulation,
-                       .world_size = world->size(),
-                       .rank = world->rank(),
-                       .drop_last = true});
+  data::Loader<data::Batch> loader(collator.samples(), {.micro_batch = sizes.micro,
+                                                        .accumulation = sizes.accumulation,
+                                                        .world_size = world->size(),
+                                                        .rank = world->rank(),
+                                                        .drop_last = true});
   if (max_steps == 0) max_steps = 3 * loader.steps_per_epoch();
   engine->train();
   while (engine->global_steps() < max_steps) {
     double sum = 0;
     for (const data::Batch& batch : loader.next().micro_batches) {
-      const at::Tensor loss = train::masked_loss_sum(*engine, batch) / std::max<int64_t>(1, batch.target_tokens);
+      const at::Tensor loss = train::masked_lm_loss(*engine, batch).sum / std::max<int64_t>(1, batch.target_tokens);
       engine->backward(loss);
       engine->step();
       sum += loss.item<double>();

@@ -10,7 +10,8 @@
 #include "tessera/checkpoint/export_hf.h"  // a checkpoint as a Hugging Face folder
 #include "tessera/comm/communicator.h"     // the ranks of a run
 #include "tessera/comm/rendezvous.h"       // init_distributed
-#include "tessera/data/loader.h"           // batches of text
+#include "tessera/data/collator.h"         // text to masked batches
+#include "tessera/data/loader.h"           // batches of this rank, shuffled, sharded
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/engine.h"              // initialize, Engine
 #include "tessera/engine/timeline.h"            // … as a file

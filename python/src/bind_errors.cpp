@@ -52,8 +52,8 @@ PyObject* new_class(py::module_& module, const ClassText& text, const py::object
 
 void bind_errors(py::module_& module) {
   const py::object base = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
-      "tessera._core.Error", "Something a user, a peer or the machine did wrong: .what, .where, .fix", PyExc_RuntimeError,
-      nullptr));
+      "tessera._core.Error", "Something a user, a peer or the machine did wrong: .what, .where, .fix",
+      PyExc_RuntimeError, nullptr));
   module.attr("Error") = base;
   const std::pair<ErrorKind, ClassText> kinds[] = {
       {ErrorKind::kUsage, {"UsageError", PyExc_ValueError, "A call that makes no sense"}},
@@ -63,10 +63,11 @@ void bind_errors(py::module_& module) {
       {ErrorKind::kPeer, {"PeerError", PyExc_ConnectionError, "Another rank is gone or late"}},
       {ErrorKind::kInternal, {"InternalError", PyExc_AssertionError, "A bug of Tessera's own"}}};
   for (const auto& [kind, text] : kinds) classes[static_cast<int>(kind)] = new_class(module, text, base);
-  unused_parameters = new_class(module,
-                                {"UnusedParametersError", PyExc_AssertionError,
-                                 "zero_optimization.ignore_unused_parameters is false, and a parameter got no gradient"},
-                                module.attr("UsageError"));
+  unused_parameters =
+      new_class(module,
+                {"UnusedParametersError", PyExc_AssertionError,
+                 "zero_optimization.ignore_unused_parameters is false, and a parameter got no gradient"},
+                module.attr("UsageError"));
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       std::rethrow_exception(thrown);

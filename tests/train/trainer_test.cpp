@@ -53,7 +53,7 @@ config::DsConfig config_of(int stage, int64_t ranks) {
       "the test", {.data_parallel_size = ranks});
 }
 
-struct Run {
+struct Trained {
   TrainerReport report;
   std::vector<json> rows;  // of metrics.jsonl; rank 0's
 
@@ -66,7 +66,7 @@ struct Run {
   }
 };
 
-Run run(const std::shared_ptr<comm::Communicator>& world, int stage, TrainerOptions options) {
+Trained run(const std::shared_ptr<comm::Communicator>& world, int stage, TrainerOptions options) {
   const auto engine = initialize(std::make_shared<Line>(), config_of(stage, world->size()), {.world = world});
   BatchTask<Rows> task({.train = samples(kSamples, 1),
                         .loss = [&](const Rows& batch) -> BatchLoss {
@@ -75,17 +75,19 @@ Run run(const std::shared_ptr<comm::Communicator>& world, int stage, TrainerOpti
                         .eval = samples(10, 0.5)},
                        loader_options(*engine));
   const auto output = options.output;
-  Run result{.report = Trainer(*engine, task, std::move(options)).run()};
+  Trained result{.report = Trainer(*engine, task, std::move(options)).run()};
   std::ifstream file(output / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) result.rows.push_back(json::parse(line));
   return result;
 }
 
-Run run_alone(int stage, TrainerOptions options) { return run(comm::Communicator::alone(), stage, std::move(options)); }
+Trained run_alone(int stage, TrainerOptions options) {
+  return run(comm::Communicator::alone(), stage, std::move(options));
+}
 
 TEST(Trainer, LearnsALineFromSamplesOfOnesOwn) {
   const test::TemporaryFolder folder;
-  const Run done = run_alone(0, {.output = folder.path() / "out", .max_steps = 200, .eval_at_start = true});
+  const Trained done = run_alone(0, {.output = folder.path() / "out", .max_steps = 200, .eval_at_start = true});
   EXPECT_EQ(done.report.steps, 200);
   EXPECT_EQ(done.report.trained, 200);
   EXPECT_EQ(done.losses("loss").size(), 200u);
@@ -98,7 +100,7 @@ TEST(Trainer, LearnsALineFromSamplesOfOnesOwn) {
 // The loss is the mean over samples: the first step's is that of the plain formula at weight 0, y squared.
 TEST(Trainer, ALossIsTheMeanOverTheTargetsOfTheGlobalBatch) {
   const test::TemporaryFolder folder;
-  const Run done = run_alone(0, {.output = folder.path() / "out", .max_steps = 1, .eval_at_start = true});
+  const Trained done = run_alone(0, {.output = folder.path() / "out", .max_steps = 1, .eval_at_start = true});
   std::vector<size_t> held_out(10);
   for (size_t i = 0; i < held_out.size(); ++i) held_out[i] = i;
   EXPECT_NEAR(done.report.first->loss, rows_of(held_out, 0.5).y.square().mean().item<double>(), 1e-6);
@@ -106,11 +108,11 @@ TEST(Trainer, ALossIsTheMeanOverTheTargetsOfTheGlobalBatch) {
 
 TEST(Trainer, ARunOnTwoRanksHasTheLossesOfOne) {
   const test::TemporaryFolder folder;
-  const Run alone = run_alone(0, {.output = folder.path() / "one", .max_steps = 9, .eval_steps = 3});
+  const Trained alone = run_alone(0, {.output = folder.path() / "one", .max_steps = 9, .eval_steps = 3});
   for (const int stage : {0, 3}) {
     const auto output = folder.path() / ("two" + std::to_string(stage));
     test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
-      const Run two = run(world, stage, {.output = output, .max_steps = 9, .eval_steps = 3});
+      const Trained two = run(world, stage, {.output = output, .max_steps = 9, .eval_steps = 3});
       world->barrier("metrics");
       if (world->rank() != 0) return;
       EXPECT_THAT(two.losses("loss"), testing::Pointwise(testing::DoubleNear(1e-5), alone.losses("loss")));
@@ -122,13 +124,13 @@ TEST(Trainer, ARunOnTwoRanksHasTheLossesOfOne) {
 
 TEST(Trainer, AResumedRunIsTheWholeOne) {
   const test::TemporaryFolder folder;
-  const Run whole = run_alone(1, {.output = folder.path() / "whole", .max_steps = 8});
+  const Trained whole = run_alone(1, {.output = folder.path() / "whole", .max_steps = 8});
   run_alone(1, {.output = folder.path() / "parts", .max_steps = 5});
-  const Run rest = run_alone(1, {.output = folder.path() / "parts", .max_steps = 8, .resume = "auto"});
+  const Trained rest = run_alone(1, {.output = folder.path() / "parts", .max_steps = 8, .resume = "auto"});
   EXPECT_EQ(rest.report.trained, 3);
   EXPECT_EQ(rest.losses("loss"), whole.losses("loss"));
 
-  const Run again = run_alone(1, {.output = folder.path() / "parts", .max_steps = 8, .resume = "auto"});
+  const Trained again = run_alone(1, {.output = folder.path() / "parts", .max_steps = 8, .resume = "auto"});
   EXPECT_EQ(again.report.trained, 0);
   EXPECT_EQ(again.report.steps, 8);
   EXPECT_FALSE(again.report.last);  // nothing was evaluated either
@@ -138,12 +140,12 @@ TEST(Trainer, TheBestCheckpointStaysHoweverManyFollow) {
   const test::TemporaryFolder folder;
   const auto output = folder.path() / "out";
   // The rate is so high that the loss falls and then jumps about: the lowest is not the last.
-  const Run done = run_alone(0, {.output = output,
-                                 .max_steps = 60,
-                                 .eval_steps = 2,
-                                 .save_steps = 2,
-                                 .retention = {.keep_last = 1},
-                                 .keep_best = true});
+  const Trained done = run_alone(0, {.output = output,
+                                     .max_steps = 60,
+                                     .eval_steps = 2,
+                                     .save_steps = 2,
+                                     .retention = {.keep_last = 1},
+                                     .keep_best = true});
   double lowest = 1e300;
   int64_t at = 0;
   for (const json& row : done.rows) {
@@ -160,14 +162,14 @@ TEST(Trainer, TheBestCheckpointStaysHoweverManyFollow) {
   EXPECT_TRUE(std::filesystem::exists(output / "checkpoints" / tag / "manifest.json"));
   EXPECT_LE(checkpoint::tags_of(output / "checkpoints").size(), 3u);  // the last, the best, and the best before it
   // The record goes on in a resumed run.
-  const Run rest =
+  const Trained rest =
       run_alone(0, {.output = output, .max_steps = 62, .eval_steps = 1, .keep_best = true, .resume = "auto"});
   EXPECT_LE(rest.report.best->loss, lowest);
 }
 
 TEST(Trainer, AnEvaluationMayLookAtSomeSamples) {
   const test::TemporaryFolder folder;
-  const Run done =
+  const Trained done =
       run_alone(0, {.output = folder.path() / "out", .max_steps = 1, .eval_samples = 5, .eval_at_start = true});
   const std::vector<size_t> every_second{0, 2, 4, 6, 8};
   EXPECT_NEAR(done.report.first->loss, rows_of(every_second, 0.5).y.square().mean().item<double>(), 1e-6);
