@@ -112,7 +112,9 @@ TEST(Misuse, AnOptimizerOfOnesOwnIsToldThatTheEngineHasTheGradients) {
     const auto engine = initialize(model, config_of(stage));
     torch::optim::SGD own(model->parameters(), torch::optim::SGDOptions(0.1));
     engine->backward(engine->forward(batch()));
-    EXPECT_THAT(refusal([&] { own.step(); }), AllOf(HasSubstr("taken by the engine"), HasSubstr("engine->step()")))
+    const std::string text = refusal([&] { own.step(); });  // at stage 3 it may come upon a weight first
+    EXPECT_THAT(text, testing::AnyOf(AllOf(HasSubstr("taken by the engine"), HasSubstr("engine->step()")),
+                                     HasSubstr("are sharded (ZeRO stage 3)")))
         << stage;
     EXPECT_THAT(refusal([&] { torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0); }),
                 AllOf(HasSubstr("taken by the engine"), HasSubstr("gradient_clipping")))
@@ -124,7 +126,7 @@ TEST(Misuse, AnOptimizerOfOnesOwnIsToldThatTheEngineHasTheGradients) {
 TEST(Misuse, TheStandInsOfGradientsChangeNothing) {
   for (const int stage : kAllStages) {
     auto model = std::make_shared<Net>();
-    const auto engine = initialize(model, config_of(stage, 1, {{"gradient_accumulation_steps", 2}}));
+    const auto engine = initialize(model, config_of(stage, 1, {{"gradient_accumulation_steps", 2}, {"gradient_clipping", 0}}));
     auto plain = std::make_shared<Net>();
     torch::optim::AdamW reference(plain->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0));
     for (int micro = 0; micro < 4; ++micro) {
@@ -216,7 +218,7 @@ TEST(StepsPerPrint, LogsAStepInDeepSpeedsWords) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 4; ++i) step(*engine);
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01], mom=[[0.9, 0.999]]"), HasSubstr("step=4, ")));
+  EXPECT_THAT(log, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01, 0.01], mom=[[0.9, 0.999], [0.9, 0.999]]"), HasSubstr("step=4, ")));
   EXPECT_THAT(log, testing::Not(HasSubstr("step=3")));
 }
 

@@ -359,7 +359,7 @@ TEST(Offload, FindsOutThatTheDiskIsFullBeforeTraining) {
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &small);
     const std::string error = error_of(config);
-    EXPECT_THAT(error, AllOf(HasSubstr("no room"), HasSubstr("File too large"), HasSubstr(folder.path().string())));
+    EXPECT_THAT(error, AllOf(HasSubstr("no space"), HasSubstr("File too large"), HasSubstr(folder.path().string())));
   });
   EXPECT_EQ(outcomes[0].exit_code, 0) << outcomes[0].output;
 }
