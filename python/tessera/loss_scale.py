@@ -54,7 +54,7 @@ class DynamicScale(StaticScale):
             self.cur_hysteresis -= 1
             return
         if self.cur_scale == self.min_scale and self.raise_error_at_min_scale:
-            raise Exception(f"the gradients overflow with the loss scale already at its minimum, {self.min_scale}: "
+            raise Exception(f"the gradients overflow, and the loss scale is already at minimum, {self.min_scale}: "
                             "training diverges in fp16; use bf16, a lower learning rate, or a lower fp16.min_loss_scale")
         self.cur_scale = max(self.cur_scale / self.scale_factor, self.min_scale)
 

@@ -173,7 +173,7 @@ def test_launch_itself_refuses_in_the_same_form(said, tmp_path):
     assert "--node_rank is 2, but there are 2 machines" in said(f"--world_info={info} --node_rank=2 train.py", launch.main)
     assert "--module and --no_python" in said(f"--world_info={info} --module --no_python train.py", launch.main)
     (tmp_path / "file").touch()
-    assert "no log can be written to file/logs" in said(
+    assert "cannot write logs to file/logs" in said(
         f"--world_info={info} --enable_each_rank_log file/logs train.py", launch.main)
 
 

@@ -165,6 +165,7 @@ void ShardedModel::watch_gradients(size_t unit) {
 }
 
 bool ShardedModel::is_taken(const at::Tensor& parameter) {
+  if (!parameter.requires_grad()) return false;  // it may have nothing of autograd's, hooks neither
   return dynamic_cast<GradientArrived*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get()) != nullptr;
 }
 

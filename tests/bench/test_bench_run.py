@@ -63,7 +63,7 @@ def test_a_stopped_run_goes_on(measured):
                  measured / "resumed.md", TESSERA_PEERS=str(measured / "none"))
     assert done.returncode == 0 and "training-fp32: measured before" in done.stdout
     done = bench("run", "--resume", "--folder", measured / "values", "--output", measured / "resumed.md")
-    assert done.returncode == 1 and "was measured with other options" in done.stderr  # not --quick
+    assert done.returncode == 1 and "was measured with different options" in done.stderr  # not --quick
 
 
 def test_what_fails_is_told_and_the_exit_code_is_1(tmp_path):
@@ -106,4 +106,4 @@ def test_the_gpus_program_finds_the_largest_model(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     text = (tmp_path / "gpu.md").read_text()
     assert "\n| Tessera in C++, stage 3 | " in text
-    assert text.count("| 4 | 0.00 | more than 4 layers were not tried |") == 3
+    assert text.count("| 4 | 0.00 | no more than 4 layers were tried |") == 3
