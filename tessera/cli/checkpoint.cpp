@@ -77,15 +77,15 @@ std::string step_text(const checkpoint::Manifest& manifest) {
 // One line a checkpoint, the newest first.
 void list_checkpoints(const fs::path& folder) {
   require_folder(folder);
-  const std::string latest = checkpoint::read_latest(folder);
+  const std::string latest = checkpoint::read_latest(folder), best = checkpoint::read_best(folder);
   const auto tags = checkpoint::tags_of(folder);
   if (tags.empty()) print("no checkpoints\n");
   for (const std::string& tag : tags) {
-    const std::string mark = tag == latest ? "latest" : "";
+    const std::string mark = std::string(tag == best ? "best " : "") + (tag == latest ? "latest" : "");
     try {
       const checkpoint::Manifest manifest = checkpoint::read_manifest(folder / tag);
-      print(fmt::format("{:<24} step {:>8} {:>10} (columns: keep; count_of would break the alignment)\n", tag,
-                        step_text(manifest), format_bytes(checkpoint::total_bytes(manifest)), manifest.files.size(),
+      print(fmt::format("{:<24} step {:>8} {:>10} {:>3} file{} {}\n", tag, step_text(manifest),
+                        format_bytes(checkpoint::total_bytes(manifest)), manifest.files.size(),
                         manifest.files.size() == 1 ? " " : "s", mark));
     } catch (const Error& error) {
       print(fmt::format("{:<24} DAMAGED: {} {}\n", tag, error.report().what, mark));

@@ -49,7 +49,7 @@ def test_verify_reads_every_byte(checkpoints):
 
 
 def test_diff_names_what_differs(checkpoints):
-    assert ok("diff", checkpoints, checkpoints / "global_step7") == "no difference\n"
+    assert ok("diff", checkpoints, checkpoints / "global_step7") == "no differences\n"
     result = tessera("checkpoint", "diff", checkpoints / "global_step6", checkpoints / "global_step7")
     assert result.code == 1, str(result)
     assert "weight bert.embeddings.LayerNorm.bias: values, " in result.out, str(result)

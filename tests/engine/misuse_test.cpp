@@ -126,7 +126,8 @@ TEST(Misuse, AnOptimizerOfOnesOwnIsToldThatTheEngineHasTheGradients) {
 TEST(Misuse, TheStandInsOfGradientsChangeNothing) {
   for (const int stage : kAllStages) {
     auto model = std::make_shared<Net>();
-    const auto engine = initialize(model, config_of(stage, 1, {{"gradient_accumulation_steps", 2}, {"gradient_clipping", 0}}));
+    const auto engine =
+        initialize(model, config_of(stage, 1, {{"gradient_accumulation_steps", 2}, {"gradient_clipping", 0}}));
     auto plain = std::make_shared<Net>();
     torch::optim::AdamW reference(plain->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0));
     for (int micro = 0; micro < 4; ++micro) {
@@ -218,7 +219,8 @@ TEST(StepsPerPrint, LogsAStepInDeepSpeedsWords) {
   testing::internal::CaptureStderr();
   for (int i = 0; i < 4; ++i) step(*engine);
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01, 0.01], mom=[[0.9, 0.999], [0.9, 0.999]]"), HasSubstr("step=4, ")));
+  EXPECT_THAT(log, AllOf(HasSubstr("step=2, skipped=0, lr=[0.01, 0.01], mom=[[0.9, 0.999], [0.9, 0.999]]"),
+                         HasSubstr("step=4, ")));
   EXPECT_THAT(log, testing::Not(HasSubstr("step=3")));
 }
 
