@@ -2,6 +2,7 @@
 // same purpose does in Python.
 //
 //   tessera launch --nproc 2 train_bert MODEL_FOLDER TEXT.parquet ds_config.json OUTPUT [MAX_STEPS]
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,11 +15,12 @@ void run(const std::string& folder, const std::string& text, const std::string& 
          int64_t max_steps) {
   const auto world = init_distributed();
 
-  const auto tokenizer = data::load_tokenizer(folder);
-  const data::TokenizedDataset dataset(*tokenizer, {.files = {text}, .max_length = 128});
-  const data::MlmCollator collator(dataset, *tokenizer, {.probability = 0.15, .max_length = 128});
-
   const auto config = models::read_bert_config(folder);
+  const auto max_length = std::min<int64_t>(128, config.max_position_embeddings);
+  const auto tokenizer = data::load_tokenizer(folder);
+  const data::TokenizedDataset dataset(*tokenizer, {.files = {text}, .max_length = max_length});
+  const data::MlmCollator collator(dataset, *tokenizer, {.probability = 0.15, .max_length = max_length});
+
   const models::PretrainedWeights weights(folder, "bert.");
   const auto fill = [&](const std::string& name, at::Tensor value) {
     if (!weights.fill(name, value)) models::initialize_bert_parameter(config, /*seed=*/42, name, value);
