@@ -3,6 +3,7 @@
 
 import copy
 import json
+import os
 import pickle
 import sys
 import tempfile
@@ -239,6 +240,19 @@ def keywords_of_backward():
     engine.backward(loss, allreduce_gradients=True, release_loss=False)
     engine.step()
     return [*found, engine.global_steps]
+
+
+@run
+def weights_read_at_stage_3():
+    """A weight is read, copied, saved; then what may be asked of it, and its values once they are gathered."""
+    engine, *_ = start(config=config(3))
+    one_step(engine)
+    weight = engine.module.embedding.weight
+    found = [said(weight.mean), said(lambda: weight.data.clone()), said(torch.save, engine.module.state_dict(), os.devnull)]
+    may_be_asked = [weight.numel(), list(weight.shape), str(weight.dtype), weight.grad is None, list(weight.detach().shape)]
+    with deepspeed.zero.GatheredParameters([weight]):
+        finite = bool(torch.isfinite(weight.mean()))
+    return [found, may_be_asked, finite]
 
 
 def main(names):

@@ -100,3 +100,14 @@ def test_a_keyword_of_backward_that_changes_gradients_is_refused(runs):
     assert_says(not_reduced, "allreduce_gradients=False", "no_sync()")
     assert graph == ["TypeError", "backward() got an unexpected keyword argument 'create_graph'"]
     assert steps == 1
+
+
+def test_a_sharded_weight_that_is_read_says_so_and_is_not_nan(runs):
+    """Its size is 0, as in DeepSpeed, where the mean of it is NaN and torch.save writes a file of nothing."""
+    refusals, may_be_asked, finite = runs["weights_read_at_stage_3"]
+    for kind, text in refusals:
+        assert kind == "RuntimeError"
+        assert "are sharded (ZeRO stage 3)" in text
+        assert "zero.GatheredParameters in Python" in text and "save_16bit_model" in text
+    assert may_be_asked == [0, [0], "torch.float32", True, [0]]
+    assert finite
