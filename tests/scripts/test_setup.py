@@ -151,8 +151,8 @@ def test_without_root_and_sudo_it_does_without_mpi_and_says_so(machine):
     machine.stand_in("id", "echo 1000")
     code, said, _ = machine.setup()
     assert code == 0
-    assert said == ("setup: building without MPI: there is neither root nor sudo to install libopenmpi-dev openmpi-bin, "
-                    "and no mpicc on PATH\n")
+    assert said == ("setup: building without MPI: installing libopenmpi-dev openmpi-bin needs root or sudo, "
+                    "and there is no mpicc on PATH\n")
     assert machine.setup("--test")[0] == 2  # whose tests are of both MPIs
 
 
