@@ -370,7 +370,7 @@ constexpr Key kKeys[] = {
     {"zero_optimization.max_reuse_distance", kWhole, "1000000000", kAlias, "the same",
      instead("zero_optimization.stage3_max_reuse_distance")},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", kBoolean, "false", kHonoured,
-     "gather the weights for an export: always the case here"},
+     "at stage 3 save_16bit_model needs it: gather the weights and write them; false: nothing is written"},
     {"zero_optimization.gather_16bit_weights_on_model_save", kBoolean, "false", kAlias, "the same",
      instead("zero_optimization.stage3_gather_16bit_weights_on_model_save")},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", kBoolean, "false", kDeprecated, "old name",
