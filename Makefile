@@ -14,7 +14,7 @@ help:  ## List these targets
 
 build:  ## Build the program, build/release/tessera, and the library next to it
 	@scripts/setup
-	@cmake --preset release -DTESSERA_BUILD_TESTS=OFF > build.log 2>&1 || { cat build.log; exit 1; }
+	@cmake --preset release -DTESSERA_BUILD_TESTS=OFF -DTESSERA_BUILD_PYTHON=ON > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_shared
 
