@@ -109,6 +109,12 @@ def test_a_check_that_fails_is_a_failure(project):
     assert (code, lines[-1]) == (1, "2 passed, 1 failed")
 
 
+def test_a_check_whose_tool_is_missing_is_skipped_and_not_passed(project):
+    write_check(project, "check_format", code=77)
+    code, lines = run_tests(project, NO_CTEST + "add_test(NAME good COMMAND true)\n")
+    assert (code, lines[-1]) == (0, "2 passed, 0 failed, 1 skipped")
+
+
 def test_tests_may_send_ctrl_c_though_the_run_is_in_the_background(project):
     not_ignored = "import signal\ndef test_it(): assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
     code, lines = run_tests(project, NO_CTEST, not_ignored)
