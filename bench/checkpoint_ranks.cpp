@@ -50,7 +50,7 @@ class Stack : public torch::nn::Module {
 
 // Of the slowest rank.
 template <class Work>
-double seconds(comm::Communicator& world, Work work) {
+double seconds(comm::Group& world, Work work) {
   world.barrier("begin");
   const auto begin = std::chrono::steady_clock::now();
   work();

@@ -72,9 +72,9 @@ std::unique_ptr<StackEngine> make_engine(const json& offload) {
                        {"gradient_clipping", 1.0},
                        {"zero_optimization", {{"stage", 2}, {"offload_optimizer", offload}}},
                        {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-4}}}}}};
-  return initialize(std::make_shared<Stack>(), config::parse_ds_config(config, "bench/offload", {}),
-                    {.world = comm::Communicator::alone(),
-                     .fill = [](const std::string&, at::Tensor value) { value.normal_(0, 0.02); }});
+  return initialize(
+      std::make_shared<Stack>(), config::parse_ds_config(config, "bench/offload", {}),
+      {.world = comm::Group::alone(), .fill = [](const std::string&, at::Tensor value) { value.normal_(0, 0.02); }});
 }
 
 double seconds(const std::function<void()>& work) {

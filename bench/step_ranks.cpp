@@ -16,7 +16,7 @@
 #include <string>
 
 #include "tessera/base/allocator.h"
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tessera/engine/engine.h"
 #include "tessera/models/bert.h"
 #include "tessera/storage/cpu_allocator.h"

@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"            // what goes wrong, where, and what to do about it
 #include "tessera/base/trace.h"            // start_tracing: what the ranks do when, …
 #include "tessera/checkpoint/export_hf.h"  // a checkpoint as a Hugging Face folder
-#include "tessera/comm/communicator.h"     // the ranks of a run
+#include "tessera/comm/group.h"            // the ranks of a run
 #include "tessera/comm/rendezvous.h"       // init_distributed
 #include "tessera/data/collator.h"         // text to masked batches
 #include "tessera/data/loader.h"           // batches of this rank, shuffled, sharded

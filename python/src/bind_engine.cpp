@@ -38,7 +38,7 @@ void add_module(Tree& self, const std::string& name) { self.tree.modules.push_ba
 
 void add_param(Tree& self, size_t module, const std::string& name, const at::Tensor& parameter,
                const std::shared_ptr<zero::PartitionedParam>& partitioned) {
-  zero::NamedParam param{.name = name, .tensor = parameter};
+  zero::NamedParam param{.spec = {.name = name}, .tensor = parameter};
   if (partitioned) {
     param.shape = partitioned->shape();
     self.partitioned[name] = partitioned;
@@ -47,7 +47,7 @@ void add_param(Tree& self, size_t module, const std::string& name, const at::Ten
 }
 
 std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& config,
-                                    const std::shared_ptr<comm::Communicator>& world, const py::list& groups,
+                                    const std::shared_ptr<comm::Group>& world, const py::list& groups,
                                     std::map<std::string, size_t> group_of, const py::object& torch_step,
                                     std::optional<at::Device> device) {
   InitializeOptions options{.world = world, .device = device};
@@ -82,7 +82,7 @@ py::list units(Engine& engine) {
   py::list list;
   for (const auto& unit : engine.sharded_model().units()) {
     std::vector<std::string> names;
-    for (const zero::NamedParam& param : unit->params()) names.push_back(param.name);
+    for (const zero::NamedParam& param : unit->params()) names.push_back(param.name());
     list.append(py::make_tuple(unit->name(), names, unit->trainable(), unit->layout().param_numel()));
   }
   return list;
@@ -197,7 +197,7 @@ void bind_engine(py::module_& module) {
           py::arg("unit"), py::arg("root"), no_gil)
       .def(
           "partitioned",
-          [](Engine& self, const Place& at, const std::shared_ptr<comm::Communicator>& world) {
+          [](Engine& self, const Place& at, const std::shared_ptr<comm::Group>& world) {
             return std::make_shared<zero::PartitionedParam>(*self.sharded_model().units().at(at.first), at.second,
                                                             world);
           },

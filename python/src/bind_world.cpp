@@ -10,21 +10,20 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/await_listener.h"
 #include "tessera/comm/backends.h"
-#include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange_backend.h"
+#include "tessera/comm/group.h"
 #include "tessera/storage/cpu_allocator.h"
 
 namespace tessera::python {
 
 namespace py = pybind11;
-using comm::Communicator;
+using comm::Group;
 
 namespace {
 
-std::shared_ptr<Communicator> connect(int rank, int size, int local_rank, const std::string& master_addr,
-                                      const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
-                                      double timeout) {
+std::shared_ptr<Group> connect(int rank, int size, int local_rank, const std::string& master_addr,
+                               const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, double timeout) {
   const comm::World world{.rank = rank, .local_rank = local_rank, .size = size, .master_addr = master_addr};
   const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1e3));
   return comm::connect(world, store, name, {.timeout = wait});
@@ -41,17 +40,17 @@ auto backend_maker(const char* name, comm::MakeExchange make_exchange) {
 }  // namespace
 
 void bind_world(py::module_& module) {
-  py::class_<Communicator, std::shared_ptr<Communicator>>(module, "World")
-      .def_static("alone", &Communicator::alone)
+  py::class_<Group, std::shared_ptr<Group>>(module, "World")
+      .def_static("alone", &Group::alone)
       .def_static("connect", &connect, py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("master_addr"),
                   py::arg("store"), py::arg("name"), py::arg("timeout") = 0.0,
                   "Collective. timeout: seconds for each wait; 0: TESSERA_TIMEOUT, or 600",
                   py::call_guard<py::gil_scoped_release>())
-      .def_property_readonly("rank", &Communicator::rank)
-      .def_property_readonly("size", &Communicator::size)
-      .def("exchange_texts", &Communicator::exchange_texts, py::arg("mine"), py::arg("label"),
+      .def_property_readonly("rank", &Group::rank)
+      .def_property_readonly("size", &Group::size)
+      .def("exchange_texts", &Group::exchange_texts, py::arg("mine"), py::arg("label"),
            "Collective. Returns every rank's text", py::call_guard<py::gil_scoped_release>())
-      .def("barrier", &Communicator::barrier, py::arg("label"), py::call_guard<py::gil_scoped_release>());
+      .def("barrier", &Group::barrier, py::arg("label"), py::call_guard<py::gil_scoped_release>());
   const auto def_backend = [&](const char* maker, const char* name, comm::MakeExchange make_exchange) {
     module.def(maker, backend_maker(name, make_exchange), py::arg("store"), py::arg("rank"), py::arg("size"),
                py::arg("timeout"), "For torch.distributed. Collective", py::call_guard<py::gil_scoped_release>());

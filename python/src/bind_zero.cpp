@@ -13,7 +13,7 @@ using zero::PartitionedParam;
 void bind_zero(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   py::class_<PartitionedParam, std::shared_ptr<PartitionedParam>>(module, "PartitionedParam")
-      .def(py::init<const at::Tensor&, at::ScalarType, std::shared_ptr<comm::Communicator>>(), py::arg("parameter"),
+      .def(py::init<const at::Tensor&, at::ScalarType, std::shared_ptr<comm::Group>>(), py::arg("parameter"),
            py::arg("dtype"), py::arg("world"), no_gil)
       .def_property_readonly("shape", &PartitionedParam::shape)
       .def_property_readonly("numel", &PartitionedParam::numel)

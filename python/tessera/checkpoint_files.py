@@ -199,20 +199,21 @@ class TesseraCheckpoint:
             if manifest["format"] != "tessera-checkpoint" or not isinstance(version, int):
                 raise ValueError("it is not in this format")
             for tensor in manifest["tensors"].values():
-                place = 0
-                for file, first, count in tensor["pieces"]:
-                    if first != place or not 0 <= file < len(manifest["files"]):
+                covered = 0
+                for file, first, count, *box in tensor["pieces"]:
+                    extent = box[1] if box else tensor["shape"]
+                    if not 0 <= file < len(manifest["files"]) or first < 0 or first + count > numel(extent):
                         raise ValueError("pieces do not fit together")
-                    place += count
-                if place != numel(tensor["shape"]):
+                    covered += count
+                if covered != numel(tensor["shape"]):
                     raise ValueError("pieces do not cover their tensor")
             manifest["aliases"], manifest["engine_state"]
         except (ValueError, KeyError, TypeError) as error:
             raise self.damaged(f"manifest.json is not usable ({error})") from None
-        if version > 2:
-            raise Failure(f"the checkpoint has version {version} of the format, and this program reads versions up to 2", path,
+        if version > 3:
+            raise Failure(f"the checkpoint has version {version} of the format, and this program reads versions up to 3", path,
                           "use the converter of the Tessera release that made it")
-        if version == 2 and xxhash and not self._has_its_sum(raw):
+        if version > 1 and xxhash and not self._has_its_sum(raw):
             raise self.damaged("manifest.json does not match its checksum")
         return manifest
 
@@ -261,13 +262,22 @@ class TesseraCheckpoint:
         return pieces[0][0], self._entry(tensor, "weight", pieces[0][0])[2]["data_offsets"][0]
 
     def tensor(self, tensor, kind):
-        stored, parts = self.manifest["tensors"][tensor], []
-        for file, _, count in stored["pieces"]:
+        """Each piece is a run of a box of the tensor; boxes are put together first, then the tensor of them."""
+        stored, boxes = self.manifest["tensors"][tensor], {}
+        shape = stored["shape"]
+        for file, begin_in_box, count, *box in stored["pieces"]:
             data, begin, entry = self._entry(tensor, kind, file)
             dtype = DTYPES[entry["dtype"]]
             first, end = entry["data_offsets"]
             if end - first != count * dtype.itemsize or begin + end > len(data):
                 raise self.damaged(f"'{kind}/{tensor}' has the wrong size", self.manifest["files"][file]["name"])
-            parts.append(torch.frombuffer(data, dtype=dtype, count=count, offset=begin + first))
-        flat = torch.cat(parts) if len(parts) > 1 else parts[0].clone() if parts else torch.empty(0)
-        return flat.view(stored["shape"])
+            offset, extent = box or ([0] * len(shape), shape)
+            flat = boxes.setdefault((*offset, *extent), torch.empty(numel(extent), dtype=dtype))
+            flat[begin_in_box:begin_in_box + count] = torch.frombuffer(data, dtype=dtype, count=count, offset=begin + first)
+        if not boxes:
+            return torch.empty(shape)
+        whole = torch.empty(shape, dtype=next(iter(boxes.values())).dtype)
+        for place, flat in boxes.items():
+            offset, extent = place[:len(shape)], place[len(shape):]
+            whole[tuple(slice(at, at + size) for at, size in zip(offset, extent))] = flat.view(extent)
+        return whole

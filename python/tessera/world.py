@@ -1,4 +1,4 @@
-"""The ranks that train together: torch.distributed's group, as the engine's own communicator over the group's store."""
+"""The ranks that train together: torch.distributed's group, as the engine's own group over the group's store."""
 
 import os
 import weakref

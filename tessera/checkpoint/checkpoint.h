@@ -71,7 +71,7 @@ class SaveFailed : public Error {
 class Saver {
  public:
   // `world` outlives the saver.
-  explicit Saver(comm::Communicator& world);
+  explicit Saver(comm::Group& world);
   // Waits for a save in progress; gives it up instead while an exception unwinds the stack.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -91,9 +91,9 @@ class Saver {
   void run(Job& job);
   bool image_fits(const ShardPlan& plan);
 
-  comm::Communicator& world_;
-  std::shared_ptr<comm::Communicator> line_;  // the background's, once there was one
-  storage::AlignedBuffer image_;              // of the shard file that is being written
+  comm::Group& world_;
+  std::shared_ptr<comm::Group> line_;  // the background's, once there was one
+  storage::AlignedBuffer image_;       // of the shard file that is being written
   std::unique_ptr<Job> job_;
   std::thread thread_;
   bool said_sizes_ = false;

@@ -36,33 +36,46 @@ std::string stored_name(const std::string& name, const Manifest& manifest, const
   return alias == manifest.aliases.end() || manifest.tensors.contains(stored) ? stored : alias->second;
 }
 
+// Names that ranks with other parts of the model know.
+std::set<std::string> known_to_other_parts(const std::set<std::string>& known, comm::Mesh& mesh) {
+  std::set<std::string> theirs;
+  comm::Group& parts = *mesh.group(mesh.shape().model_axes());
+  if (parts.size() == 1) return theirs;
+  for (const std::string& text : parts.exchange_texts(nlohmann::json(known).dump(), "the parts of a checkpoint")) {
+    theirs.merge(nlohmann::json::parse(text).get<std::set<std::string>>());
+  }
+  return theirs;
+}
+
 // The checkpoint must be of this model: the same names and shapes, and the optimizer's states.
 void check_fits(const Manifest& manifest, const LoadInput& input, const std::string& path) {
   std::vector<std::string> missing, other_shape, without_state;
   std::set<std::string> known;
   for (const auto& unit : input.model.units()) {
-    for (const zero::Placement& param : unit->layout().params()) {
-      const std::string name = stored_name(param.name, manifest, input.options);
+    for (const zero::NamedParam& param : unit->params()) {
+      const std::string name = stored_name(param.name(), manifest, input.options);
       const auto found = manifest.tensors.find(name);
       if (found == manifest.tensors.end()) {
-        if (unit->trainable() || !manifest.trainable_only) missing.push_back(param.name);
+        if (unit->trainable() || !manifest.trainable_only) missing.push_back(param.name());
         continue;
       }
       known.insert(name);
-      if (found->second.shape != param.shape) {
-        other_shape.push_back(fmt::format("{} ([{}] instead of [{}])", param.name, fmt::join(found->second.shape, ", "),
-                                          fmt::join(param.shape, ", ")));
+      const std::vector<int64_t>& shape = param.spec.shape;
+      if (found->second.shape != shape) {
+        other_shape.push_back(fmt::format("{} ([{}] instead of [{}])", param.name(),
+                                          fmt::join(found->second.shape, ", "), fmt::join(shape, ", ")));
       }
       if (!unit->trainable() || !wants_states(input.options)) continue;
       for (const std::string& state : input.optimizer_states) {
         const auto& kinds = found->second.kinds;
-        if (std::find(kinds.begin(), kinds.end(), state) == kinds.end()) without_state.push_back(param.name);
+        if (std::find(kinds.begin(), kinds.end(), state) == kinds.end()) without_state.push_back(param.name());
       }
     }
   }
   std::vector<std::string> findings;
   if (!missing.empty() && input.options.strict) findings.push_back(fmt::format("it lacks {}", some_of(missing)));
   std::vector<std::string> unexpected;
+  known.merge(known_to_other_parts(known, input.model.mesh()));
   for (const auto& [name, tensor] : manifest.tensors) {
     if (!known.contains(name)) unexpected.push_back(name);
   }
@@ -80,14 +93,16 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
 
 // Kind by kind, as the shard files have them, so that files are read from front to back.
 void read_unit(TensorSource& source, const Manifest& manifest, const LoadInput& input, zero::Unit& unit) {
-  const auto& params = unit.layout().params();
-  const zero::Range owned_range = unit.owned();
+  const auto& params = unit.params();
+  const layout::Range owned_range = unit.owned();
   const auto read = [&](const std::string& kind, const zero::StateTensor& home) {
     const at::Tensor owned = home.load();
-    for (const zero::Segment& segment : unit.layout().segments(owned_range)) {
-      const std::string name = stored_name(params[segment.param].name, manifest, input.options);
+    for (const layout::Segment& segment : unit.layout().segments(owned_range)) {
+      const zero::NamedParam& param = params[segment.param];
+      const std::string name = stored_name(param.name(), manifest, input.options);
       if (!manifest.tensors.contains(name)) continue;
-      source.read(name, kind, segment.first, owned.narrow(0, segment.offset - owned_range.begin, segment.numel));
+      source.read(name, kind, {param.box, {segment.first, segment.first + segment.numel}},
+                  owned.narrow(0, segment.offset - owned_range.begin, segment.numel));
     }
     home.store(owned);
   };
@@ -95,7 +110,7 @@ void read_unit(TensorSource& source, const Manifest& manifest, const LoadInput& 
   if (!unit.trainable() || !wants_states(input.options)) return;
   for (size_t k = 0; k < input.optimizer_states.size(); ++k) read(input.optimizer_states[k], unit.optimizer_state()[k]);
   for (size_t index = 0; index < params.size(); ++index) {
-    const auto found = manifest.tensors.find(stored_name(params[index].name, manifest, input.options));
+    const auto found = manifest.tensors.find(stored_name(params[index].name(), manifest, input.options));
     if (found == manifest.tensors.end()) continue;
     unit.steps()[index] = found->second.steps;
     for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
@@ -103,6 +118,15 @@ void read_unit(TensorSource& source, const Manifest& manifest, const LoadInput& 
       unit.numbers(index)[k] = number == found->second.numbers.end() ? 0 : number->second;
     }
   }
+}
+
+// The sizes of the axes over which the model is split.
+std::vector<std::pair<std::string, int>> model_parts(const std::vector<layout::Axis>& axes) {
+  std::vector<std::pair<std::string, int>> parts;
+  for (const layout::Axis& axis : axes) {
+    if (axis.size > 1 && !layout::is_data_axis(axis.name)) parts.emplace_back(axis.name, axis.size);
+  }
+  return parts;
 }
 
 LoadResult load_here(const LoadInput& input, const std::string& tag) {
@@ -115,15 +139,17 @@ LoadResult load_here(const LoadInput& input, const std::string& tag) {
   for (const auto& unit : input.model.units()) read_unit(source, manifest, input, *unit);
   LoadResult result{
       .path = path.string(), .engine_state = manifest.engine_state, .client_state = manifest.client_state};
-  comm::Communicator& world = input.model.world();
-  const bool own = wants_states(input.options) && manifest.world_size == world.size();
+  comm::Group& world = input.model.world();
+  const bool same_places = manifest.world_size == world.size() &&
+                           model_parts(manifest.mesh) == model_parts(input.model.mesh().shape().axes());
+  const bool own = wants_states(input.options) && same_places;
   if (own) result.rank_tensors = source.rank_tensors(world.rank());
   return result;
 }
 
 // The tags to try, in turn: every rank uses rank 0's.
 std::vector<std::string> candidates(const LoadInput& input) {
-  comm::Communicator& world = input.model.world();
+  comm::Group& world = input.model.world();
   nlohmann::json mine = nlohmann::json::array();
   std::string failure;
   if (world.rank() == 0) {
@@ -149,7 +175,7 @@ std::vector<std::string> candidates(const LoadInput& input) {
 }  // namespace
 
 std::optional<LoadResult> load(const LoadInput& input) {
-  comm::Communicator& world = input.model.world();
+  comm::Group& world = input.model.world();
   const std::vector<std::string> tags = candidates(input);
   std::string first_failure;
   for (const std::string& tag : tags) {

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+#include <optional>
+
 #include "tessera/base/error.h"
 #include "tessera/storage/atomic_dir.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 namespace {
 
@@ -36,9 +40,37 @@ StoredTensor tensor_of(const json& value) {
                       .numbers = value.value("numbers", std::map<std::string, double>{}),
                       .pieces = {}};
   for (const json& piece : value.at("pieces")) {
-    tensor.pieces.push_back({piece.at(0).get<size_t>(), piece.at(1).get<int64_t>(), piece.at(2).get<int64_t>()});
+    const auto begin = piece.at(1).get<int64_t>(), numel = piece.at(2).get<int64_t>();
+    if (begin < 0 || numel < 0 || numel > std::numeric_limits<int64_t>::max() - begin) return tensor;  // not covered
+    layout::Box box = layout::Box::whole(tensor.shape);
+    if (piece.size() > 3) box = {piece.at(3).get<std::vector<int64_t>>(), piece.at(4).get<std::vector<int64_t>>()};
+    tensor.pieces.push_back({piece.at(0).get<size_t>(), {std::move(box), {begin, begin + numel}}});
   }
   return tensor;
+}
+
+ordered_json json_of(const StoredTensor& tensor) {
+  auto pieces = ordered_json::array();
+  const layout::Box whole = layout::Box::whole(tensor.shape);
+  for (const auto& [file, at] : tensor.pieces) {
+    pieces.push_back(ordered_json::array({file, at.run.begin, at.run.numel()}));
+    if (at.box == whole) continue;
+    pieces.back().push_back(at.box.offset);
+    pieces.back().push_back(at.box.extent);
+  }
+  ordered_json json = {
+      {"shape", tensor.shape}, {"kinds", tensor.kinds}, {"steps", tensor.steps}, {"pieces", std::move(pieces)}};
+  if (!tensor.numbers.empty()) json["numbers"] = tensor.numbers;
+  return json;
+}
+
+// Nothing where they are more than can be counted.
+std::optional<int64_t> product_of(const std::vector<int64_t>& shape) {
+  int64_t product = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(product, size, &product)) return std::nullopt;
+  }
+  return product;
 }
 
 void check(const Manifest& manifest, const fs::path& folder) {
@@ -52,17 +84,8 @@ void check(const Manifest& manifest, const fs::path& folder) {
     }
   }
   for (const auto& [name, tensor] : manifest.tensors) {
-    int64_t covered = 0;
-    for (const Piece& piece : tensor.pieces) {
-      if (piece.file >= manifest.files.size() || piece.first != covered || piece.numel < 1) {
-        refuse(fmt::format("the pieces of '{}' do not fit together", name), folder / "manifest.json");
-      }
-      covered += piece.numel;
-    }
-    if (covered != tensor.numel()) {
-      refuse(fmt::format("the pieces of '{}' hold {} of its {} elements", name, covered, tensor.numel()),
-             folder / "manifest.json");
-    }
+    const std::string wrong = why_not_whole(tensor, manifest.files.size());
+    if (!wrong.empty()) refuse(fmt::format("'{}' is not whole: {}", name, wrong), folder / "manifest.json");
   }
 }
 
@@ -76,42 +99,56 @@ bool has_its_sum(std::string text) {
 
 }  // namespace
 
-int64_t StoredTensor::numel() const {
-  int64_t product = 1;
-  for (const int64_t size : shape) product *= size;
-  return product;
+int64_t StoredTensor::numel() const { return product_of(shape).value_or(0); }
+
+std::string why_not_whole(const StoredTensor& tensor, size_t files) {
+  const std::optional<int64_t> numel = product_of(tensor.shape);
+  if (!numel) return "its shape is impossible";
+  std::vector<layout::BoxRun> runs;
+  for (const Piece& piece : tensor.pieces) {
+    if (piece.file >= files) return fmt::format("it lies in file {} of {}", piece.file, files);
+    runs.push_back(piece.at);
+  }
+  if (*numel == 0 && runs.empty()) return "";
+  return layout::why_not_covered(tensor.shape, runs);
+}
+
+nlohmann::json to_json(const std::map<std::string, StoredTensor>& tensors) {
+  json object = json::object();
+  for (const auto& [name, tensor] : tensors) object[name] = json(json_of(tensor));
+  return object;
+}
+
+std::map<std::string, StoredTensor> tensors_of(const nlohmann::json& object) {
+  std::map<std::string, StoredTensor> tensors;
+  for (const auto& [name, value] : object.items()) tensors.emplace(name, tensor_of(value));
+  return tensors;
 }
 
 std::string piece_name(const std::string& kind, const std::string& tensor) { return kind + "/" + tensor; }
 
 std::string to_text(const Manifest& manifest) {
-  nlohmann::ordered_json text;
+  ordered_json text;
   text["format"] = kFormat;
   text["version"] = kFormatVersion;
   text["xxh3"] = std::string(kSumDigits, '0');
   text["tag"] = manifest.tag;
   text["world_size"] = manifest.world_size;
+  text["mesh"] = ordered_json::array();
+  for (const layout::Axis& axis : manifest.mesh) text["mesh"].push_back(ordered_json::array({axis.name, axis.size}));
   if (manifest.trainable_only) text["trainable_only"] = true;
   if (manifest.node_local) text["node_local"] = true;
   text["engine_state"] = manifest.engine_state;
   text["client_state"] = manifest.client_state;
-  text["files"] = nlohmann::ordered_json::array();
+  text["files"] = ordered_json::array();
   text["block_bytes"] = storage::kSumBlockBytes;
   for (const ShardFile& file : manifest.files) {
     text["files"].push_back(
         {{"name", file.name}, {"bytes", file.sum.bytes}, {"xxh3", storage::to_text(file.sum.blocks)}});
   }
   text["aliases"] = manifest.aliases;
-  text["tensors"] = nlohmann::ordered_json::object();
-  for (const auto& [name, tensor] : manifest.tensors) {
-    auto pieces = nlohmann::ordered_json::array();
-    for (const Piece& piece : tensor.pieces) {
-      pieces.push_back(nlohmann::ordered_json::array({piece.file, piece.first, piece.numel}));
-    }
-    auto& entry = text["tensors"][name] = {
-        {"shape", tensor.shape}, {"kinds", tensor.kinds}, {"steps", tensor.steps}, {"pieces", pieces}};
-    if (!tensor.numbers.empty()) entry["numbers"] = tensor.numbers;
-  }
+  text["tensors"] = ordered_json::object();
+  for (const auto& [name, tensor] : manifest.tensors) text["tensors"][name] = json_of(tensor);
   std::string written = text.dump(1) + "\n";
   const std::string sum = storage::to_text({storage::hash_of(written.data(), written.size())});
   return written.replace(place_of_own_sum(written), kSumDigits, sum);
@@ -150,7 +187,12 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
           {file.at("name").get<std::string>(),
            {file.at("bytes").get<uint64_t>(), storage::blocks_of(file.value("xxh3", std::string()))}});
     }
-    for (const auto& [name, value] : text.at("tensors").items()) manifest.tensors.emplace(name, tensor_of(value));
+    manifest.mesh = {{layout::kShardAxis, manifest.world_size}};
+    if (version > 2) manifest.mesh.clear();
+    for (const json& axis : text.value("mesh", json::array())) {
+      manifest.mesh.push_back({axis.at(0).get<std::string>(), axis.at(1).get<int>()});
+    }
+    manifest.tensors = tensors_of(text.at("tensors"));
   } catch (const json::exception& error) {
     refuse(std::string("manifest.json is damaged: ") + error.what(), path);
   }

@@ -1,6 +1,5 @@
 // What a checkpoint holds, by name and shape, and where: manifest.json. It knows no ranks: a tensor is a list of
-// pieces, each a run of its elements in row-major order, somewhere in a shard file. docs/checkpoint-format.md has the
-// grammar.
+// pieces, each a run of elements of a box of it, somewhere in a shard file. docs/checkpoint-format.md has the grammar.
 //
 //   global_step30/
 //     manifest.json
@@ -16,26 +15,27 @@
 #include <string>
 #include <vector>
 
+#include "tessera/layout/box.h"
+#include "tessera/layout/mesh_shape.h"
 #include "tessera/storage/file_sum.h"
 
 namespace tessera::checkpoint {
 
-inline constexpr int kFormatVersion = 2;
+inline constexpr int kFormatVersion = 3;  // 1: without checksums; 2: every box is the whole tensor
 inline constexpr const char* kWeight =
     "weight";  // the kind under which weights are stored, beside the optimizer's states
 
 struct Piece {
   size_t file = 0;    // index into Manifest::files
-  int64_t first = 0;  // index of the piece's first element in the flattened tensor
-  int64_t numel = 0;
+  layout::BoxRun at;  // which elements of the global tensor
 };
 
 struct StoredTensor {
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;      // of the global tensor
   std::vector<std::string> kinds;  // kWeight and the optimizer's states; each kind is stored in the same pieces
   int64_t steps = 0;               // optimizer steps that the parameter has seen
   std::map<std::string, double> numbers = {};  // what else the optimizer keeps for the parameter
-  std::vector<Piece> pieces;                   // in order, covering all elements once
+  std::vector<Piece> pieces;                   // in any order, covering all elements once
 
   int64_t numel() const;
 };
@@ -48,8 +48,9 @@ struct ShardFile {
 struct Manifest {
   std::string tag;
   int world_size = 1;
-  bool trainable_only = false;  // frozen parameters are not stored
-  bool node_local = false;      // a host has the shard files of its own ranks only
+  std::vector<layout::Axis> mesh;  // of the ranks that saved it
+  bool trainable_only = false;     // frozen parameters are not stored
+  bool node_local = false;         // a host has the shard files of its own ranks only
   std::vector<ShardFile> files;
   std::map<std::string, StoredTensor> tensors;
   std::map<std::string, std::string> aliases;  // other name of a shared parameter -> the name in `tensors`
@@ -58,6 +59,13 @@ struct Manifest {
 };
 
 std::string to_text(const Manifest& manifest);
+
+// The tensors alone, as one rank tells another of them.
+nlohmann::json to_json(const std::map<std::string, StoredTensor>& tensors);
+std::map<std::string, StoredTensor> tensors_of(const nlohmann::json& json);
+
+// Empty where the pieces hold every element of the tensor once, in files that there are; else what is wrong.
+std::string why_not_whole(const StoredTensor& tensor, size_t files);
 
 // Reads <folder>/manifest.json and checks that it is what was written, that every shard file is there with its size,
 // and every tensor covered. The files' checksums are checked by whoever reads them. ErrorKind::kData names what is

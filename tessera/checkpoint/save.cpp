@@ -28,16 +28,19 @@ namespace {
 struct Outcome {
   std::string error;  // empty: it went well
   storage::FileSum sum;
+  json tensors = nullptr;  // which parts of the model, from one of the ranks that share these; null from the others
 };
 
 std::string to_text(const Outcome& outcome) {
-  return json{{"error", outcome.error}, {"bytes", outcome.sum.bytes}, {"xxh3", storage::to_text(outcome.sum.blocks)}}
-      .dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+  json text{{"error", outcome.error}, {"bytes", outcome.sum.bytes}, {"xxh3", storage::to_text(outcome.sum.blocks)}};
+  if (!outcome.tensors.is_null()) text["tensors"] = outcome.tensors;
+  return text.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
 Outcome outcome_of(const std::string& text) {
   const json parsed = json::parse(text);
-  return {parsed.at("error"), {parsed.at("bytes"), storage::blocks_of(parsed.at("xxh3"))}};
+  return {
+      parsed.at("error"), {parsed.at("bytes"), storage::blocks_of(parsed.at("xxh3"))}, parsed.value("tensors", json())};
 }
 
 // What `work` throws becomes text: std::bad_alloc and the like count too, as no rank may be left waiting.
@@ -63,7 +66,7 @@ void check_tag(const std::string& tag) {
 
 // All ranks save under the tag of rank 0, and beside training only if all of them can.
 void agree_on_how(SaveInput& input) {
-  comm::Communicator& world = input.model.world();
+  comm::Group& world = input.model.world();
   const auto texts =
       world.exchange_texts((input.options.in_background ? "&" : " ") + input.tag, "how to save a checkpoint");
   std::vector<std::string> tags;
@@ -85,7 +88,7 @@ void agree_on_how(SaveInput& input) {
   }
 }
 
-uint64_t ranks_of_this_host(const comm::Communicator& world) {
+uint64_t ranks_of_this_host(const comm::Group& world) {
   const char* const told = std::getenv("LOCAL_WORLD_SIZE");
   const int ranks = told == nullptr ? 0 : std::atoi(told);
   return static_cast<uint64_t>(ranks > 0 ? ranks : world.size());
@@ -109,7 +112,7 @@ size_t copy_into(storage::AlignedBuffer& image, const ShardPlan& plan) {
     const at::Tensor& tensor = source.tensor.tensor();
     TESSERA_INVARIANT(tensor.is_contiguous());
     if (!tensor.is_cpu()) {
-      for (const zero::Range& cut : source.cuts) {
+      for (const layout::Range& cut : source.cuts) {
         const at::Tensor part = tensor.narrow(0, cut.begin, cut.numel());
         at::from_blob(image.data() + place, {cut.numel()}, part.scalar_type()).copy_(part);
         place += part.nbytes();
@@ -117,7 +120,7 @@ size_t copy_into(storage::AlignedBuffer& image, const ShardPlan& plan) {
       continue;
     }
     const char* const begin = static_cast<const char*>(tensor.const_data_ptr());
-    for (const zero::Range& cut : source.cuts) {
+    for (const layout::Range& cut : source.cuts) {
       const char* const from = begin + cut.begin * static_cast<int64_t>(tensor.element_size());
       const size_t bytes = static_cast<size_t>(cut.numel()) * tensor.element_size();
       for (size_t at = 0; at < bytes; at += kChunk) {
@@ -142,16 +145,17 @@ struct Saver::Job {
   bool reports = false;  // says so
   bool sets_latest = true;
   std::string shard;       // this rank's file
-  Manifest manifest;       // where leads
+  Manifest manifest;       // where leads; its tensors, where all ranks hold the same part of the model
+  json own_tensors;        // … else those of this part, on the first of the ranks that hold it
   ShardPlan plan;          // in the foreground
   size_t image_bytes = 0;  // in the background
   Retention retention;
-  comm::Communicator* line = nullptr;
+  comm::Group* line = nullptr;
   std::atomic<bool> done = false;
   std::optional<ErrorReport> failure;
 };
 
-Saver::Saver(comm::Communicator& world) : world_(world) {}
+Saver::Saver(comm::Group& world) : world_(world) {}
 
 Saver::~Saver() {
   if (!thread_.joinable()) return;
@@ -196,10 +200,11 @@ void Saver::run(Job& job) {
             storage::SafetensorsWriter writer(path, job.plan.entries);
             for (const ShardPlan::Source& source : job.plan.sources) {
               const at::Tensor tensor = source.tensor.load();
-              for (const zero::Range& cut : source.cuts) writer.add(tensor.narrow(0, cut.begin, cut.numel()));
+              for (const layout::Range& cut : source.cuts) writer.add(tensor.narrow(0, cut.begin, cut.numel()));
             }
             mine.sum = writer.finish();
           }
+          mine.tensors = std::move(job.own_tensors);
         }))) {
       return;
     }
@@ -208,6 +213,10 @@ void Saver::run(Job& job) {
     agree(attempt([&](Outcome&) {
       if (!job.leads) return;
       uint64_t bytes = 0;
+      for (const Outcome& outcome : written) {
+        if (!outcome.tensors.is_null()) merge_tensors(job.manifest.tensors, tensors_of(outcome.tensors));
+      }
+      require_whole(job.manifest.tensors, written.size());
       for (size_t rank = 0; rank < written.size(); ++rank) {
         job.manifest.files.push_back({shard_name(static_cast<int>(rank), job.manifest.world_size), written[rank].sum});
         bytes += written[rank].sum.bytes;
@@ -266,6 +275,12 @@ std::string Saver::save(const SaveInput& given) {
   job.reports = world_.rank() == 0;
   job.shard = shard_name(world_.rank(), world_.size());
   job.manifest = plan_manifest(input);
+  const comm::Mesh& mesh = input.model.mesh();
+  if (mesh.shape().parts() == 1) {
+    if (job.leads) job.manifest.tensors = plan_tensors(input);
+  } else if (input.model.groups().all->rank() == 0) {
+    job.own_tensors = to_json(plan_tensors(input));
+  }
   job.retention = input.options.retention;
   job.sets_latest = input.options.sets_latest;
   job.plan = std::move(plan);

@@ -28,7 +28,7 @@ class WeightsFile {
     std::vector<storage::PlannedTensor> plan;
     for (const auto& unit : model.units()) {
       if (!is_written(*unit, exclude_frozen)) continue;
-      for (const zero::Placement& param : unit->layout().params()) {
+      for (const layout::FlatParam& param : unit->layout().params()) {
         plan.push_back({param.name, model.policy().compute_dtype, param.shape});
       }
     }
@@ -62,10 +62,15 @@ class WeightsFile {
 
 void save_16bit_weights(const zero::ShardedModel& model, const fs::path& file, bool exclude_frozen) {
   const at::NoGradGuard no_grad;
-  comm::Communicator& world = model.world();
+  comm::Group& world = model.world();
   if (file.extension() != ".bin" && file.extension() != ".safetensors") {
     throw Error(ErrorKind::kUsage, {fmt::format("the name ends with '{}'", file.extension().string()), file.string(),
                                     "end it with .safetensors or .bin"});
+  }
+  if (model.mesh().shape().parts() > 1) {
+    throw Error(ErrorKind::kUsage,
+                {"the model's weights alone cannot be saved yet where ranks hold different parts of it", file.string(),
+                 "save a checkpoint, and export that"});
   }
   const fs::path aside = file.string() + ".saving";
   std::unique_ptr<WeightsFile> out;
@@ -91,7 +96,7 @@ void save_16bit_weights(const zero::ShardedModel& model, const fs::path& file, b
       unit->finish_gather();
     }
     attempt([&] {
-      for (const zero::NamedParam& param : unit->params()) out->add(param.name, param.tensor);
+      for (const zero::NamedParam& param : unit->params()) out->add(param.name(), param.tensor);
     });
     if (gathers) unit->release();
   }

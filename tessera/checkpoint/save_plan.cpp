@@ -41,19 +41,19 @@ bool ShardPlan::in_memory() const {
 }
 
 ShardPlan plan_shard(const SaveInput& input) {
-  const int rank = input.model.world().rank();
   ShardPlan plan;
   for (const auto& unit : input.model.units()) {
     if (!is_stored(*unit, input)) continue;
     const auto kinds = kinds_of(*unit, input);
+    const layout::Range mine = unit->saved_by(unit->groups().all->rank());
     for (size_t kind = 0; kind < kinds.size(); ++kind) {
       ShardPlan::Source source{.tensor = stored(*unit, kind), .cuts = {}};
-      for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
+      for (const layout::Segment& segment : unit->layout().segments(mine)) {
+        const zero::NamedParam& param = unit->params()[segment.param];
+        if (!param.counts) continue;
         const int64_t begin = segment.offset - unit->owned().begin;
         source.cuts.push_back({begin, begin + segment.numel});
-        plan.entries.push_back({piece_name(kinds[kind], unit->layout().params()[segment.param].name),
-                                source.tensor.dtype(),
-                                {segment.numel}});
+        plan.entries.push_back({piece_name(kinds[kind], param.name()), source.tensor.dtype(), {segment.numel}});
       }
       plan.sources.push_back(std::move(source));
     }
@@ -67,38 +67,69 @@ ShardPlan plan_shard(const SaveInput& input) {
 }
 
 Manifest plan_manifest(const SaveInput& input) {
-  const int world_size = input.model.world().size();
   Manifest manifest{.tag = input.tag,
-                    .world_size = world_size,
+                    .world_size = input.model.world().size(),
+                    .mesh = input.model.mesh().shape().axes(),
                     .trainable_only = input.options.trainable_only,
                     .node_local = input.options.node_local};
   manifest.engine_state = input.engine_state;
   manifest.client_state = input.client_state;
   for (const zero::ParamAlias& alias : input.model.aliases()) manifest.aliases[alias.name] = alias.canonical;
+  return manifest;
+}
+
+std::map<std::string, StoredTensor> plan_tensors(const SaveInput& input) {
+  std::map<std::string, StoredTensor> tensors;
   for (const auto& unit : input.model.units()) {
     if (!is_stored(*unit, input)) continue;
-    const auto& params = unit->layout().params();
+    const auto& params = unit->params();
     for (size_t index = 0; index < params.size(); ++index) {
-      if (params[index].numel == 0) {
-        throw Error(ErrorKind::kUsage, {fmt::format("the parameter '{}' has no elements to save", params[index].name),
+      if (unit->layout().params()[index].numel == 0) {
+        throw Error(ErrorKind::kUsage, {fmt::format("the parameter '{}' has no elements to save", params[index].name()),
                                         "save_checkpoint", "save the whole model, not one of its placeholders"});
       }
-      StoredTensor& tensor = manifest.tensors[params[index].name];
-      tensor = {.shape = params[index].shape, .kinds = kinds_of(*unit, input), .pieces = {}};
+      if (!params[index].counts) continue;
+      StoredTensor& tensor = tensors[params[index].name()];
+      tensor = {.shape = params[index].spec.shape, .kinds = kinds_of(*unit, input), .pieces = {}};
       if (!has_states(*unit, input)) continue;
       tensor.steps = unit->steps()[index];
       for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
         tensor.numbers[input.optimizer_numbers[k]] = unit->numbers(index)[k];
       }
     }
-    for (int rank = 0; rank < world_size; ++rank) {
-      for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
-        manifest.tensors[params[segment.param].name].pieces.push_back(
-            {static_cast<size_t>(rank), segment.first, segment.numel});
+    const std::vector<int>& ranks = unit->groups().all->members();
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      for (const layout::Segment& segment : unit->layout().segments(unit->saved_by(static_cast<int>(rank)))) {
+        const zero::NamedParam& param = params[segment.param];
+        if (!param.counts) continue;
+        tensors[param.name()].pieces.push_back(
+            {static_cast<size_t>(ranks[rank]), {param.box, {segment.first, segment.first + segment.numel}}});
       }
     }
   }
-  return manifest;
+  return tensors;
+}
+
+void merge_tensors(std::map<std::string, StoredTensor>& tensors, std::map<std::string, StoredTensor> others) {
+  for (auto& [name, other] : others) {
+    const auto [found, is_new] = tensors.try_emplace(name, std::move(other));
+    if (is_new) continue;
+    StoredTensor& tensor = found->second;
+    if (tensor.shape != other.shape || tensor.kinds != other.kinds) {
+      throw Error(ErrorKind::kUsage, {fmt::format("ranks specify '{}' differently", name), "save_checkpoint",
+                                      "give every rank that holds a part of a parameter the same global shape"});
+    }
+    tensor.pieces.insert(tensor.pieces.end(), other.pieces.begin(), other.pieces.end());
+  }
+}
+
+void require_whole(const std::map<std::string, StoredTensor>& tensors, size_t files) {
+  for (const auto& [name, tensor] : tensors) {
+    const std::string wrong = why_not_whole(tensor, files);
+    if (wrong.empty()) continue;
+    throw Error(ErrorKind::kUsage, {fmt::format("the ranks' parts of '{}' do not make it whole: {}", name, wrong),
+                                    "save_checkpoint", "check the specification of this parameter on every rank"});
+  }
 }
 
 std::string describe_sizes(const SaveInput& input) {

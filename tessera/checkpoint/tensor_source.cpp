@@ -61,22 +61,26 @@ void TensorSource::read_entry(Shard& shard, const storage::TensorEntry& entry, i
   }
 }
 
-void TensorSource::read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into) {
-  const StoredTensor& stored = manifest_.tensors.at(tensor);
-  const int64_t end = first + into.numel();
-  for (const Piece& piece : stored.pieces) {
-    const int64_t begin = std::max(first, piece.first);
-    const int64_t stop = std::min(end, piece.first + piece.numel);
-    if (begin >= stop) continue;
-    Shard& from = shard(piece.file);
-    read_entry(from, entry(from, piece_name(kind, tensor), piece.numel), begin - piece.first,
-               into.narrow(0, begin - first, stop - begin));
+void TensorSource::read(const std::string& tensor, const std::string& kind, const layout::BoxRun& wanted,
+                        at::Tensor into) {
+  for (const auto& [file, stored] : manifest_.tensors.at(tensor).pieces) {
+    const auto read_common = [&, file = file, run = stored.run](const layout::CommonRun& common) {
+      Shard& from = shard(file);
+      read_entry(from, entry(from, piece_name(kind, tensor), run.numel()), common.first_in_a - run.begin,
+                 into.narrow(0, common.first_in_b - wanted.run.begin, common.numel));
+    };
+    layout::for_each_common_run(stored, wanted, read_common);
   }
+}
+
+void TensorSource::read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into) {
+  const layout::Box whole = layout::Box::whole(manifest_.tensors.at(tensor).shape);
+  read(tensor, kind, {whole, {first, first + into.numel()}}, into);
 }
 
 at::ScalarType TensorSource::dtype(const std::string& tensor, const std::string& kind) {
   const Piece& piece = manifest_.tensors.at(tensor).pieces.front();
-  return entry(shard(piece.file), piece_name(kind, tensor), piece.numel).dtype;
+  return entry(shard(piece.file), piece_name(kind, tensor), piece.at.run.numel()).dtype;
 }
 
 std::map<std::string, at::Tensor> TensorSource::rank_tensors(int rank) {

@@ -21,8 +21,11 @@ class TensorSource {
   // Borrows the manifest.
   TensorSource(std::filesystem::path folder, const Manifest& manifest);
 
-  // into (flat, any floating dtype) = elements [first, first + into.numel()) of that kind of the tensor.
+  // into (flat, any floating dtype) = these elements of that kind of the tensor, whichever boxes it is stored in.
   // ErrorKind::kData names a shard file that is damaged or not what the manifest says.
+  void read(const std::string& tensor, const std::string& kind, const layout::BoxRun& wanted, at::Tensor into);
+
+  // … elements [first, first + into.numel()) of the whole tensor, flattened.
   void read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into);
 
   // In which dtype the kind is stored.

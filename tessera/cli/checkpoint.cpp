@@ -111,8 +111,9 @@ void show_checkpoint(const fs::path& path) {
     }
     std::vector<std::string> parts;
     for (const checkpoint::Piece& piece : tensor.pieces) {
-      parts.push_back(tensor.pieces.size() == 1 ? fmt::format("rank {}", piece.file)
-                                                : fmt::format("rank {}: {}+{}", piece.file, piece.first, piece.numel));
+      parts.push_back(tensor.pieces.size() == 1
+                          ? fmt::format("rank {}", piece.file)
+                          : fmt::format("rank {}: {}+{}", piece.file, piece.at.run.begin, piece.at.run.numel()));
     }
     print(fmt::format("{} [{}]  {}  {}\n", name, fmt::join(tensor.shape, ", "), fmt::join(kinds, ", "),
                       fmt::join(parts, ", ")));

@@ -35,8 +35,10 @@ std::optional<int> ranks_a_host(const std::vector<std::string>& hosts) {
 // Shared memory within each host. Null, on every rank, where one host refuses; the refusal is of the first that did.
 std::unique_ptr<Exchange> join_hosts(const BackendInput& input, int ranks_a_host, shm::Refusal& refusal) {
   const World& world = input.world;
-  c10d::PrefixStore store(fmt::format("host {}", world.rank / ranks_a_host), input.store);
-  auto within = shm::join_host(store, world.rank % ranks_a_host, ranks_a_host, input.timeout, refusal);
+  const int host = world.rank / ranks_a_host;
+  c10d::PrefixStore store(fmt::format("host {}", host), input.store);
+  auto within =
+      shm::join_host(store, host * ranks_a_host, world.rank % ranks_a_host, ranks_a_host, input.timeout, refusal);
   const auto wait = [&](const Keys& keys) { input.store->wait(keys, input.timeout); };
   for (const std::string& reason :
        exchange_texts(*input.store, "two levels", world.rank, world.size, refusal.reason, wait)) {

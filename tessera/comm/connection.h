@@ -1,29 +1,27 @@
-// What the channels of a communicator share. Apart from communicator.h, so that its many readers need not parse c10d.
+// What the groups of a run share. Apart from group.h, so that its many readers need not parse c10d.
 #pragma once
 
 #include <chrono>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "tessera/comm/communicator.h"
-#include "tessera/comm/exchange.h"
+#include "tessera/comm/group.h"
 #include "tessera/comm/wait_board.h"
 
 namespace tessera::comm {
 
-struct Communicator::Connection {
-  std::unique_ptr<Exchange> exchange;
+struct Group::Connection {
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;  // of each wait
   WaitBoard board;
 };
 
 // Joins the run over a store that others use as well (torch.distributed's). Collective. `name`, the same on every rank,
-// keeps communicators on one store apart. Errors: see init_distributed.
-std::shared_ptr<Communicator> connect(const World& world, c10::intrusive_ptr<c10d::Store> store,
-                                      const std::string& name, const InitOptions& options = {});
+// keeps groups on one store apart. Errors: see init_distributed.
+std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> store, const std::string& name,
+                               const InitOptions& options = {});
 
 // A connection to the store that only one channel uses.
-struct Communicator::OwnStore {
+struct Group::OwnStore {
   c10::intrusive_ptr<c10d::Store> store;
 };
 

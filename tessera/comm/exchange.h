@@ -1,4 +1,4 @@
-// How the collectives of a communicator reach the other ranks. One implementation a kind of connection:
+// How the collectives of a group reach the other ranks. One implementation a kind of connection:
 // MessageExchange sends messages over any c10d::Backend, shm::ShmExchange shares memory within a host, and
 // TwoLevelExchange is made of both.
 //
@@ -22,7 +22,8 @@
 
 namespace tessera::comm {
 
-// Why a collective cannot end: which rank it waits for, and whether that rank is only late.
+// Why a collective cannot end: which rank it waits for (its number in the world that was connected, whichever of its
+// ranks the exchange is among), and whether that rank is only late.
 class PeerFailure : public std::runtime_error {
  public:
   PeerFailure(int peer, bool late, const std::string& reason) : std::runtime_error(reason), peer_(peer), late_(late) {}
@@ -48,13 +49,13 @@ class Exchange {
 
   virtual ~Exchange() = default;
 
-  // full (size * slice.numel()) = every rank's slice in rank order; `slice` may be its own part of `full`.
-  virtual PendingPtr all_gather(const at::Tensor& full, const at::Tensor& slice, uint64_t tag) = 0;
+  // full (size * shard.numel()) = every rank's shard in rank order; `shard` may be its own part of `full`.
+  virtual PendingPtr all_gather(const at::Tensor& full, const at::Tensor& shard, uint64_t tag) = 0;
 
-  // slice = scale * ordered sum of every rank's part for this rank; `slice` may be its own part of `full`, or of fp32
+  // shard = scale * ordered sum of every rank's part for this rank; `shard` may be its own part of `full`, or of fp32
   // where that is narrower (shm alone). Moves at most `bucket_numel` elements of `full` at once where what arrives
   // needs memory.
-  virtual PendingPtr reduce_scatter(const at::Tensor& slice, const at::Tensor& full, double scale, uint64_t tag,
+  virtual PendingPtr reduce_scatter(const at::Tensor& shard, const at::Tensor& full, double scale, uint64_t tag,
                                     int64_t bucket_numel) = 0;
 
   // incoming[r] = rank r's outgoing[this rank]; empty ones are not sent. The rank's own is not touched.
@@ -68,12 +69,16 @@ class Exchange {
   // Waits until peers have read what collectives sent whose results are there. Throws PeerFailure.
   virtual void settle(TimePoint /*deadline*/) {}
 
+  // Of these ranks alone, this one among them, numbered in the order given: over the same connections, which both keep
+  // open. Tags must differ from those of other exchanges over them.
+  virtual std::unique_ptr<Exchange> among(const std::vector<int>& ranks) const = 0;
+
   // Flat and uninitialized, in memory from which collectives are fastest. Outlives the exchange.
   virtual at::Tensor empty(int64_t numel, const at::TensorOptions& options);
 
   // How an all-reduce is made: a reduce-scatter and an all-gather where the elements can be dealt out evenly and are
   // worth two rounds, else everything to everybody.
-  static bool reduces_in_slices(int64_t numel, int size) {
+  static bool reduces_in_shards(int64_t numel, int size) {
     constexpr int64_t kSmallNumel = 8192;
     return numel > kSmallNumel && numel % size == 0;
   }

@@ -439,26 +439,26 @@ class ExchangeBackend final : public c10d::Backend {
   Rest start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, const ReduceOp& op) {
     TORCH_CHECK(input.numel() == output.numel() * getSize(), "the scattered tensor has ", input.numel(),
                 " elements, but ", getSize(), " ranks get ", output.numel(), " each");
-    const at::Tensor slice = flat(output), full = flat(input);
+    const at::Tensor shard = flat(output), full = flat(input);
     if (is_ordered_sum(op, output)) {
       const double scale = op == ReduceOp::AVG ? 1.0 / getSize() : 1;
       std::shared_ptr<Exchange::Pending> pending =
-          exchange_->reduce_scatter(slice, full, scale, next_tag(), std::numeric_limits<int64_t>::max());
-      return [pending, output, slice](Deadline deadline) {
+          exchange_->reduce_scatter(shard, full, scale, next_tag(), std::numeric_limits<int64_t>::max());
+      return [pending, output, shard](Deadline deadline) {
         pending->wait(deadline);
-        take_back(output, slice);
+        take_back(output, shard);
       };
     }
     const Tensors outgoing = full.chunk(getSize());
     Tensors incoming;
     for (int rank = 0; rank < getSize(); ++rank) {
-      incoming.push_back(rank == getRank() ? outgoing[rank] : at::empty_like(slice));
+      incoming.push_back(rank == getRank() ? outgoing[rank] : at::empty_like(shard));
     }
     std::shared_ptr<Exchange::Pending> pending = exchange_->all_to_all(incoming, outgoing, next_tag());
-    return [pending, output, slice, incoming, op](Deadline deadline) {
+    return [pending, output, shard, incoming, op](Deadline deadline) {
       pending->wait(deadline);
-      reduce_parts(op, incoming, slice);
-      take_back(output, slice);
+      reduce_parts(op, incoming, shard);
+      take_back(output, shard);
     };
   }
 
@@ -466,12 +466,12 @@ class ExchangeBackend final : public c10d::Backend {
   Rest start_all_reduce(const at::Tensor& tensor, const ReduceOp& op) {
     const at::Tensor buffer = flat(tensor);
     const int64_t numel = buffer.numel();
-    if (Exchange::reduces_in_slices(numel, getSize())) {
-      const at::Tensor slice = buffer.narrow(0, getRank() * (numel / getSize()), numel / getSize());
-      const Rest reducing = start_reduce_scatter(slice, buffer, op);
-      return [exchange = exchange_, reducing, tensor, buffer, slice, tag = next_tag()](Deadline deadline) {
+    if (Exchange::reduces_in_shards(numel, getSize())) {
+      const at::Tensor shard = buffer.narrow(0, getRank() * (numel / getSize()), numel / getSize());
+      const Rest reducing = start_reduce_scatter(shard, buffer, op);
+      return [exchange = exchange_, reducing, tensor, buffer, shard, tag = next_tag()](Deadline deadline) {
         reducing(deadline);
-        exchange->all_gather(buffer, slice, tag)->wait(deadline);
+        exchange->all_gather(buffer, shard, tag)->wait(deadline);
         take_back(tensor, buffer);
       };
     }

@@ -1,6 +1,6 @@
-// A group of ranks and what they exchange, over any c10d::Backend.
+// A group of ranks and what they exchange, over any c10d::Backend: the world of a run, or a part of it (subgroup()).
 //
-//   auto gathering = world->start_all_gather(full, slice, "layers.3");     // returns at once
+//   auto gathering = group->start_all_gather(full, shard, "layers.3");     // returns at once
 //   …
 //   gathering.finish();                                                     // waits; `full` is filled
 //
@@ -11,9 +11,9 @@
 // Sums are added in rank order, in fp32, and rounded once (ordered_sum.h), so an all-reduce has the same bits as a
 // reduce-scatter followed by an all-gather.
 //
-// Tensors: contiguous, on any device (staged_exchange.h); they are borrowed until finish() returns. A communicator is
-// used by one thread at a time (autograd's backward thread counts as its caller's). Every rank issues the same
-// collectives; within one channel (see with_channel) in the same order.
+// Tensors: contiguous, on any device (staged_exchange.h); they are borrowed until finish() returns. A group is used by
+// one thread at a time (autograd's backward thread counts as its caller's). Every rank of the group issues the same
+// collectives; within one channel (see with_channel) in the same order. Ranks are numbered within the group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,75 +21,63 @@
 #include <atomic>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tessera/comm/collective.h"
 #include "tessera/comm/rendezvous.h"
 
 namespace tessera::comm {
 
+class Exchange;
 class PeerFailure;
 
-// A collective in flight. Move-only; finish() or take_result() must be called exactly once, or the handle destroyed
-// during unwinding, in which case the messages in flight keep their tensors alive until they end.
-class Collective {
- public:
-  Collective() = default;
-  void finish();
-
-  // Waits only until what arrives is there. What this rank sends may still be read by others, so must not be written to
-  // until settle() of the communicator; a tensor that is dropped is kept alive as long as that takes. Spares ranks that
-  // are a little ahead the wait for those behind.
-  void take_result();
-
-  bool in_flight() const { return finish_ != nullptr; }
-
- private:
-  friend class Communicator;
-  enum class Until { kOver, kResult };
-  using Finish = std::function<void(Until)>;
-  explicit Collective(Finish finish) : finish_(std::move(finish)) {}
-  void finish_until(Until until);
-  Finish finish_;
-};
-
-class Communicator {
+class Group {
  public:
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-  struct Connection;  // the backend, the store and the timeout, which all channels share
+  struct Connection;  // the store, the timeout and the board of waits, which all groups of a run share
 
-  Communicator(const World& world, std::shared_ptr<Connection> connection);
-  ~Communicator();
+  Group(const World& world, std::shared_ptr<Connection> connection, std::shared_ptr<Exchange> exchange);
+  ~Group();
 
   // A world of one: every collective is a copy.
-  static std::shared_ptr<Communicator> alone();
+  static std::shared_ptr<Group> alone();
 
-  int rank() const { return world_.rank; }
-  int local_rank() const { return world_.local_rank; }
-  int size() const { return world_.size; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  int local_rank() const { return local_rank_; }                // of the process, within its host
+  const std::vector<int>& members() const { return members_; }  // ranks in the world
+  const std::string& name() const { return name_; }             // empty: the world
+
+  // These of this group's ranks, this one among them, numbered in the order given: over the same connections, so that
+  // it costs nothing. `name`, and `place` (which of several groups of this name, for people), go into errors. Those who
+  // are in it make it; two of one name and of the same ranks are told apart by the order in which they were made.
+  std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const std::string& name,
+                                  const std::string& place = "");
 
   // The same ranks and connections with a turn count of its own: collectives of two channels may interleave differently
   // on each rank (the gathers of stage 3 and the reductions of backward do). Every rank creates its channels in the
   // same order.
-  std::shared_ptr<Communicator> with_channel(const std::string& name);
+  std::shared_ptr<Group> with_channel(const std::string& name);
 
   // A channel for another thread, for exchange_texts and barrier only: it talks to the store over a connection of its
   // own, so that neither thread waits for the other. cancel() makes a wait of that thread end with an error.
-  std::shared_ptr<Communicator> for_another_thread(const std::string& name);
+  std::shared_ptr<Group> for_another_thread(const std::string& name);
   void cancel() { cancelled_ = true; }
 
   // Flat and uninitialized, in memory from which collectives are fastest: on the CPU, peers of this host read it in
   // place.
   at::Tensor empty(int64_t numel, const at::TensorOptions& options) const;
 
-  // full (size * slice.numel()) = every rank's slice in rank order. `slice` may lie inside `full` at its own place.
-  Collective start_all_gather(at::Tensor full, at::Tensor slice, const std::string& label);
+  // full (size * shard.numel()) = every rank's shard in rank order. `shard` may lie inside `full` at its own place.
+  Collective start_all_gather(at::Tensor full, at::Tensor shard, const std::string& label);
 
-  // slice = scale * sum over ranks of their full's part for this rank. `slice` may lie inside `full` at its own place.
+  // shard = scale * sum over ranks of their full's part for this rank. `shard` may lie inside `full` at its own place.
   // Moves at most `bucket_numel` elements of `full` at once (one for each rank at least), to bound the memory of what
   // arrives; the result has the same bits with any.
-  Collective start_reduce_scatter(at::Tensor slice, at::Tensor full, double scale, const std::string& label,
+  Collective start_reduce_scatter(at::Tensor shard, at::Tensor full, double scale, const std::string& label,
                                   int64_t bucket_numel = kUnlimited);
 
   // buffer = scale * sum over ranks of buffer.
@@ -109,7 +97,7 @@ class Communicator {
   // Waits until others have read all that this rank has sent in collectives whose results were taken, of any channel.
   void settle();
 
-  // Bytes of tensors that this rank has sent to others since the start, over all channels.
+  // Bytes of tensors that this rank has sent to others since the start, over all channels; a subgroup counts its own.
   int64_t bytes_sent() const;
 
   // Returns once every rank has come here with this label; the timeout's error names the ranks that have not.
@@ -121,7 +109,8 @@ class Communicator {
  private:
   struct Move;  // what a collective moves
 
-  Communicator(Communicator& parent, const std::string& channel);
+  Group(Group& parent, const std::string& channel);
+  Group(Group& parent, std::vector<int> members, int rank, std::string name, std::string place);
 
   template <class Start>
   Collective start(const Move& move, const Start& start_exchange);
@@ -131,14 +120,23 @@ class Communicator {
   [[noreturn]] void explain_missing(const std::vector<std::string>& keys, const std::string& label) const;
   uint64_t next_tag(const std::string& operation);
   [[noreturn]] void explain(const PeerFailure& failure, const std::string& operation) const;
+  int member(int rank) const { return members_[static_cast<size_t>(rank)]; }
+  std::string where() const;
+  std::string of_group() const;
 
-  World world_;
-  std::shared_ptr<Connection> connection_;  // null in a world of one
+  int rank_;
+  int local_rank_;
+  std::vector<int> members_;
+  std::string name_;
+  std::string place_;
+  std::shared_ptr<Connection> connection_;  // null in a group of one
+  std::shared_ptr<Exchange> exchange_;      // … likewise
   std::string channel_;
   struct OwnStore;
   std::shared_ptr<OwnStore> own_store_;
   std::atomic<bool> cancelled_ = false;
-  int64_t channels_ = 0;  // made of this one: two of one name must not be taken for each other
+  int64_t channels_ = 0;                      // made of this one: two of one name must not be taken for each other
+  std::map<std::string, int64_t> subgroups_;  // … by what they are called and who is in them
   int64_t turn_ = 0;
   int64_t store_turn_ = 0;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 
 #include "tessera/comm/ordered_sum.h"
 
@@ -28,7 +29,7 @@ bool speaks_of_time(const std::string& reason) { return reason.find("timeout") !
 // A send or a receive in flight; `work` keeps the tensor alive.
 struct Message {
   c10::intrusive_ptr<c10d::Work> work;
-  int peer;
+  int peer;  // rank of the backend
 };
 
 void wait_for(std::vector<Message>& messages, Exchange::TimePoint deadline) {
@@ -43,26 +44,43 @@ void wait_for(std::vector<Message>& messages, Exchange::TimePoint deadline) {
   }
 }
 
+// What exchanges over one backend share.
+struct Line {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::mutex starting;  // a c10d::Backend is called by one thread at a time
+};
+
 class MessageExchange final : public Exchange {
  public:
-  explicit MessageExchange(c10::intrusive_ptr<c10d::Backend> backend)
-      : backend_(std::move(backend)), rank_(backend_->getRank()), size_(backend_->getSize()) {}
+  // `members`: ranks of the backend.
+  MessageExchange(std::shared_ptr<Line> line, std::vector<int> members)
+      : line_(std::move(line)),
+        members_(std::move(members)),
+        rank_(static_cast<int>(std::find(members_.begin(), members_.end(), line_->backend->getRank()) -
+                               members_.begin())),
+        size_(static_cast<int>(members_.size())) {}
 
-  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& slice, uint64_t tag) override {
-    const int64_t numel = slice.numel();
+  std::unique_ptr<Exchange> among(const std::vector<int>& ranks) const override {
+    std::vector<int> members;
+    for (const int rank : ranks) members.push_back(members_[static_cast<size_t>(rank)]);
+    return std::make_unique<MessageExchange>(line_, std::move(members));
+  }
+
+  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& shard, uint64_t tag) override {
+    const int64_t numel = shard.numel();
     const at::Tensor own = full.narrow(0, rank_ * numel, numel);
-    if (own.data_ptr() != slice.data_ptr()) own.copy_(slice);
+    if (own.data_ptr() != shard.data_ptr()) own.copy_(shard);
     auto pending = std::make_unique<Messages>();
     each_peer([&](int to, int from) {
       pending->messages.push_back(receive_message(full.narrow(0, from * numel, numel), from, tag));
-      pending->messages.push_back(send_message(slice, to, tag));
+      pending->messages.push_back(send_message(shard, to, tag));
     });
     return pending;
   }
 
-  PendingPtr reduce_scatter(const at::Tensor& slice, const at::Tensor& full, double scale, uint64_t tag,
+  PendingPtr reduce_scatter(const at::Tensor& shard, const at::Tensor& full, double scale, uint64_t tag,
                             int64_t bucket_numel) override {
-    return std::make_unique<Reduction>(*this, slice, full, scale, tag, std::max<int64_t>(1, bucket_numel / size_));
+    return std::make_unique<Reduction>(*this, shard, full, scale, tag, std::max<int64_t>(1, bucket_numel / size_));
   }
 
   PendingPtr all_to_all(const std::vector<at::Tensor>& incoming, const std::vector<at::Tensor>& outgoing,
@@ -104,14 +122,14 @@ class MessageExchange final : public Exchange {
   // the start.
   class Reduction final : public Pending {
    public:
-    Reduction(MessageExchange& exchange, at::Tensor slice, at::Tensor full, double scale, uint64_t tag,
+    Reduction(MessageExchange& exchange, at::Tensor shard, at::Tensor full, double scale, uint64_t tag,
               int64_t piece_numel)
         : exchange_(exchange),
-          slice_(std::move(slice)),
+          shard_(std::move(shard)),
           full_(std::move(full)),
           scale_(scale),
           tag_(tag),
-          piece_numel_(std::min(piece_numel, slice_.numel())) {
+          piece_numel_(std::min(piece_numel, shard_.numel())) {
       start_piece();
     }
 
@@ -120,16 +138,16 @@ class MessageExchange final : public Exchange {
         wait_for(messages_, deadline);
         ordered_sum(parts_, scale_, piece_);
         offset_ += piece_numel_;
-        if (offset_ >= slice_.numel()) return;
+        if (offset_ >= shard_.numel()) return;
         start_piece();
       }
     }
 
    private:
     void start_piece() {
-      const int64_t numel = std::min(piece_numel_, slice_.numel() - offset_);
-      piece_ = slice_.narrow(0, offset_, numel);
-      const auto part = [&](int rank) { return full_.narrow(0, rank * slice_.numel() + offset_, numel); };
+      const int64_t numel = std::min(piece_numel_, shard_.numel() - offset_);
+      piece_ = shard_.narrow(0, offset_, numel);
+      const auto part = [&](int rank) { return full_.narrow(0, rank * shard_.numel() + offset_, numel); };
       parts_.assign(exchange_.size_, at::Tensor());
       messages_.clear();
       parts_[exchange_.rank_] = part(exchange_.rank_);
@@ -141,7 +159,7 @@ class MessageExchange final : public Exchange {
     }
 
     MessageExchange& exchange_;
-    at::Tensor slice_;
+    at::Tensor shard_;
     at::Tensor full_;
     double scale_;
     uint64_t tag_;
@@ -164,34 +182,40 @@ class MessageExchange final : public Exchange {
   Message send_message(const at::Tensor& buffer, int to, uint64_t tag) {
     bytes_sent_ += buffer.numel() * buffer.element_size();
     std::vector<at::Tensor> tensors{buffer};
-    const std::lock_guard lock(starting_);
+    const int peer = members_[static_cast<size_t>(to)];
+    const std::lock_guard lock(line_->starting);
     try {
-      return {backend_->send(tensors, to, short_tag(tag)), to};
+      return {line_->backend->send(tensors, peer, short_tag(tag)), peer};
     } catch (const std::exception& error) {
-      throw PeerFailure(to, /*late=*/false, reason_of(error));
+      throw PeerFailure(peer, /*late=*/false, reason_of(error));
     }
   }
 
   Message receive_message(const at::Tensor& buffer, int from, uint64_t tag) {
     std::vector<at::Tensor> tensors{buffer};
-    const std::lock_guard lock(starting_);
+    const int peer = members_[static_cast<size_t>(from)];
+    const std::lock_guard lock(line_->starting);
     try {
-      return {backend_->recv(tensors, from, short_tag(tag)), from};
+      return {line_->backend->recv(tensors, peer, short_tag(tag)), peer};
     } catch (const std::exception& error) {
-      throw PeerFailure(from, /*late=*/false, reason_of(error));
+      throw PeerFailure(peer, /*late=*/false, reason_of(error));
     }
   }
 
-  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<Line> line_;
+  std::vector<int> members_;
   int rank_;
   int size_;
-  std::mutex starting_;  // a c10d::Backend is called by one thread at a time
 };
 
 }  // namespace
 
 std::unique_ptr<Exchange> make_message_exchange(c10::intrusive_ptr<c10d::Backend> backend) {
-  return std::make_unique<MessageExchange>(std::move(backend));
+  std::vector<int> members(static_cast<size_t>(backend->getSize()));
+  std::iota(members.begin(), members.end(), 0);
+  auto line = std::make_shared<Line>();
+  line->backend = std::move(backend);
+  return std::make_unique<MessageExchange>(std::move(line), std::move(members));
 }
 
 }  // namespace tessera::comm

@@ -15,8 +15,8 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/await_listener.h"
 #include "tessera/comm/backends.h"
-#include "tessera/comm/communicator.h"
 #include "tessera/comm/connection.h"
+#include "tessera/comm/group.h"
 #include "tessera/comm/mpi/library.h"
 #include "tessera/comm/mpi/meeting.h"
 #include "tessera/comm/staged_exchange.h"
@@ -203,30 +203,30 @@ void let_rank_0_fail_first() {
   if (rank && *rank != "0") std::this_thread::sleep_for(kMpirunNotices);
 }
 
-std::shared_ptr<Communicator> init_distributed(const InitOptions& options) {
+std::shared_ptr<Group> init_distributed(const InitOptions& options) {
   return init_distributed(read_world(options), options);
 }
 
-std::shared_ptr<Communicator> init_distributed(const World& world, const InitOptions& options) {
+std::shared_ptr<Group> init_distributed(const World& world, const InitOptions& options) {
   set_log_rank(world.rank, world.size);
-  if (world.size == 1) return Communicator::alone();
+  if (world.size == 1) return Group::alone();
   World met = world;
   const milliseconds timeout = timeout_of(options);
   const auto store = met.master_addr.empty() ? open_store_through_mpi(met, timeout) : open_store(met, timeout);
   return connect(met, store, "tessera", options);
 }
 
-std::shared_ptr<Communicator> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared,
-                                      const std::string& name, const InitOptions& options) {
-  if (world.size == 1) return Communicator::alone();
+std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared, const std::string& name,
+                               const InitOptions& options) {
+  if (world.size == 1) return Group::alone();
   const milliseconds timeout = timeout_of(options);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(shared));
   wait_for_everybody(*store, world, timeout);
-  auto exchange = make_staged_exchange(make_exchange(backend_of(options), {store, world, timeout}), world.rank);
+  std::shared_ptr<Exchange> exchange =
+      make_staged_exchange(make_exchange(backend_of(options), {store, world, timeout}), world.rank);
   log_debug("joined a world of {} as '{}'", world.size, name);
-  std::shared_ptr<Communicator::Connection> connection(
-      new Communicator::Connection{std::move(exchange), store, timeout, WaitBoard(store, world.rank, world.size)});
-  return std::make_shared<Communicator>(world, std::move(connection));
+  std::shared_ptr<Group::Connection> connection(new Group::Connection{store, timeout, WaitBoard(store, world.rank)});
+  return std::make_shared<Group>(world, std::move(connection), std::move(exchange));
 }
 
 }  // namespace tessera::comm

@@ -16,7 +16,7 @@
 
 namespace tessera::comm {
 
-class Communicator;
+class Group;
 
 struct World {
   int rank = 0;
@@ -47,7 +47,7 @@ struct InitOptions {
 
 // Joins the run. Collective: every rank calls it. The result is shared by all that communicate; the last owner closes
 // the connections. Errors: ErrorKind::kMachine (port in use), ErrorKind::kPeer (names the ranks that did not come).
-std::shared_ptr<Communicator> init_distributed(const InitOptions& options = {});
-std::shared_ptr<Communicator> init_distributed(const World& world, const InitOptions& options = {});
+std::shared_ptr<Group> init_distributed(const InitOptions& options = {});
+std::shared_ptr<Group> init_distributed(const World& world, const InitOptions& options = {});
 
 }  // namespace tessera::comm

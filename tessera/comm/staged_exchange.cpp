@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace tessera::comm {
@@ -44,22 +45,27 @@ class StagedExchange final : public Exchange {
  public:
   StagedExchange(std::unique_ptr<Exchange> host, int rank) : host_(std::move(host)), rank_(rank) {}
 
-  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& slice, uint64_t tag) override {
-    if (full.is_cpu() && slice.is_cpu()) return host_->all_gather(full, slice, tag);
+  std::unique_ptr<Exchange> among(const std::vector<int>& ranks) const override {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+    return std::make_unique<StagedExchange>(host_->among(ranks), static_cast<int>(own));
+  }
+
+  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& shard, uint64_t tag) override {
+    if (full.is_cpu() && shard.is_cpu()) return host_->all_gather(full, shard, tag);
     const at::Tensor all = room_for(full);
-    const at::Tensor own = all.narrow(0, rank_ * slice.numel(), slice.numel());
-    copy(slice.view({-1}), own);
+    const at::Tensor own = all.narrow(0, rank_ * shard.numel(), shard.numel());
+    copy(shard.view({-1}), own);
     return arriving(host_->all_gather(all, own, tag), {{full, all}});
   }
 
-  PendingPtr reduce_scatter(const at::Tensor& slice, const at::Tensor& full, double scale, uint64_t tag,
+  PendingPtr reduce_scatter(const at::Tensor& shard, const at::Tensor& full, double scale, uint64_t tag,
                             int64_t bucket_numel) override {
-    if (full.is_cpu() && slice.is_cpu()) return host_->reduce_scatter(slice, full, scale, tag, bucket_numel);
+    if (full.is_cpu() && shard.is_cpu()) return host_->reduce_scatter(shard, full, scale, tag, bucket_numel);
     const at::Tensor all = copied(full);
-    const at::Tensor own = slice.scalar_type() == full.scalar_type()
-                               ? all.narrow(0, rank_ * slice.numel(), slice.numel())
-                               : room_for(slice);
-    return arriving(host_->reduce_scatter(own, all, scale, tag, bucket_numel), {{slice, own}});
+    const at::Tensor own = shard.scalar_type() == full.scalar_type()
+                               ? all.narrow(0, rank_ * shard.numel(), shard.numel())
+                               : room_for(shard);
+    return arriving(host_->reduce_scatter(own, all, scale, tag, bucket_numel), {{shard, own}});
   }
 
   PendingPtr all_to_all(const std::vector<at::Tensor>& incoming, const std::vector<at::Tensor>& outgoing,

@@ -4,7 +4,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <functional>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/escorts.h"
@@ -41,15 +43,6 @@ struct Levels {
     const int64_t numel = full.numel() / hosts();
     return full.narrow(0, host * numel, numel);
   }
-
-  // Within a host peers have numbers of their own.
-  void wait_within(Exchange::Pending& pending, TimePoint deadline) const {
-    try {
-      pending.wait(deadline);
-    } catch (const PeerFailure& failure) {
-      throw PeerFailure(host() * ranks_a_host + failure.peer(), failure.late(), failure.what());
-    }
-  }
 };
 
 // The collective of one host within a collective of all.
@@ -62,7 +55,7 @@ class AllAtOnce final : public Exchange::Pending {
 
   void wait(TimePoint deadline) override {
     for (const PendingPtr& each : between) each->wait(deadline);
-    for (const PendingPtr& each : within) levels_->wait_within(*each, deadline);
+    for (const PendingPtr& each : within) each->wait(deadline);
   }
 
   std::vector<PendingPtr> between, within;
@@ -75,12 +68,39 @@ class TwoLevelExchange final : public Exchange {
  public:
   explicit TwoLevelExchange(std::shared_ptr<const Levels> levels) : levels_(std::move(levels)) {}
 
+  // In two levels where these ranks are as many on each of their hosts, at the same places and host by host; within a
+  // host where they are all on one; else by messages alone.
+  std::unique_ptr<Exchange> among(const std::vector<int>& ranks) const override {
+    const auto place_of = [this](int rank) { return rank % levels_->ranks_a_host; };
+    const int first_host = ranks.front() / levels_->ranks_a_host;
+    std::vector<int> places;  // on the first host
+    for (const int rank : ranks) {
+      if (rank / levels_->ranks_a_host != first_host) break;
+      places.push_back(place_of(rank));
+    }
+    if (places.size() == ranks.size() && levels_->is_here(ranks.front())) return levels_->within->among(places);
+    bool regular = places.size() > 1 && ranks.size() % places.size() == 0;
+    std::set<int> hosts;
+    for (size_t index = 0; regular && index < ranks.size(); ++index) {
+      const int host = ranks[index] / levels_->ranks_a_host;
+      if (index % places.size() == 0) regular = hosts.insert(host).second;
+      regular = regular && host == ranks[index - index % places.size()] / levels_->ranks_a_host &&
+                place_of(ranks[index]) == places[index % places.size()];
+    }
+    if (!regular) return levels_->between->among(ranks);
+    const auto own = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    return make_two_level_exchange(
+        levels_->within->among(places), levels_->between->among(ranks),
+        {.rank = own, .size = static_cast<int>(ranks.size()), .ranks_a_host = static_cast<int>(places.size())},
+        levels_->timeout);
+  }
+
   // Each host's part comes to the counterpart first, and goes on from there to the others of this host.
-  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& slice, uint64_t tag) override {
-    const int64_t numel = slice.numel();
+  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& shard, uint64_t tag) override {
+    const int64_t numel = shard.numel();
     const auto part_of = [full, numel](int rank) { return full.narrow(0, rank * numel, numel); };
     const at::Tensor own = part_of(rank());
-    if (own.data_ptr() != slice.data_ptr()) own.copy_(slice);
+    if (own.data_ptr() != shard.data_ptr()) own.copy_(shard);
     struct Arrival {
       int host;
       SharedPending pending;
@@ -97,23 +117,23 @@ class TwoLevelExchange final : public Exchange {
                                         tag_of_host(tag, host));
     };
     std::vector<SharedPending> gathers{gather_within(levels_->host())};
-    return lead([levels = levels_, arrivals, sends, gathers, gather_within](TimePoint deadline) mutable {
+    return lead([arrivals, sends, gathers, gather_within](TimePoint deadline) mutable {
       for (const Arrival& arrival : arrivals) {
         arrival.pending->wait(deadline);
         gathers.push_back(gather_within(arrival.host));
       }
       for (const SharedPending& each : sends) each->wait(deadline);
-      for (const SharedPending& each : gathers) levels->wait_within(*each, deadline);
+      for (const SharedPending& each : gathers) each->wait(deadline);
     });
   }
 
   // Each host's ranks add up their parts for every rank; the sums of one rank meet there. `bucket_numel` bounds
   // nothing: two sums of each host in fp32 are all that needs memory.
-  PendingPtr reduce_scatter(const at::Tensor& slice, const at::Tensor& full, double scale, uint64_t tag,
+  PendingPtr reduce_scatter(const at::Tensor& shard, const at::Tensor& full, double scale, uint64_t tag,
                             int64_t /*bucket_numel*/) override {
-    const int64_t numel = slice.numel();
+    const int64_t numel = shard.numel();
     const int hosts = levels_->hosts(), own_host = levels_->host();
-    const auto options = slice.options().dtype(at::toOpMathType(slice.scalar_type()));
+    const auto options = shard.options().dtype(at::toOpMathType(shard.scalar_type()));
     const at::Tensor sums = levels_->within->empty(hosts * numel, options);
     const auto sum_for = [sums, numel](int host) { return sums.narrow(0, host * numel, numel); };
     std::vector<SharedPending> adding(static_cast<size_t>(hosts));
@@ -123,7 +143,7 @@ class TwoLevelExchange final : public Exchange {
     };
     levels_->each_other_host(add);
     add(own_host);
-    return lead([levels = levels_, slice, scale, tag, sum_for, adding, hosts, own_host](TimePoint deadline) {
+    return lead([levels = levels_, shard, scale, tag, sum_for, adding, hosts, own_host](TimePoint deadline) {
       std::vector<at::Tensor> parts(static_cast<size_t>(hosts));
       parts[static_cast<size_t>(own_host)] = sum_for(own_host);
       std::vector<PendingPtr> messages;
@@ -131,12 +151,12 @@ class TwoLevelExchange final : public Exchange {
         const int peer = levels->counterpart(host);
         at::Tensor& part = parts[static_cast<size_t>(host)] = at::empty_like(sum_for(host));
         messages.push_back(levels->between->receive(part, peer, tag));
-        levels->wait_within(*adding[static_cast<size_t>(host)], deadline);
+        adding[static_cast<size_t>(host)]->wait(deadline);
         messages.push_back(levels->between->send(sum_for(host), peer, tag));
       });
-      levels->wait_within(*adding[static_cast<size_t>(own_host)], deadline);
+      adding[static_cast<size_t>(own_host)]->wait(deadline);
       for (const PendingPtr& each : messages) each->wait(deadline);
-      at::Tensor out = slice;
+      at::Tensor out = shard;
       ordered_sum(parts, scale, out);
     });
   }
@@ -169,7 +189,7 @@ class TwoLevelExchange final : public Exchange {
       return lead([levels = levels_, arrival, buffer, root_place, tag](TimePoint deadline) {
         arrival->wait(deadline);
         const PendingPtr spreading = levels->within->broadcast(buffer, root_place, tag);
-        levels->wait_within(*spreading, deadline);
+        spreading->wait(deadline);
       });
     }
     auto pending = std::make_unique<AllAtOnce>(levels_);

@@ -13,8 +13,8 @@ std::string key_of(int rank) { return fmt::format("waiting/{}", rank); }
 
 }  // namespace
 
-WaitBoard::WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size)
-    : store_(store->clone()), rank_(rank), world_size_(world_size), watcher_([this] { watch(); }) {}
+WaitBoard::WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank)
+    : store_(store->clone()), rank_(rank), watcher_([this] { watch(); }) {}
 
 WaitBoard::~WaitBoard() {
   {
@@ -59,12 +59,12 @@ void WaitBoard::watch() {
   }
 }
 
-std::string WaitBoard::describe_others() const {
+std::string WaitBoard::describe_others(const std::vector<int>& ranks) const {
   std::this_thread::sleep_for(3 * kLook);
   std::string text;
   try {
     const auto store = store_->clone();
-    for (int rank = 0; rank < world_size_; ++rank) {
+    for (const int rank : ranks) {
       if (rank == rank_) continue;
       const bool waits = store->check({key_of(rank)});
       text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank,

@@ -17,22 +17,22 @@ namespace tessera::comm {
 class WaitBoard {
  public:
   // `store` is cloned: a store serves one thread at a time.
-  WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size);
+  WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank);
   ~WaitBoard();
 
   void begin(const std::string& operation);
   void end();
 
-  // For each other rank "rank 2 is waiting in the all-gather of 'layers.3'", or that it is not waiting. Takes a moment,
-  // so that ranks which began to wait just now have time to say so. Empty when the store is gone.
-  std::string describe_others() const;
+  // For each of these ranks but this one "rank 2 is waiting in the all-gather of 'layers.3'", or that it is not
+  // waiting. Takes a moment, so that ranks which began to wait just now have time to say so. Empty when the store is
+  // gone.
+  std::string describe_others(const std::vector<int>& ranks) const;
 
  private:
   void watch();
 
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_;
-  int world_size_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string operation_;  // empty: not waiting

@@ -19,7 +19,7 @@ void walk(torch::nn::Module& module, const std::string& path, size_t number, Ann
   const auto full_name = [&path](const std::string& name) { return path.empty() ? name : path + "." + name; };
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     const std::string name = full_name(item.key());
-    found.tree.modules[number].params.push_back({name, item.value()});
+    found.tree.modules[number].params.push_back({.spec = {.name = name}, .tensor = item.value()});
   }
   for (const auto& item : module.named_children()) walk(*item.value(), full_name(item.key()), number, found);
 }

@@ -17,7 +17,7 @@ std::string description_of(const ModelTree& tree) {
   std::string text;
   for (const zero::ModuleParams& module : tree.modules) {
     for (const zero::NamedParam& param : module.params) {
-      text += fmt::format("'{}' of shape [{}], {}{}, in the unit '{}'\n", param.name,
+      text += fmt::format("'{}' of shape [{}], {}{}, in the unit '{}'\n", param.name(),
                           fmt::join(param.full_shape(), ", "), param.trainable() ? "trained" : "frozen",
                           param.has_values() || param.shape ? "" : ", without values", module.name);
     }
@@ -47,7 +47,7 @@ std::string next_line(std::istringstream& lines) {
 
 }  // namespace
 
-void require_same_model(const ModelTree& tree, comm::Communicator& world) {
+void require_same_model(const ModelTree& tree, comm::Group& world) {
   if (world.size() == 1) return;
   const std::string own = description_of(tree);
   const std::vector<std::string> hashes = world.exchange_texts(fmt::format("{:016x}", fnv1a(own)), "the ranks' models");

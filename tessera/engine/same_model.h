@@ -2,13 +2,13 @@
 // ranks compare what they have before anything else is exchanged.
 #pragma once
 
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tessera/engine/model_tree.h"
 
 namespace tessera::engine {
 
 // Collective. ErrorKind::kUsage on every rank, with the first rank and parameter that differ from rank 0's: in name,
 // order, shape, unit, requires_grad, or in whether there are values. Moves a hash; the names only where it differs.
-void require_same_model(const ModelTree& tree, comm::Communicator& world);
+void require_same_model(const ModelTree& tree, comm::Group& world);
 
 }  // namespace tessera::engine

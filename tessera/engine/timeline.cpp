@@ -106,7 +106,7 @@ int64_t first_nanosecond(const Trace& trace, nanoseconds epoch) {
 }
 
 // This rank's events, without the brackets of an array.
-std::string own_events(const Trace& trace, comm::Communicator& world) {
+std::string own_events(const Trace& trace, comm::Group& world) {
   const nanoseconds epoch =
       std::chrono::system_clock::now().time_since_epoch() - steady_clock::now().time_since_epoch();
   int64_t first = std::numeric_limits<int64_t>::max();
@@ -119,7 +119,7 @@ std::string own_events(const Trace& trace, comm::Communicator& world) {
   return text.substr(1, text.size() - 2);
 }
 
-std::vector<std::string> collect(const std::string& own, comm::Communicator& world) {
+std::vector<std::string> collect(const std::string& own, comm::Group& world) {
   const std::string label = "timeline";
   const auto sizes = world.exchange_texts(std::to_string(own.size()), label);
   std::vector<std::string> all{own};
@@ -151,7 +151,7 @@ void check_timeline_path(const std::filesystem::path& path) {
   }
 }
 
-void write_timeline(comm::Communicator& world, const std::filesystem::path& path) {
+void write_timeline(comm::Group& world, const std::filesystem::path& path) {
   const Trace trace = stop_tracing();
   if (trace.dropped > 0) {
     log_warning("the timeline of rank {} holds only its first {} events, {} more came after them", world.rank(),

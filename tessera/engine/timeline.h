@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/trace.h"
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 
 namespace tessera {
 
@@ -21,7 +21,7 @@ namespace tessera {
 void check_timeline_path(const std::filesystem::path& path);
 
 // Ends the tracing. Collective: rank 0 writes what every rank has recorded. ErrorKind::kMachine where that fails.
-void write_timeline(comm::Communicator& world, const std::filesystem::path& path);
+void write_timeline(comm::Group& world, const std::filesystem::path& path);
 
 namespace engine {
 

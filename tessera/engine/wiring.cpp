@@ -70,21 +70,21 @@ void check_parameters(const ModelTree& tree, bool has_fill) {
     for (const zero::NamedParam& param : module.params) {
       any = true;
       if (zero::ShardedModel::is_taken(param.tensor)) {
-        throw Error(ErrorKind::kUsage, {"the model already belongs to an engine, which trains '" + param.name + "'",
+        throw Error(ErrorKind::kUsage, {"the model already belongs to an engine, which trains '" + param.name() + "'",
                                         "initialize", "use that engine, or destroy it before you make another"});
       }
       if (!param.shape && zero::is_unreadable(param.tensor)) {
         throw Error(
             ErrorKind::kUsage,
-            {"the parameter '" + param.name + "' has no values: an engine that is gone had sharded it", "initialize",
+            {"the parameter '" + param.name() + "' has no values: an engine that is gone had sharded it", "initialize",
              "make the model anew and load its weights, e.g. from a checkpoint that the first engine saved"});
       }
       if (!at::isFloatingType(param.tensor.scalar_type())) {
-        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' does not have a floating-point dtype",
+        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name() + "' does not have a floating-point dtype",
                                         "initialize", "register it as a buffer"});
       }
       if (!has_fill && zero::is_declared_only(param.tensor)) {
-        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name + "' is declared but has no values",
+        throw Error(ErrorKind::kUsage, {"the parameter '" + param.name() + "' is declared but has no values",
                                         "initialize", "give InitializeOptions::fill, or materialize the model first"});
       }
     }
@@ -98,8 +98,8 @@ std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::D
   if (!options.param_groups.empty()) {
     for (zero::ModuleParams& module : tree.modules) {
       for (zero::NamedParam& param : module.params) {
-        const std::optional<size_t> group = options.group_of(param.name);
-        param.trains = group.has_value();
+        const std::optional<size_t> group = options.group_of(param.name());
+        param.spec.trains = group.has_value();
         param.group = group.value_or(0);
       }
     }
@@ -109,8 +109,8 @@ std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::D
   const config::OptimizerOptions& named = options.optimizer ? none : *config.optimizer;
   for (zero::ModuleParams& module : tree.modules) {
     for (zero::NamedParam& param : module.params) {
-      const bool decays = !options.no_decay || !options.no_decay(param.name);
-      param.group = optim::group_of(named, param.name, param.tensor.dim(), decays);
+      param.spec.decays = !options.no_decay || !options.no_decay(param.name());
+      param.group = optim::group_of(named, param.name(), param.tensor.dim(), param.spec.decays);
     }
   }
   if (!options.optimizer) return optim::param_groups(named);
@@ -120,7 +120,11 @@ std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::D
 }
 
 // Compressed, a step moves a bit an element; sending round the weights of a sharded step would move 16.
-void keep_whole(zero::Policy& policy, int rank) {
+void keep_whole(zero::Policy& policy, const comm::Mesh& mesh) {
+  if (mesh.shape().parts() > 1) {
+    throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication needs the whole model on every rank",
+                                     "initialize", "train with data parallelism alone, or choose another optimizer"});
+  }
   if (!policy.device->is_cpu()) {
     throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication works only on the CPU", "initialize",
                                      "train on the CPU, or choose another optimizer"});
@@ -135,7 +139,7 @@ void keep_whole(zero::Policy& policy, int rank) {
                 {"an optimizer with compressed communication keeps its state in memory", "initialize",
                  "set offload_optimizer.device to none, or choose another optimizer"});
   }
-  if (policy.shard_optimizer && rank == 0) {
+  if (policy.shard_optimizer && mesh.rank() == 0) {
     log_info(
         "compressed communication keeps weights and optimizer state whole: stage 1 takes as much memory as stage 0");
   }
@@ -183,7 +187,7 @@ at::Device device_of(const ModelTree& tree, const InitializeOptions& options) {
 }  // namespace
 
 Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOptions& options,
-            std::shared_ptr<comm::Communicator> world) {
+            std::shared_ptr<comm::Mesh> mesh) {
   if (!config.optimizer && !options.optimizer) {
     throw Error(ErrorKind::kConfig, {"the configuration has no 'optimizer'", config.name,
                                      R"(add one, e.g. "optimizer": {"type": "AdamW", "params": {"lr": 5e-5}})"});
@@ -203,16 +207,22 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
     wiring.schedule = optim::schedules().find(config.scheduler->type, config.scheduler->where).make(*config.scheduler);
   }
   wiring.groups = group_parameters(tree, config, options);
-  require_same_model(tree, *world);
-  zero::Policy policy = policy_of(config, world->size(), device);
+  if (options.specify) {
+    for (zero::ModuleParams& module : tree.modules) {
+      for (zero::NamedParam& param : module.params) options.specify(param.spec);
+    }
+  }
+  const std::shared_ptr<comm::Group> sharers = mesh->group(mesh->shape().data_axes());
+  require_same_model(tree, *sharers);
+  zero::Policy policy = policy_of(config, sharers->size(), device);
   policy.placeholders_as_deepspeed = tree.placeholders_as_deepspeed;
   const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),
                                    .numbers = wiring.optimizer->number_names().size(),
                                    .sign_errors = wiring.optimizer->averages_by_signs()};
-  if (needs.sign_errors) keep_whole(policy, world->rank());
+  if (needs.sign_errors) keep_whole(policy, *mesh);
   if (wiring.optimizer->takes_whole_model()) check_whole_model(policy);
-  if (world->rank() == 0) warn_of_pageable_memory(config, policy);
-  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, std::move(world), options.fill);
+  if (mesh->rank() == 0) warn_of_pageable_memory(config, policy);
+  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, std::move(mesh), options.fill);
   return wiring;
 }
 

@@ -5,7 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/engine/engine.h"
+#include "tessera/engine/model_tree.h"
+#include "tessera/engine/options.h"
 #include "tessera/optim/schedule.h"
 
 namespace tessera::engine {
@@ -18,6 +19,6 @@ struct Wiring {
 };
 
 Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOptions& options,
-            std::shared_ptr<comm::Communicator> world);
+            std::shared_ptr<comm::Mesh> mesh);
 
 }  // namespace tessera::engine

@@ -1,18 +1,13 @@
-#include "tessera/zero/layout.h"
+#include "tessera/layout/flat_layout.h"
 
 #include <algorithm>
 
 #include "tessera/base/error.h"
 
-namespace tessera::zero {
-namespace {
+namespace tessera::layout {
 
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-}  // namespace
-
-Layout::Layout(const std::vector<ParamShape>& params, int64_t world_size) : world_size_(world_size) {
-  TESSERA_INVARIANT(world_size > 0);
+FlatLayout::FlatLayout(const std::vector<ParamShape>& params, int64_t shards) : shards_(shards) {
+  TESSERA_INVARIANT(shards > 0);
   int64_t offset = 0;
   for (const ParamShape& param : params) {
     int64_t numel = 1;
@@ -22,14 +17,14 @@ Layout::Layout(const std::vector<ParamShape>& params, int64_t world_size) : worl
     offset += padded_numel;
     param_numel_ += numel;
   }
-  slice_numel_ = round_up(offset, kAlignNumel * world_size) / world_size;
+  shard_numel_ = round_up(offset, kAlignNumel * shards) / shards;
 }
 
-std::vector<Segment> Layout::segments(Range range) const {
+std::vector<Segment> FlatLayout::segments(Range range) const {
   TESSERA_INVARIANT(range.begin % kAlignNumel == 0 && range.end % kAlignNumel == 0);
   std::vector<Segment> result;
   for (size_t index = 0; index < params_.size(); ++index) {
-    const Placement& param = params_[index];
+    const FlatParam& param = params_[index];
     const int64_t begin = std::max(range.begin, param.offset);
     const int64_t padded_end = std::min(range.end, param.offset + param.padded_numel);
     const int64_t end = std::min(padded_end, param.offset + param.numel);
@@ -39,4 +34,16 @@ std::vector<Segment> Layout::segments(Range range) const {
   return result;
 }
 
-}  // namespace tessera::zero
+Range FlatLayout::part_of(size_t param, Range buffer) const {
+  const FlatParam& place = params_[param];
+  const auto element = [&](int64_t at) { return std::clamp<int64_t>(at - place.offset, 0, place.numel); };
+  return {element(buffer.begin), element(buffer.end)};
+}
+
+std::vector<Range> FlatLayout::parts_of(size_t param) const {
+  std::vector<Range> parts;
+  for (int64_t rank = 0; rank < shards_; ++rank) parts.push_back(part_of(param, shard(rank)));
+  return parts;
+}
+
+}  // namespace tessera::layout

@@ -19,7 +19,7 @@ data::LoaderOptions loader_options(Engine& engine, uint64_t seed) {
           .drop_last = config.dataloader_drop_last};
 }
 
-LossSum sum_over_ranks(comm::Communicator& world, const LossSum& mine) {
+LossSum sum_over_ranks(comm::Group& world, const LossSum& mine) {
   at::Tensor own = at::empty({3}, at::kDouble);
   auto* const values = own.mutable_data_ptr<double>();
   values[0] = mine.loss;
@@ -37,7 +37,7 @@ int64_t evaluated_samples(const Task& task, int world_size, int64_t most_samples
 
 LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& options) {
   const at::NoGradGuard no_grad;
-  comm::Communicator& world = engine.world();
+  comm::Group& world = engine.world();
   const int64_t all = evaluated_samples(task, world.size(), options.most_samples);
   const auto held_out = static_cast<int64_t>(task.eval_samples());
   std::vector<size_t> own;

@@ -18,7 +18,7 @@ struct LossSum {
 };
 
 // Adds up over ranks, in rank order. Collective.
-LossSum sum_over_ranks(comm::Communicator& world, const LossSum& mine);
+LossSum sum_over_ranks(comm::Group& world, const LossSum& mine);
 
 struct EvaluationOptions {
   int64_t micro_batch = 1;

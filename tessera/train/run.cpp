@@ -36,14 +36,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-at::Device device_of(const config::RunFile& run, const comm::Communicator& world) {
+at::Device device_of(const config::RunFile& run, const comm::Group& world) {
   return storage::device_of_rank(run.training.device, world.local_rank(), run.name + ", training.device");
 }
 
 // Before anything is allocated; of runs on the CPU, whose memory it knows. All ranks look at what the ranks of their
 // host saw, so that they refuse together.
 void check_memory(const config::RunFile& run, const models::BertConfig& model, const config::DsConfig& config,
-                  comm::Communicator& world) {
+                  comm::Group& world) {
   const int64_t limit = config.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
   if (!run.training.memory_check || !device_of(run, world).is_cpu()) return;
@@ -75,7 +75,7 @@ data::MlmOptions mlm_options(const config::RunFile& run) {
 // Samples of some files, and what makes batches of them.
 struct MlmData {
   MlmData(const config::RunFile& run, const std::string& key, const std::vector<std::string>& paths,
-          const data::Tokenizer& tokenizer, const comm::Communicator& world)
+          const data::Tokenizer& tokenizer, const comm::Group& world)
       : dataset(read_dataset(run, key, paths, tokenizer, world.size())),
         collator(dataset, tokenizer, mlm_options(run)) {
     if (world.rank() != 0) return;
@@ -131,7 +131,7 @@ bool without_decay(const std::string& name) {
 std::unique_ptr<ModelEngine<models::BertForMaskedLM>> make_engine(const config::RunFile& run,
                                                                   const models::BertConfig& model_config,
                                                                   const config::DsConfig& config,
-                                                                  const std::shared_ptr<comm::Communicator>& world) {
+                                                                  const std::shared_ptr<comm::Group>& world) {
   const at::Device device = device_of(run, *world);
   const auto seed = static_cast<uint64_t>(run.training.seed + world->rank());  // dropout differs by rank
   engine::seed_random_state(seed);
@@ -170,7 +170,7 @@ TrainerOptions trainer_options(const RunOptions& options, const config::RunFile&
 }
 
 void finish_run(const RunOptions& options, const config::RunFile& run, const TrainerReport& report, Engine& engine) {
-  comm::Communicator& world = engine.world();
+  comm::Group& world = engine.world();
   if (!options.trace.empty()) write_timeline(world, options.trace);
   const auto memory =
       world.exchange_texts(fmt::format("{} of model state, peak {}", format_bytes(engine.model_state_bytes()),
@@ -186,8 +186,7 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
   world.barrier("the end of the run");
 }
 
-void train_here(const RunOptions& options, const config::RunFile& run,
-                const std::shared_ptr<comm::Communicator>& world) {
+void train_here(const RunOptions& options, const config::RunFile& run, const std::shared_ptr<comm::Group>& world) {
   check_run(run, world->size());
   const models::BertConfig model_config = read_model_config(run);
   const auto tokenizer = load_tokenizer_of(run, model_config);

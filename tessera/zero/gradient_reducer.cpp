@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/optim/clip.h"
 
 namespace tessera::zero {
 namespace {
@@ -14,9 +13,9 @@ namespace {
 // More would keep more whole gradients in memory at stages 2 and 3; fewer would not overlap with backward.
 constexpr size_t kMaxInFlight = 2;
 
-void zero_padding(const Layout& layout, const at::Tensor& buffer) {
+void zero_padding(const layout::FlatLayout& layout, const at::Tensor& buffer) {
   int64_t end = 0;
-  for (const Placement& place : layout.params()) {
+  for (const layout::FlatParam& place : layout.params()) {
     end = place.offset + place.padded_numel;
     const int64_t padding = place.padded_numel - place.numel;
     if (padding > 0) buffer.narrow(0, place.offset + place.numel, padding).zero_();
@@ -26,8 +25,8 @@ void zero_padding(const Layout& layout, const at::Tensor& buffer) {
 
 }  // namespace
 
-GradientReducer::GradientReducer(std::vector<Unit*> units, const Policy& policy, comm::Communicator& world)
-    : units_(std::move(units)), policy_(policy), world_(world), gradients_(units_.size()) {
+GradientReducer::GradientReducer(std::vector<Unit*> units, const Policy& policy, const DataGroups& groups)
+    : units_(std::move(units)), policy_(policy), groups_(groups), gradients_(units_.size()) {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const size_t count = units_[unit]->params().size();
     gradients_[unit].filled.assign(count, false);
@@ -54,7 +53,8 @@ void GradientReducer::open_pending(size_t unit) {
   if (own_buffer) {
     const StateTensor& kept = units_[unit]->grad();
     const at::Device device = units_[unit]->device();
-    gradients.pending = world_.empty(units_[unit]->layout().numel(), at::TensorOptions(device).dtype(kept.dtype()));
+    gradients.pending =
+        groups_.shard->empty(units_[unit]->layout().numel(), at::TensorOptions(device).dtype(kept.dtype()));
     zero_padding(units_[unit]->layout(), gradients.pending);
   } else {
     gradients.pending = units_[unit]->grad().tensor();
@@ -66,7 +66,7 @@ bool GradientReducer::add(size_t unit, size_t param, const at::Tensor& given) {
   const at::Tensor grad = given.is_sparse() ? given.to_dense() : given;  // of an embedding
   UnitGradients& gradients = gradients_[unit];
   if (!gradients.pending.defined()) open_pending(unit);
-  const Placement& place = units_[unit]->layout().params()[param];
+  const layout::FlatParam& place = units_[unit]->layout().params()[param];
   at::Tensor region = gradients.pending.narrow(0, place.offset, place.numel);
   if (gradients.filled[param]) {
     region.add_(grad.reshape({-1}));
@@ -99,7 +99,7 @@ void GradientReducer::complete_pending(size_t unit) {
   UnitGradients& gradients = gradients_[unit];
   if (!gradients.pending.defined()) open_pending(unit);
   for (size_t param = 0; param < gradients.filled.size(); ++param) {
-    const Placement& place = units_[unit]->layout().params()[param];
+    const layout::FlatParam& place = units_[unit]->layout().params()[param];
     if (!gradients.filled[param]) gradients.pending.narrow(0, place.offset, place.numel).zero_();
   }
 }
@@ -107,37 +107,40 @@ void GradientReducer::complete_pending(size_t unit) {
 void GradientReducer::start_reduction(size_t unit) {
   UnitGradients& gradients = gradients_[unit];
   complete_pending(unit);
-  const Layout& layout = units_[unit]->layout();
+  const layout::FlatLayout& layout = units_[unit]->layout();
   Reduction reduction{.unit = unit, .adds = gradients.has_sum};
   const Averaging& averaging = policy_.averaging;
   at::Tensor source = gradients.pending;
   if (averaging.dtype != source.scalar_type()) {
-    source = world_.empty(source.numel(), source.options().dtype(averaging.dtype)).copy_(source);
+    source = groups_.shard->empty(source.numel(), source.options().dtype(averaging.dtype)).copy_(source);
   }
   if (averaging.before != 1) source.mul_(averaging.before);
   const std::string& label = units_[unit]->name();
-  const Range slice = layout.slice(world_.rank());
+  const layout::Range shard = layout.shard(groups_.shard->rank());
   if (policy_.shard_optimizer && averaging.scatter) {
     const bool direct =
         !reduction.adds && averaging.dtype == policy_.grad_dtype && units_[unit]->grad().is_on(source.device());
-    reduction.result = direct ? owned_grad(unit) : at::empty({slice.numel()}, source.options());
+    reduction.result = direct ? owned_grad(unit) : at::empty({shard.numel()}, source.options());
     reduction.collective =
-        world_.start_reduce_scatter(reduction.result, source, averaging.after, label, averaging.bucket_numel);
+        groups_.shard->start_reduce_scatter(reduction.result, source, averaging.after, label, averaging.bucket_numel);
   } else {
-    reduction.collective = world_.start_all_reduce(source, averaging.after, label, averaging.bucket_numel);
-    reduction.result = policy_.shard_optimizer ? source.narrow(0, slice.begin, slice.numel()) : source;
+    reduction.collective = groups_.shard->start_all_reduce(source, averaging.after, label, averaging.bucket_numel);
+    reduction.result = policy_.shard_optimizer ? source.narrow(0, shard.begin, shard.numel()) : source;
   }
   gradients.pending = at::Tensor();
   std::fill(gradients.filled.begin(), gradients.filled.end(), false);
   gradients.has_sum = true;
   in_flight_.push_back(std::move(reduction));
-  if (in_flight_.size() > (averaging.overlap && world_.size() > 1 ? kMaxInFlight : 0)) finish_oldest();
+  if (in_flight_.size() > (averaging.overlap && groups_.all->size() > 1 ? kMaxInFlight : 0)) finish_oldest();
 }
 
 void GradientReducer::finish_oldest() {
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
   reduction.collective.take_result();
+  if (groups_.replicate->size() > 1) {  // each of them has the sum over its own shard group
+    groups_.replicate->start_all_reduce(reduction.result, /*scale=*/1, units_[reduction.unit]->name()).finish();
+  }
   if (units_[reduction.unit]->grad().swapped()) return start_leaving(reduction.unit, reduction);
   at::Tensor sum = owned_grad(reduction.unit);
   if (reduction.adds) {
@@ -152,7 +155,7 @@ void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
   if (leaving_.size() == static_cast<size_t>(kMaxLeaving)) finish_oldest_leaving();
   const StateTensor& home = units_[unit]->grad();
   Leaving leaving{.home = home, .buffer = leaving_buffers_.take(static_cast<size_t>(home.bytes())), .transfer = 0};
-  const Range whole{0, leaving.home.numel()};
+  const layout::Range whole{0, leaving.home.numel()};
   at::Tensor sum = leaving.home.view_in(leaving.buffer, whole);
   if (reduction.adds) {
     leaving.home.finish(leaving.home.start_read(whole, leaving.buffer));
@@ -160,7 +163,7 @@ void GradientReducer::start_leaving(size_t unit, const Reduction& reduction) {
   } else {
     sum.copy_(reduction.result);
   }
-  gradients_[unit].squares = optim::sum_of_squares(sum);
+  gradients_[unit].squares = units_[unit]->counted_squares(sum);
   leaving.transfer = leaving.home.start_write(whole, leaving.buffer);
   leaving_.push_back(std::move(leaving));
 }
@@ -177,7 +180,7 @@ void GradientReducer::finish_leaving() {
 
 void GradientReducer::finish_own() {
   TESSERA_INVARIANT(!policy_.shard_gradients);
-  const double factor = policy_.averaging.before * policy_.averaging.after * world_.size();  // 1 for the mean
+  const double factor = policy_.averaging.before * policy_.averaging.after * groups_.all->size();  // 1 for the mean
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (!units_[unit]->trainable()) continue;
     complete_pending(unit);
@@ -206,7 +209,7 @@ void GradientReducer::finish_backward() {
 void GradientReducer::abandon() {
   while (!in_flight_.empty()) finish_oldest();
   finish_leaving();
-  world_.settle();
+  groups_.all->settle();
   end_backward();
   clear();
 }
@@ -219,18 +222,18 @@ void GradientReducer::end_backward() {
   }
 }
 
-at::Tensor GradientReducer::reduced_slice(size_t unit) const {
+at::Tensor GradientReducer::reduced_shard(size_t unit) const {
   if (policy_.shard_gradients) return units_[unit]->grad().load();
-  const Range slice = units_[unit]->layout().slice(world_.rank());
-  return units_[unit]->grad().tensor().narrow(0, slice.begin, slice.numel());
+  const layout::Range shard = units_[unit]->layout().shard(groups_.shard->rank());
+  return units_[unit]->grad().tensor().narrow(0, shard.begin, shard.numel());
 }
 
 double GradientReducer::sum_of_squares(size_t unit) const {
-  return units_[unit]->grad().swapped() ? gradients_[unit].squares : optim::sum_of_squares(reduced_slice(unit));
+  return units_[unit]->grad().swapped() ? gradients_[unit].squares : units_[unit]->counted_squares(reduced_shard(unit));
 }
 
 at::Tensor GradientReducer::owned_grad(size_t unit) const {
-  return policy_.shard_optimizer ? reduced_slice(unit) : units_[unit]->grad().tensor();
+  return policy_.shard_optimizer ? reduced_shard(unit) : units_[unit]->grad().tensor();
 }
 
 void GradientReducer::clear() {

@@ -6,11 +6,11 @@
 //                      for all
 //
 // Stages 0 and 1 keep the pending buffer through the accumulation and reduce once, at its boundary; stages 2 and 3
-// reduce every micro step and add up the slices, so that no rank keeps a whole gradient. Reductions start in one order
+// reduce every micro step and add up the shards, so that no rank keeps a whole gradient. Reductions start in one order
 // on every rank: the reverse of the units'.
 //
 // Note [Same bits at every stage]. The mean is summed in rank order in fp32 and rounded once (comm/ordered_sum.h), the
-// all-reduce of stage 0 is that reduction and an all-gather, the norm is added up slice by slice, and the optimizer's
+// all-reduce of stage 0 is that reduction and an all-gather, the norm is added up shard by shard, and the optimizer's
 // arithmetic is elementwise: so for a given world size all stages compute the same bits. With accumulation the pairs
 // {0, 1} and {2, 3} differ from each other by rounding, because they reduce at different times.
 #pragma once
@@ -21,7 +21,6 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/comm/communicator.h"
 #include "tessera/zero/policy.h"
 #include "tessera/zero/unit.h"
 
@@ -32,8 +31,8 @@ class GradientReducer {
   static constexpr int64_t kMaxLeaving =
       2;  // gradients on their way to the disk: while one is written, the next is made
 
-  // `units` and `world` outlive the reducer.
-  GradientReducer(std::vector<Unit*> units, const Policy& policy, comm::Communicator& world);
+  // `units` outlive the reducer.
+  GradientReducer(std::vector<Unit*> units, const Policy& policy, const DataGroups& groups);
   ~GradientReducer();
 
   // Whether the backward pass that runs, or comes next, is the last one before the step.
@@ -50,12 +49,13 @@ class GradientReducer {
   // Collective.
   void finish_backward();
 
-  // After the boundary's finish_backward: this rank's slice of the mean, and the part of it that this rank updates.
+  // After the boundary's finish_backward: this rank's shard of the mean, and the part of it that this rank updates.
   // With keeps_own() its own gradients instead, multiplied as they are for the mean.
-  at::Tensor reduced_slice(size_t unit) const;
+  at::Tensor reduced_shard(size_t unit) const;
   at::Tensor owned_grad(size_t unit) const;
 
-  // Sum of the squares of what reduced_slice() gives; known already where that rests on disk.
+  // Sum of the squares of what reduced_shard() gives, of the parameters that this rank counts (Unit::counted_squares);
+  // known already where that rests on disk.
   double sum_of_squares(size_t unit) const;
 
   // Which parameters had a gradient on this rank since the last clear().
@@ -106,7 +106,7 @@ class GradientReducer {
 
   std::vector<Unit*> units_;
   Policy policy_;
-  comm::Communicator& world_;
+  DataGroups groups_;
   std::vector<UnitGradients> gradients_;
   std::deque<Reduction> in_flight_;
   storage::BufferPool leaving_buffers_{kMaxLeaving};

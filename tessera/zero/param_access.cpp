@@ -10,11 +10,11 @@ namespace tessera::zero {
 namespace {
 
 // What this rank owns of the parameter.
-Range owned_piece(const Unit& unit, size_t param) { return piece_in(unit.layout(), unit.owned(), param); }
+layout::Range owned_piece(const Unit& unit, size_t param) { return unit.layout().part_of(param, unit.owned()); }
 
 // The same of `owned`, a tensor of the unit's owned part.
 at::Tensor part_of(const at::Tensor& owned, const Unit& unit, size_t param) {
-  const Range piece = owned_piece(unit, param);
+  const layout::Range piece = owned_piece(unit, param);
   return owned.narrow(0, unit.layout().params()[param].offset + piece.begin - unit.owned().begin, piece.numel());
 }
 
@@ -76,13 +76,13 @@ at::Tensor full_value(ShardedModel& model, ShardedModel::ParamPlace place, State
 
 at::Tensor assembled(ShardedModel& model, ShardedModel::ParamPlace place, const at::Tensor& mine) {
   const Unit& unit = *model.units()[place.unit];
-  const Placement& param = unit.layout().params()[place.param];
+  const layout::FlatParam& param = unit.layout().params()[place.param];
   if (unit.owned().numel() == unit.layout().numel()) return mine.view(param.shape);  // nothing is sharded
-  return assembled(pieces_of(unit.layout(), place.param), mine, model.world(), param.name).view(param.shape);
+  return assembled(unit.layout().parts_of(place.param), mine, *model.groups().shard, param.name).view(param.shape);
 }
 
 void set_full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value) {
-  const Range piece = owned_piece(*model.units()[place.unit], place.param);
+  const layout::Range piece = owned_piece(*model.units()[place.unit], place.param);
   set_local_value(model, place, which, value.detach().reshape({-1}).narrow(0, piece.begin, piece.numel()));
 }
 

@@ -7,19 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/communicator.h"
-#include "tessera/zero/layout.h"
+#include "tessera/comm/group.h"
+#include "tessera/layout/flat_layout.h"
 
 namespace tessera::zero {
 
-// The part of a unit's parameter that lies in `buffer`, a range of the unit's buffer.
-Range piece_in(const Layout& layout, Range buffer, size_t param);
-
-// Of each rank: what its slice of the unit holds.
-std::vector<Range> pieces_of(const Layout& layout, size_t param);
-
 // The flat whole of which this rank has `mine`; in the dtype of that. Collective.
-at::Tensor assembled(const std::vector<Range>& pieces, const at::Tensor& mine, comm::Communicator& world,
+at::Tensor assembled(const std::vector<layout::Range>& pieces, const at::Tensor& mine, comm::Group& group,
                      const std::string& label);
 
 }  // namespace tessera::zero

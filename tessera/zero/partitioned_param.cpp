@@ -22,24 +22,24 @@ void become_placeholder(const at::Tensor& parameter, const at::Tensor& like) {
 }  // namespace
 
 PartitionedParam::PartitionedParam(const at::Tensor& parameter, at::ScalarType dtype,
-                                   std::shared_ptr<comm::Communicator> world)
-    : world_(std::move(world)), shape_(parameter.sizes().vec()) {
+                                   std::shared_ptr<comm::Group> group)
+    : group_(std::move(group)), shape_(parameter.sizes().vec()) {
   const at::NoGradGuard no_grad;
-  const int64_t share = (numel() + world_->size() - 1) / world_->size();
-  for (int64_t rank = 0; rank < world_->size(); ++rank) {
+  const int64_t share = (numel() + group_->size() - 1) / group_->size();
+  for (int64_t rank = 0; rank < group_->size(); ++rank) {
     pieces_.push_back({std::min(rank * share, numel()), std::min((rank + 1) * share, numel())});
   }
   at::Tensor values = parameter.detach().to(dtype).contiguous().view({-1});
-  world_->start_broadcast(values, /*root=*/0, kLabel).finish();
-  const Range own = pieces_[static_cast<size_t>(world_->rank())];
+  group_->start_broadcast(values, /*root=*/0, kLabel).finish();
+  const layout::Range own = pieces_[static_cast<size_t>(group_->rank())];
   piece_ = values.narrow(0, own.begin, own.numel()).clone();
   become_placeholder(parameter, piece_);
 }
 
-PartitionedParam::PartitionedParam(const Unit& unit, size_t param, std::shared_ptr<comm::Communicator> world)
-    : world_(std::move(world)), shape_(unit.layout().params()[param].shape), pieces_(pieces_of(unit.layout(), param)) {
+PartitionedParam::PartitionedParam(const Unit& unit, size_t param, std::shared_ptr<comm::Group> group)
+    : group_(std::move(group)), shape_(unit.layout().params()[param].shape), pieces_(unit.layout().parts_of(param)) {
   const at::NoGradGuard no_grad;
-  const Range own = pieces_[static_cast<size_t>(world_->rank())];
+  const layout::Range own = pieces_[static_cast<size_t>(group_->rank())];
   if (own.numel() > 0) {
     const int64_t offset = unit.layout().params()[param].offset + own.begin - unit.owned().begin;
     piece_ = unit.compute().load().narrow(0, offset, own.numel()).clone();
@@ -50,7 +50,7 @@ PartitionedParam::PartitionedParam(const Unit& unit, size_t param, std::shared_p
 
 int64_t PartitionedParam::numel() const { return c10::multiply_integers(shape_); }
 
-at::Tensor PartitionedParam::whole() const { return assembled(pieces_, piece_, *world_, kLabel).view(shape_); }
+at::Tensor PartitionedParam::whole() const { return assembled(pieces_, piece_, *group_, kLabel).view(shape_); }
 
 void PartitionedParam::gather(const at::Tensor& parameter) {
   if (gathered_++ == 0) set_data(parameter, whole());
@@ -61,8 +61,8 @@ void PartitionedParam::scatter(const at::Tensor& parameter, std::optional<int> w
   const at::NoGradGuard no_grad;
   if (written_by) {
     at::Tensor values = parameter.detach().contiguous().view({-1});
-    world_->start_broadcast(values, *written_by, kLabel).finish();
-    const Range own = pieces_[static_cast<size_t>(world_->rank())];
+    group_->start_broadcast(values, *written_by, kLabel).finish();
+    const layout::Range own = pieces_[static_cast<size_t>(group_->rank())];
     piece_.copy_(values.narrow(0, own.begin, own.numel()));
   }
   if (--gathered_ == 0) become_placeholder(parameter, piece_);

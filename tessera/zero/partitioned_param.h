@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tessera/zero/sharded_model.h"
 
 namespace tessera::zero {
@@ -20,10 +20,10 @@ namespace tessera::zero {
 class PartitionedParam {
  public:
   // Takes the values of rank 0 into equal pieces, rounded to `dtype`, and makes `parameter` a placeholder.
-  PartitionedParam(const at::Tensor& parameter, at::ScalarType dtype, std::shared_ptr<comm::Communicator> world);
+  PartitionedParam(const at::Tensor& parameter, at::ScalarType dtype, std::shared_ptr<comm::Group> group);
 
   // This rank's part of what a unit at stage 3 holds of its parameter.
-  PartitionedParam(const Unit& unit, size_t param, std::shared_ptr<comm::Communicator> world);
+  PartitionedParam(const Unit& unit, size_t param, std::shared_ptr<comm::Group> group);
 
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const;
@@ -38,9 +38,9 @@ class PartitionedParam {
   at::Tensor whole() const;
 
  private:
-  std::shared_ptr<comm::Communicator> world_;
+  std::shared_ptr<comm::Group> group_;
   std::vector<int64_t> shape_;
-  std::vector<Range> pieces_;  // of each rank, in elements of the flattened parameter
+  std::vector<layout::Range> pieces_;  // of each rank, in elements of the flattened parameter
   at::Tensor piece_;
   int gathered_ = 0;
 };

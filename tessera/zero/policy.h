@@ -3,9 +3,9 @@
 //
 //   stage   optimizer state   gradients   parameters        bytes a parameter, mixed precision, N ranks
 //     0     whole             whole       whole             2 + 2 + 12
-//     1     slice             whole       whole             2 + 2 + 12/N
-//     2     slice             slice       whole             2 + 14/N
-//     3     slice             slice       slice             16/N
+//     1     shard             whole       whole             2 + 2 + 12/N
+//     2     shard             shard       whole             2 + 14/N
+//     3     shard             shard       shard             16/N
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ struct Averaging {
   double before = 1;
   double after = 1;
   bool overlap = true;                 // reduce while backward goes on; false: wait for each reduction at once
-  bool scatter = true;                 // each rank receives its slice; false: the whole, of which it keeps its slice
+  bool scatter = true;                 // each rank receives its shard; false: the whole, of which it keeps its shard
   int64_t bucket_numel = 500'000'000;  // largest number of elements that one reduction moves
 };
 
@@ -40,13 +40,13 @@ struct Offload {
   bool optimizer_on_host = false;                 // what would lie in that file, where there is none
   std::shared_ptr<storage::SwapFile> parameters;  // of sharded compute weights; null: in memory
   bool parameters_on_host = false;                // … as above
-  int64_t parameters_in_memory = 0;               // elements of this rank's slices that stay in memory all the same
+  int64_t parameters_in_memory = 0;               // elements of this rank's shards that stay in memory all the same
 
   int64_t tile_numel = 8 << 20;  // elements that an update holds in memory at a time, where it may be cut
   bool reads_ahead = false;      // the next tile comes in while one is updated
   bool writes_behind = false;    // … and the last one goes out
   int64_t tile_buffers = 0;      // at least so many buffers of a tile's size
-  std::shared_ptr<storage::BufferPool> fetches;  // through which slices of parameters come in
+  std::shared_ptr<storage::BufferPool> fetches;  // through which shards of parameters come in
 };
 
 // Stage 3: which units are whole beside those in use. All in elements of whole units; only the speed depends on it.

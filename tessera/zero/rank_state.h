@@ -1,6 +1,6 @@
 // The part of a model's training state that is each rank's own: what compression lost (comm/sign_compression.h), and
 // weights and optimizer states while the ranks take steps apart. Everything else is the same on every rank, or its
-// slices are.
+// shards are.
 #pragma once
 
 #include <ATen/core/Tensor.h>

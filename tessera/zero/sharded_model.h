@@ -6,12 +6,12 @@
 //   … loss.backward() …               each gradient goes to the reducer from autograd's own post-accumulate hook
 //   finish_backward()                 all gradients are reduced, nothing is gathered any more
 //
-// A parameter that several modules share belongs to the first and is gathered for each of them. Parameters that need no
-// gradient form units of their own, without gradients or optimizer state. Modules may run in any order, several times,
-// or not at all, as long as every rank runs the same ones.
+// Made of: units (unit_builder.h), what is unsharded now (residency.h), whose forward and backward runs
+// (module_calls.h), gradients as they arrive (gradient_hooks.h) and are reduced (gradient_reducer.h).
 //
-// Owned by the engine through a shared_ptr (hooks in the autograd graph hold weak ones). Used by one thread at a time.
-// After it is gone the model's parameters hold what they held last (at stage 3: nothing).
+// Modules may run in any order, several times, or not at all, as long as every rank of the data-parallel groups runs
+// the same ones. Owned by the engine through a shared_ptr. Used by one thread at a time. After it is gone the model's
+// parameters hold what they held last (at stage 3: nothing).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,40 +19,27 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "tessera/comm/communicator.h"
-#include "tessera/zero/gather_order.h"
+#include "tessera/zero/gradient_hooks.h"
 #include "tessera/zero/gradient_reducer.h"
-#include "tessera/zero/policy.h"
+#include "tessera/zero/module_calls.h"
 #include "tessera/zero/tile_buffers.h"
-#include "tessera/zero/unit.h"
+#include "tessera/zero/unit_builder.h"
 
 namespace tessera::zero {
 
-// What one announcing module uses: its own parameters and those of modules inside it that do not announce themselves.
-struct ModuleParams {
-  std::string name;
-  std::vector<NamedParam> params;
-};
-
-struct ParamAlias {
-  std::string name;       // another name under which the model lists …
-  std::string canonical;  // … this parameter
-};
-
 class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
  public:
-  // Collective. `fill`: see Unit.
-  static std::shared_ptr<ShardedModel> create(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
-                                              const Policy& policy, std::shared_ptr<comm::Communicator> world,
-                                              const FillParameter& fill);
-  ~ShardedModel();
+  using ParamPlace = zero::ParamPlace;
 
-  void before_forward(size_t module, const std::vector<at::Tensor>& inputs);
-  void after_forward(size_t module, const std::vector<at::Tensor>& outputs);
+  // Collective. `fill`: see Unit. Errors: as those of build_units.
+  static std::shared_ptr<ShardedModel> create(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
+                                              const Policy& policy, std::shared_ptr<comm::Mesh> mesh,
+                                              const FillParameter& fill);
+
+  void before_forward(size_t module, const std::vector<at::Tensor>& inputs) { calls_->before_forward(module, inputs); }
+  void after_forward(size_t module, const std::vector<at::Tensor>& outputs) { calls_->after_forward(module, outputs); }
 
   // Collective: call finish_backward() once autograd has returned. Where gradients arrive without begin_backward(),
   // because somebody called loss.backward(), the listener is told when they begin to and once autograd is done.
@@ -69,88 +56,61 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
 
   // All parameters stay gathered between the two; see gathered.h for a guard.
   void hold_all();
-  void drop_all();
-
-  // Until every new weight that a step has sent round is there, and nobody reads this rank's any more. See
-  // Policy::publishes_lazily.
-  void finish_publishing();
+  void drop_all() { drop_units(all_units()); }
 
   // Some units of it. Collective at stage 3; elsewhere they do nothing.
   void hold_units(const std::vector<size_t>& units);
   void drop_units(const std::vector<size_t>& units);
 
-  struct ParamPlace {
-    size_t unit, param;
-  };
-  std::optional<ParamPlace> place_of(const at::Tensor& parameter) const;
-
-  // Whether a model that still lives takes this parameter's gradients.
-  static bool is_taken(const at::Tensor& parameter);
-
-  // The module's forward reads a parameter that another module owns. Takes effect in the call that runs, if one does.
-  void also_uses(size_t module, size_t unit);
-  // The innermost module whose forward runs.
-  std::optional<size_t> running_module() const;
+  // Until every new weight that a step has sent round is there, and nobody reads this rank's any more. See
+  // Policy::publishes_lazily.
+  void finish_publishing();
 
   // Before parameters change: nothing stays whole that nobody holds.
   void let_go_all();
+
+  std::optional<ParamPlace> place_of(const at::Tensor& parameter) const;
+
+  // Whether a model that still lives takes this parameter's gradients.
+  static bool is_taken(const at::Tensor& parameter) { return GradientHooks::is_watched(parameter); }
+
+  // See module_calls.h.
+  void also_uses(size_t module, size_t unit) { calls_->also_uses(module, unit); }
+  std::optional<size_t> running_module() const { return calls_->running_module(); }
 
   GradientReducer& reducer() { return *reducer_; }
   std::vector<TileBuffers>& tile_buffers() { return tile_buffers_; }  // see state_tiles.h
   size_t state_count() const { return needs_.states; }                // of a trainable unit
   const Policy& policy() const { return policy_; }
-  at::Device device() const { return units_.front()->device(); }
-  comm::Communicator& world() const { return *world_; }
-  const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
-  const std::vector<ParamAlias>& aliases() const { return aliases_; }
+  at::Device device() const { return built_.units.front()->device(); }
+  comm::Mesh& mesh() const { return *mesh_; }
+  comm::Group& world() const { return *mesh_->world(); }  // all ranks of the run
+  const DataGroups& groups() const { return groups_; }
+  const Units& units() const { return built_.units; }
+  const std::vector<ParamAlias>& aliases() const { return built_.aliases; }
   Unit::Bytes model_state_bytes() const;
-  int64_t param_count() const;  // elements, shared ones counted once
+  int64_t param_count() const;  // elements on this rank before sharding, shared ones counted once
 
  private:
-  struct Call;             // one forward of one module
-  struct GradientArrived;  // autograd's hook on a parameter
-  ShardedModel(const OptimizerNeeds& needs, const Policy& policy, std::shared_ptr<comm::Communicator> world);
-
-  void make_units(std::vector<ModuleParams> modules, const FillParameter& fill);
-  void watch_gradients(size_t unit);
-  void hide_gradient(size_t unit, size_t param);
-  void before_backward(const std::shared_ptr<Call>& call);
-  void after_backward(Call& call);
+  ShardedModel(const OptimizerNeeds& needs, const Policy& policy, std::shared_ptr<comm::Mesh> mesh);
+  void build(std::vector<ModuleParams> modules, const FillParameter& fill);
   void gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter);
-  void hold(const std::vector<size_t>& units);
-  void hold_in_turn(const std::vector<size_t>& units);
-  void start_ahead();
-  void end_pass();
-  void drop(size_t unit);
-  void let_go(size_t unit);
-  bool make_room(int64_t numel, int64_t distance);
-  std::vector<int64_t> distances() const;
   std::vector<size_t> all_units() const;
 
   Policy policy_;
   OptimizerNeeds needs_;
+  std::shared_ptr<comm::Mesh> mesh_;
+  DataGroups groups_;
+  DataGroups gathers_;     // channels
+  DataGroups reductions_;  // …
   std::vector<TileBuffers> tile_buffers_;
-  std::shared_ptr<comm::Communicator> world_;
-  std::shared_ptr<comm::Communicator> gathers_;
-  std::shared_ptr<comm::Communicator> reductions_;
-  std::vector<std::unique_ptr<Unit>> units_;
-  std::vector<ParamAlias> aliases_;
-  std::vector<std::vector<size_t>> units_of_module_;
+  BuiltUnits built_;
+  std::optional<Residency> residency_;
+  std::shared_ptr<ModuleCalls> calls_;
   std::unique_ptr<GradientReducer> reducer_;
-  GatherOrder order_;
-  std::unordered_map<const c10::TensorImpl*, ParamPlace> places_;
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> hidden_;  // what stands for a gradient that was taken
+  GradientHooks hooks_;  // goes first
   bool in_backward_ = false;
   UnannouncedBackward unannounced_;
-
-  // Stage 3: who needs a unit's parameters now. A trainable unit is held once by backward until its gradients are
-  // complete; a frozen one once for each call.
-  std::vector<int> holders_;
-  std::vector<bool> persistent_;
-  std::vector<bool> held_by_backward_;
-  std::vector<std::shared_ptr<Call>> calls_in_forward_;  // innermost last
-  std::vector<std::weak_ptr<Call>> calls_in_backward_;
-  std::vector<std::shared_ptr<void>> accumulators_;  // autograd's nodes, kept because they record the full shape
 };
 
 }  // namespace tessera::zero

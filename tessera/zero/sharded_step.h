@@ -1,10 +1,10 @@
 // One optimizer step over a sharded model, once backward has finished at the accumulation's boundary:
 //
-//   1) each rank adds up the squares of its slice of the mean gradient; the sums, and which parameters had a gradient
+//   1) each rank adds up the squares of its shard of the mean gradient; the sums, and which parameters had a gradient
 //      anywhere, go round. Where the step takes the ranks' own gradients, the mean is not known: the root mean square
 //      of their norms stands for its norm, which is never larger.
 //   2) a norm that is not finite: the step is skipped on every rank
-//   3) every slice is unscaled, clipped and updated; a parameter without a gradient on any rank keeps its weights and
+//   3) every shard is unscaled, clipped and updated; a parameter without a gradient on any rank keeps its weights and
 //      its optimizer state, as torch.optim does where grad is None
 //   4) the new weights are rounded to the compute dtype and, at stages 1 and 2, sent round
 #pragma once

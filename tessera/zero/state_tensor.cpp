@@ -17,23 +17,23 @@ const at::Tensor& StateTensor::tensor() const {
   return tensor_;
 }
 
-size_t StateTensor::padded_bytes(Range range) const {
+size_t StateTensor::padded_bytes(layout::Range range) const {
   return storage::whole_pages(static_cast<size_t>(range.numel()) * c10::elementSize(dtype_));
 }
 
-at::Tensor StateTensor::view_in(storage::AlignedBuffer& buffer, Range range) const {
+at::Tensor StateTensor::view_in(storage::AlignedBuffer& buffer, layout::Range range) const {
   buffer.reserve(padded_bytes(range));
   return at::from_blob(buffer.data(), {range.numel()}, dtype());
 }
 
-storage::SwapFile::Transfer StateTensor::start_read(Range range, storage::AlignedBuffer& buffer) const {
+storage::SwapFile::Transfer StateTensor::start_read(layout::Range range, storage::AlignedBuffer& buffer) const {
   TESSERA_INVARIANT(range.begin % kTileAlign == 0 && range.end <= numel_);
   buffer.reserve(padded_bytes(range));
   return file_->start_read(extent_, static_cast<uint64_t>(range.begin) * c10::elementSize(dtype_), buffer.data(),
                            padded_bytes(range));
 }
 
-storage::SwapFile::Transfer StateTensor::start_write(Range range, const storage::AlignedBuffer& buffer) const {
+storage::SwapFile::Transfer StateTensor::start_write(layout::Range range, const storage::AlignedBuffer& buffer) const {
   TESSERA_INVARIANT(range.begin % kTileAlign == 0 && range.end <= numel_ && buffer.capacity() >= padded_bytes(range));
   return file_->start_write(extent_, static_cast<uint64_t>(range.begin) * c10::elementSize(dtype_), buffer.data(),
                             padded_bytes(range));

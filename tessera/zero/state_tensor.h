@@ -8,9 +8,9 @@
 
 #include <memory>
 
+#include "tessera/layout/flat_layout.h"
 #include "tessera/storage/aligned_buffer.h"
 #include "tessera/storage/swap_file.h"
-#include "tessera/zero/layout.h"
 
 namespace tessera::zero {
 
@@ -41,15 +41,15 @@ class StateTensor {
   void store(const at::Tensor& values) const;
 
   // Swapped only: a part moves between the file and `buffer`, which grows as needed and is borrowed until finish().
-  storage::SwapFile::Transfer start_read(Range range, storage::AlignedBuffer& buffer) const;
-  storage::SwapFile::Transfer start_write(Range range, const storage::AlignedBuffer& buffer) const;
+  storage::SwapFile::Transfer start_read(layout::Range range, storage::AlignedBuffer& buffer) const;
+  storage::SwapFile::Transfer start_write(layout::Range range, const storage::AlignedBuffer& buffer) const;
   void finish(storage::SwapFile::Transfer transfer) const { file_->finish(transfer); }
 
   // The elements of `range` that lie in `buffer`, as a tensor that borrows it; reserves their room.
-  at::Tensor view_in(storage::AlignedBuffer& buffer, Range range) const;
+  at::Tensor view_in(storage::AlignedBuffer& buffer, layout::Range range) const;
 
  private:
-  size_t padded_bytes(Range range) const;
+  size_t padded_bytes(layout::Range range) const;
 
   at::Tensor tensor_;
   std::shared_ptr<storage::SwapFile> file_;

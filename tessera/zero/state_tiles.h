@@ -21,7 +21,7 @@ namespace tessera::zero {
 
 struct StateTile {
   size_t unit = 0;
-  Range range;  // within the unit's owned part: begins at 0
+  layout::Range range;  // within the unit's owned part: begins at 0
   at::Tensor weight, grad;
   at::Tensor compute;  // undefined where `weight` is the compute weight itself
   std::vector<at::Tensor> state;
@@ -51,7 +51,7 @@ class StateTiles {
  private:
   struct Cut {
     size_t unit;
-    Range range;
+    layout::Range range;
   };
 
   TileBuffers& buffers_of(size_t number) { return slots_[number % slots_.size()]; }

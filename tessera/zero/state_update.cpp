@@ -22,7 +22,23 @@ struct Gathered {
   std::vector<int> users;  // ranks that had a gradient of each trainable parameter, units in order
 };
 
-// One small all-gather: [sum of squares, used flag of each parameter] of every rank.
+// Every rank's numbers.
+std::vector<std::vector<double>> gather(comm::Group& group, const std::vector<double>& mine, const std::string& label) {
+  const auto count = static_cast<int64_t>(mine.size());
+  at::Tensor own = at::empty({count}, at::kDouble);
+  std::copy(mine.begin(), mine.end(), own.mutable_data_ptr<double>());
+  at::Tensor all = at::empty({count * group.size()}, at::kDouble);
+  group.start_all_gather(all, own, label).finish();
+  std::vector<std::vector<double>> gathered;
+  const double* const values = all.const_data_ptr<double>();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    gathered.emplace_back(values + rank * count, values + (rank + 1) * count);
+  }
+  return gathered;
+}
+
+// One small all-gather: [sum of squares, used flag of each parameter] of the ranks that share the units; where others
+// hold other parts of the model, their sums of squares go round once more.
 Gathered exchange(ShardedModel& model) {
   std::vector<double> mine{0};
   for (size_t unit = 0; unit < model.units().size(); ++unit) {
@@ -31,28 +47,26 @@ Gathered exchange(ShardedModel& model) {
                                            : model.reducer().sum_of_squares(unit);
     for (const bool used : model.reducer().used(unit)) mine.push_back(used ? 1 : 0);
   }
-  comm::Communicator& world = model.world();
-  const auto count = static_cast<int64_t>(mine.size());
-  at::Tensor own = at::empty({count}, at::kDouble);
-  std::copy(mine.begin(), mine.end(), own.mutable_data_ptr<double>());
-  at::Tensor all = at::empty({count * world.size()}, at::kDouble);
-  world.start_all_gather(all, own, "gradient norm").finish();
-
+  comm::Group& sharers = *model.groups().all;
   Gathered result;
-  result.users.assign(count - 1, 0);
-  const double* const values = all.const_data_ptr<double>();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    result.norm_square += values[rank * count];
-    for (int64_t i = 1; i < count; ++i) {
-      if (values[rank * count + i] != 0) ++result.users[i - 1];
+  result.users.assign(mine.size() - 1, 0);
+  for (const std::vector<double>& of_rank : gather(sharers, mine, "gradient norm")) {
+    result.norm_square += of_rank[0];
+    for (size_t i = 1; i < of_rank.size(); ++i) {
+      if (of_rank[i] != 0) ++result.users[i - 1];
     }
   }
-  if (model.reducer().keeps_own()) result.norm_square /= world.size();
+  if (model.reducer().keeps_own()) result.norm_square /= sharers.size();
+  comm::Group& parts = *model.mesh().group(model.mesh().shape().model_axes());
+  if (parts.size() == 1) return result;
+  const std::vector<double> part{result.norm_square};
+  result.norm_square = 0;
+  for (const std::vector<double>& of_rank : gather(parts, part, "gradient norm")) result.norm_square += of_rank[0];
   return result;
 }
 
 void check_all_used(const ShardedModel& model, std::span<const int> users) {
-  const int ranks = model.world().size();
+  const int ranks = model.groups().all->size();
   std::vector<std::string> unused;
   size_t index = 0;
   for (const auto& unit : model.units()) {
@@ -60,7 +74,7 @@ void check_all_used(const ShardedModel& model, std::span<const int> users) {
     for (const NamedParam& param : unit->params()) {
       const int without = ranks - users[index++];
       if (without == 0) continue;
-      unused.push_back(fmt::format("'{}'", param.name));
+      unused.push_back(fmt::format("'{}'", param.name()));
       if (without < ranks) unused.back() += fmt::format(" (on {} of {} ranks)", without, ranks);
     }
   }
@@ -74,21 +88,23 @@ void check_all_used(const ShardedModel& model, std::span<const int> users) {
        "ignore_unused_parameters to true"});
 }
 
-// Where a range of the unit's owned part lies, cut into parts that lie in one rank's slice each, also at stage 0, so
+// Where a range of the unit's owned part lies, cut into parts that lie in one rank's shard each, also at stage 0, so
 // that what an optimizer adds up over parts is added in the same order at every stage.
-std::vector<Segment> owned_segments(const Unit& unit, Range range) {
-  const Range wanted{unit.owned().begin + range.begin, unit.owned().begin + range.end};
-  std::vector<Segment> all;
-  for (int64_t rank = 0; rank < unit.layout().world_size(); ++rank) {
-    const Range slice = unit.layout().slice(rank);
-    const Range part{std::max(slice.begin, wanted.begin), std::min(slice.end, wanted.end)};
+std::vector<layout::Segment> owned_segments(const Unit& unit, layout::Range range) {
+  const layout::Range wanted{unit.owned().begin + range.begin, unit.owned().begin + range.end};
+  std::vector<layout::Segment> all;
+  for (int64_t rank = 0; rank < unit.layout().shards(); ++rank) {
+    const layout::Range shard = unit.layout().shard(rank);
+    const layout::Range part{std::max(shard.begin, wanted.begin), std::min(shard.end, wanted.end)};
     if (part.begin >= part.end) continue;
-    for (const Segment& segment : unit.layout().segments(part)) all.push_back(segment);
+    for (const layout::Segment& segment : unit.layout().segments(part)) all.push_back(segment);
   }
   return all;
 }
 
-std::vector<Segment> owned_segments(const Unit& unit) { return owned_segments(unit, {0, unit.owned().numel()}); }
+std::vector<layout::Segment> owned_segments(const Unit& unit) {
+  return owned_segments(unit, {0, unit.owned().numel()});
+}
 
 // A tile's tensors as the optimizer takes them: the tensors themselves, or copies that are rounded or moved back once
 // they are updated. All of them are where the optimizer's states rest, since these are the most bytes. An optimizer
@@ -137,11 +153,11 @@ void update_tile(const StateTile& tile, ShardedModel& model, std::span<const cha
   std::vector<optim::WholeParam> params;
   for (size_t param = 0; param < unit.params().size(); ++param) {
     if (tile.first_of_unit && used[param]) ++unit.steps()[param];
-    const Placement& place = unit.layout().params()[param];
+    const layout::FlatParam& place = unit.layout().params()[param];
     params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
   }
   std::vector<optim::ParamSlice> slices;
-  for (const Segment& segment : owned_segments(unit, tile.range)) {
+  for (const layout::Segment& segment : owned_segments(unit, tile.range)) {
     if (!used[segment.param]) continue;
     const auto part = [&](const at::Tensor& owned) {
       return owned.narrow(0, segment.offset - unit.owned().begin - tile.range.begin, segment.padded_numel);
@@ -156,7 +172,7 @@ void update_tile(const StateTile& tile, ShardedModel& model, std::span<const cha
     slice.first = segment.first;
     slices.push_back(std::move(slice));
   }
-  UnitPeers peers(unit, model.world());
+  UnitPeers peers(unit, *model.groups().shard);
   optim::UpdateInput input = common;
   input.params = params;
   input.peers = &peers;
@@ -171,9 +187,9 @@ std::vector<std::string> nonfinite_parameters(ShardedModel& model) {
     const Unit& unit = *model.units()[index];
     if (!unit.trainable()) continue;
     const at::Tensor grad = model.reducer().owned_grad(index);
-    for (const Segment& segment : owned_segments(unit)) {
+    for (const layout::Segment& segment : owned_segments(unit)) {
       const at::Tensor part = grad.narrow(0, segment.offset - unit.owned().begin, segment.numel);
-      if (!std::isfinite(optim::sum_of_squares(part))) mine += unit.params()[segment.param].name + "\n";
+      if (!std::isfinite(optim::sum_of_squares(part))) mine += unit.params()[segment.param].name() + "\n";
     }
   }
   std::set<std::string> found;
@@ -184,7 +200,7 @@ std::vector<std::string> nonfinite_parameters(ShardedModel& model) {
   std::vector<std::string> names;
   for (const auto& unit : model.units()) {
     for (const NamedParam& param : unit->params()) {
-      if (found.contains(param.name)) names.push_back(param.name);
+      if (found.contains(param.name())) names.push_back(param.name());
     }
   }
   return names;
@@ -201,12 +217,12 @@ void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, 
     if (!unit.trainable()) continue;
     const size_t first_param = params.size();
     for (size_t param = 0; param < unit.params().size(); ++param) {
-      const Placement& place = unit.layout().params()[param];
+      const layout::FlatParam& place = unit.layout().params()[param];
       params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
       if (used[first_param + param]) ++unit.steps()[param];
     }
     const at::Tensor grad = model.reducer().owned_grad(index).to(unit.master().tensor().device(), at::kFloat);
-    for (const Segment& segment : unit.layout().segments(unit.owned())) {
+    for (const layout::Segment& segment : unit.layout().segments(unit.owned())) {
       const size_t param = first_param + segment.param;
       if (!used[param]) continue;
       const auto part = [&](const at::Tensor& owned) {

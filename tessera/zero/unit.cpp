@@ -6,14 +6,15 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "tessera/base/error.h"
+#include "tessera/optim/clip.h"
 #include "tessera/zero/unreadable.h"
 
 namespace tessera::zero {
 namespace {
 
-std::vector<ParamShape> shapes_of(const std::vector<NamedParam>& params) {
-  std::vector<ParamShape> shapes;
-  for (const NamedParam& param : params) shapes.push_back({param.name, param.full_shape()});
+std::vector<layout::ParamShape> shapes_of(const std::vector<NamedParam>& params) {
+  std::vector<layout::ParamShape> shapes;
+  for (const NamedParam& param : params) shapes.push_back({param.name(), param.full_shape()});
   return shapes;
 }
 
@@ -52,22 +53,22 @@ bool is_declared_only(const at::Tensor& tensor) {
 }
 
 Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
-           comm::Communicator& world, const FillParameter& fill)
+           const DataGroups& groups, const FillParameter& fill)
     : name_(std::move(name)),
       params_(std::move(params)),
       policy_(policy),
-      world_(world),
-      layout_(shapes_of(params_), world.size()),
+      groups_(groups),
+      layout_(shapes_of(params_), groups_.shard->size()),
       trainable_(params_.front().trainable()),
       needs_(trainable_ ? needs : OptimizerNeeds{}),
-      owned_(policy.shard_optimizer ? layout_.slice(world.rank()) : layout_.whole()) {
+      owned_(policy.shard_optimizer ? layout_.shard(groups_.shard->rank()) : layout_.whole()) {
   const at::NoGradGuard no_grad;
   const at::Device device = policy_.device.value_or(params_.front().tensor.device());
   const auto fp32 = at::TensorOptions().dtype(at::kFloat);
 
   // What peers read later; its memory is kept for that. The rest comes from the ordinary allocator.
   const auto shared = [&](int64_t numel, at::ScalarType dtype) {
-    return world_.empty(numel, fp32.device(device).dtype(dtype));
+    return groups_.shard->empty(numel, fp32.device(device).dtype(dtype));
   };
   const bool reads_full = !policy.shard_parameters;
 
@@ -77,7 +78,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       begins_in_place ? shared(layout_.numel(), at::kFloat).zero_() : at::zeros({layout_.numel()}, fp32);
   bool any_of_rank_0 = false;
   for (size_t index = 0; index < params_.size(); ++index) {
-    const Placement& place = layout_.params()[index];
+    const layout::FlatParam& place = layout_.params()[index];
     at::Tensor value = initial.narrow(0, place.offset, place.numel).view(place.shape);
     if (params_[index].has_values()) {
       value.copy_(params_[index].tensor);
@@ -87,7 +88,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       fill(place.name, value);
     }
   }
-  if (any_of_rank_0) world_.start_broadcast(initial, /*root=*/0, name_).finish();
+  if (any_of_rank_0) groups_.all->start_broadcast(initial, /*root=*/0, name_).finish();
 
   const auto owned_part = [&](const at::Tensor& whole) { return whole.narrow(0, owned_.begin, owned_.numel()); };
   const Offload& offload = policy_.offload;
@@ -120,12 +121,12 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       optimizer_state_.push_back(resting(owned_.numel(), policy_.state_dtype));
     }
     numbers_.assign(params_.size() * needs_.numbers, 0);
-    if (needs_.sign_errors && world.size() > 1) {
+    if (needs_.sign_errors && groups_.all->size() > 1) {
       worker_error_ = at::zeros({layout_.numel()}, fp32);
-      server_error_ = at::zeros({layout_.slice_numel()}, fp32);
+      server_error_ = at::zeros({layout_.shard_numel()}, fp32);
     }
     steps_.assign(params_.size(), 0);
-    grad_ = policy_.shard_gradients ? resting(layout_.slice_numel(), policy_.grad_dtype)
+    grad_ = policy_.shard_gradients ? resting(layout_.shard_numel(), policy_.grad_dtype)
                                     : StateTensor(shared(layout_.numel(), policy_.grad_dtype).zero_());
   }
   attach_views();
@@ -133,14 +134,14 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
 
 void Unit::attach_views() {
   for (size_t index = 0; index < params_.size(); ++index) {
-    const Placement& place = layout_.params()[index];
+    const layout::FlatParam& place = layout_.params()[index];
     set_data(params_[index].tensor, full_.narrow(0, place.offset, place.numel).view(place.shape));
   }
 }
 
 void Unit::attach_placeholders() {
   for (size_t index = placeholders_.size(); index < params_.size(); ++index) {
-    const Placement& place = layout_.params()[index];
+    const layout::FlatParam& place = layout_.params()[index];
     const std::vector<int64_t> shape = policy_.placeholders_as_deepspeed ? std::vector<int64_t>{0} : place.shape;
     placeholders_.push_back(unreadable(shape, full_.options(), sharded_weights(place.name)));
   }
@@ -188,7 +189,7 @@ void Unit::start_gather() {
     shard = compute_.tensor();
   }
   allocate_storage(full_);
-  gathering_ = world_.start_all_gather(full_, shard, name_);
+  gathering_ = groups_.shard->start_all_gather(full_, shard, name_);
   state_ = UnitState::kGathering;
 }
 
@@ -218,9 +219,9 @@ void Unit::release() {
 void Unit::take_over(int root) {
   TESSERA_INVARIANT(state_ == UnitState::kGathered);
   const at::NoGradGuard no_grad;
-  world_.start_broadcast(full_, root, name_).finish();
+  groups_.all->start_broadcast(full_, root, name_).finish();
   const at::Tensor owned = full_.narrow(0, owned_.begin, owned_.numel());
-  world_.settle();
+  groups_.all->settle();
   if (policy_.shard_parameters) compute_.store(owned);
   if (trainable_ && policy_.has_master()) master_.store(owned);
 }
@@ -235,7 +236,7 @@ void Unit::refresh_compute() {
 void Unit::start_publish() {
   if (policy_.shard_parameters || !policy_.shard_optimizer) return;
   TESSERA_INVARIANT(!publishing_.in_flight());
-  publishing_ = world_.start_all_gather(full_, compute_.tensor(), name_);
+  publishing_ = groups_.shard->start_all_gather(full_, compute_.tensor(), name_);
 }
 
 void Unit::finish_publish() {
@@ -244,6 +245,24 @@ void Unit::finish_publish() {
 
 void Unit::take_published() {
   if (publishing_.in_flight()) std::exchange(publishing_, {}).take_result();
+}
+
+layout::Range Unit::saved_by(int rank) const {
+  const int shards = groups_.shard->size();
+  return layout::part_of(layout_.shard(rank % shards), rank / shards, groups_.replicate->size(), layout::kAlignNumel);
+}
+
+double Unit::counted_squares(const at::Tensor& shard) const {
+  if (groups_.replicate->rank() > 0) return 0;
+  const auto counts = [](const NamedParam& param) { return param.counts; };
+  if (std::all_of(params_.begin(), params_.end(), counts)) return optim::sum_of_squares(shard);
+  const layout::Range range = layout_.shard(groups_.shard->rank());
+  double sum = 0;
+  for (const layout::Segment& segment : layout_.segments(range)) {
+    if (!params_[segment.param].counts) continue;
+    sum += optim::sum_of_squares(shard.narrow(0, segment.offset - range.begin, segment.numel));
+  }
+  return sum;
 }
 
 Unit::Bytes Unit::model_state_bytes() const {

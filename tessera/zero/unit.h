@@ -3,14 +3,14 @@
 //
 //   buffer          dtype     elements                         exists
 //   full            compute   layout().numel()                 always at stages 0 to 2; at stage 3 while gathered
-//   shard           compute   slice                            stage 3
+//   compute         compute   owned()                          a view of full, but at stage 3
 //   master          master    owned()                          trainable, in a dtype of its own
 //   state[k]        state     owned()                          trainable
-//   grad            grad      whole (0, 1) or slice (2, 3)     trainable
+//   grad            grad      whole (0, 1) or shard (2, 3)     trainable
 //   worker_error    fp32      layout().numel()                 the optimizer averages by signs, and there are peers
-//   server_error    fp32      slice                            …
+//   server_error    fp32      shard                            …
 //
-// owned() is what this rank updates: its slice, at stage 0 everything. Shard, master, state and a sharded grad are
+// owned() is what this rank updates: its shard, at stage 0 everything. Compute, master, state and a sharded grad are
 // StateTensors: they rest in memory or in a swap file, as the policy's offload says. In one dtype master is the compute
 // weights themselves, and rests where they do.
 //
@@ -31,8 +31,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/communicator.h"
-#include "tessera/zero/layout.h"
+#include "tessera/layout/flat_layout.h"
+#include "tessera/layout/param_spec.h"
+#include "tessera/zero/data_groups.h"
 #include "tessera/zero/policy.h"
 #include "tessera/zero/state_tensor.h"
 
@@ -45,13 +46,18 @@ enum class UnitState {
 };
 
 struct NamedParam {
-  std::string name;
-  at::Tensor tensor;   // the module's own parameter: its data is replaced, its identity kept
-  size_t group = 0;    // the optimizer's parameter group
-  bool trains = true;  // false: in no group, so that its unit is frozen whatever requires_grad says
+  layout::ParamSpec spec;  // its shape: where empty, that of the tensor
+  at::Tensor tensor;       // the module's own parameter: its data is replaced, its identity kept
+  size_t group = 0;        // the optimizer's parameter group
   std::optional<std::vector<int64_t>> shape = {};  // where `tensor` is a placeholder, whose values come from elsewhere
 
-  bool trainable() const { return trains && tensor.requires_grad(); }
+  const std::string& name() const { return spec.name; }
+  bool trainable() const { return spec.trains && tensor.requires_grad(); }
+
+  // Filled in by ShardedModel, from the specification and this rank's place in the mesh.
+  layout::Box box = {};  // which part of the global tensor this is
+  bool counts = true;    // of the ranks that hold this part over the model axes, this one counts and saves it
+
   bool has_values() const;  // false: it is only declared, or a placeholder
   std::vector<int64_t> full_shape() const { return shape ? *shape : tensor.sizes().vec(); }
   int64_t numel() const { return c10::multiply_integers(full_shape()); }
@@ -69,22 +75,27 @@ using FillParameter = std::function<void(const std::string& name, at::Tensor val
 
 class Unit {
  public:
-  // Collective: every rank makes its units in the same order. Initial values are the parameters' present ones on rank
-  // 0; where there are none, every rank computes them by `fill`. Begins gathered at every stage.
+  // Collective: every rank makes its units in the same order. Initial values are the parameters' present ones on the
+  // groups' first rank; where there are none, every rank computes them by `fill`. Begins gathered at every stage.
   Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
-       comm::Communicator& world, const FillParameter& fill);
+       const DataGroups& groups, const FillParameter& fill);
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
   const std::string& name() const { return name_; }
-  const Layout& layout() const { return layout_; }
+  const layout::FlatLayout& layout() const { return layout_; }
   const std::vector<NamedParam>& params() const { return params_; }
+  const DataGroups& groups() const { return groups_; }
   bool trainable() const { return trainable_; }
   bool has_master() const { return policy_.has_master(); }  // master() is not the compute weights themselves
   UnitState state() const { return state_; }
   at::Device device() const { return full_.device(); }  // where it computes
-  Range owned() const { return owned_; }
+  layout::Range owned() const { return owned_; }
+
+  // The part of the buffer that a rank of groups().all writes into a checkpoint: its shard, dealt out over the
+  // replicas.
+  layout::Range saved_by(int rank) const;
 
   // Stage 3 only; nothing happens where the parameters always stay. A gather costs one all-gather, before which a shard
   // comes in from the disk where it rests there: start_fetch() begins that ahead of time, if a buffer is free.
@@ -121,16 +132,20 @@ class Unit {
   std::vector<int64_t>& steps() { return steps_; }  // optimizer steps that each parameter has seen
   const std::vector<int64_t>& steps() const { return steps_; }
 
-  // The whole buffer (stages 0, 1) or this rank's slice (2, 3). For a frozen unit: undefined.
+  // Sum of the squares of `shard`, this rank's shard of something, over the parameters that this rank counts in a norm:
+  // of the ranks of the mesh that hold the same part of a parameter one does.
+  double counted_squares(const at::Tensor& shard) const;
+
+  // The whole buffer (stages 0, 1) or this rank's shard (2, 3). For a frozen unit: undefined.
   const StateTensor& grad() const { return grad_; }
 
-  // The gathered parameters were written to on rank `root`: every rank takes the values over, into what it owns as
-  // well. Collective.
+  // The gathered parameters were written to on rank `root` of groups().all: every rank takes the values over, into what
+  // it owns as well. Collective.
   void take_over(int root);
 
   // After master() has changed: rounds it into this rank's compute weights, …
   void refresh_compute();
-  // … and, where parameters are whole but each rank updates only its slice, sends them round. Until somebody waits for
+  // … and, where parameters are whole but each rank updates only its shard, sends them round. Until somebody waits for
   // them, the parameters are partly old.
   void start_publish();
   void finish_publish();
@@ -154,11 +169,11 @@ class Unit {
   std::string name_;
   std::vector<NamedParam> params_;
   Policy policy_;
-  comm::Communicator& world_;
-  Layout layout_;
+  DataGroups groups_;
+  layout::FlatLayout layout_;
   bool trainable_;
   OptimizerNeeds needs_;  // nothing where the unit is frozen
-  Range owned_;
+  layout::Range owned_;
   UnitState state_ = UnitState::kGathered;
 
   at::Tensor full_;

@@ -22,19 +22,19 @@ std::vector<double> UnitPeers::sum_by_param(std::span<const optim::ParamSlice> s
   const auto count = static_cast<int64_t>(sums.size());
   at::Tensor own = at::empty({count}, at::kDouble);
   std::copy(sums.begin(), sums.end(), own.mutable_data_ptr<double>());
-  at::Tensor all = at::empty({count * world_.size()}, at::kDouble);
-  world_.start_all_gather(all, own, unit_.name() + ": sums").finish();
+  at::Tensor all = at::empty({count * group_.size()}, at::kDouble);
+  group_.start_all_gather(all, own, unit_.name() + ": sums").finish();
   std::fill(sums.begin(), sums.end(), 0);
   const double* const values = all.const_data_ptr<double>();
-  for (int rank = 0; rank < world_.size(); ++rank) {
+  for (int rank = 0; rank < group_.size(); ++rank) {
     for (int64_t i = 0; i < count; ++i) sums[i] += values[rank * count + i];
   }
   return sums;
 }
 
 std::vector<at::Tensor> UnitPeers::whole_grads(std::span<const optim::ParamSlice> slices) {
-  const Layout& layout = unit_.layout();
-  const Range own = unit_.owned();
+  const layout::FlatLayout& layout = unit_.layout();
+  const layout::Range own = unit_.owned();
   const at::Device device = slices.empty() ? at::Device(at::kCPU) : slices.front().grad.device();
   at::Tensor buffer = at::zeros({layout.numel()}, at::TensorOptions(device).dtype(at::kFloat));
   for (const optim::ParamSlice& slice : slices) {
@@ -42,32 +42,32 @@ std::vector<at::Tensor> UnitPeers::whole_grads(std::span<const optim::ParamSlice
     buffer.narrow(0, offset, slice.grad.numel()).copy_(slice.grad);
   }
   if (!holds_all()) {
-    world_.start_all_gather(buffer, buffer.narrow(0, own.begin, own.numel()), unit_.name() + ": matrices").finish();
+    group_.start_all_gather(buffer, buffer.narrow(0, own.begin, own.numel()), unit_.name() + ": matrices").finish();
   }
   std::vector<at::Tensor> wholes(layout.params().size());
   for (const optim::ParamSlice& slice : slices) {
-    const Placement& place = layout.params()[slice.param];
+    const layout::FlatParam& place = layout.params()[slice.param];
     wholes[slice.param] = buffer.narrow(0, place.offset, place.numel);
   }
   return wholes;
 }
 
 int UnitPeers::owner_of(const optim::ParamSlice& slice) const {
-  const Layout& layout = unit_.layout();
-  return static_cast<int>((layout.params()[slice.param].offset + slice.first) / layout.slice_numel());
+  const layout::FlatLayout& layout = unit_.layout();
+  return static_cast<int>((layout.params()[slice.param].offset + slice.first) / layout.shard_numel());
 }
 
-// Each rank adds up its own slice of the unit, as in a reduce-scatter followed by an all-gather; both ways the slices
+// Each rank adds up its own shard of the unit, as in a reduce-scatter followed by an all-gather; both ways the shards
 // travel compressed.
 void UnitPeers::mean_by_signs(std::span<const optim::ParamSlice> slices, std::span<at::Tensor> values,
                               std::span<const at::Tensor> live) {
-  if (world_.size() == 1) return;
+  if (group_.size() == 1) return;
   TESSERA_INVARIANT(unit_.worker_error().defined());
-  const Layout& layout = unit_.layout();
-  const int rank = world_.rank();
+  const layout::FlatLayout& layout = unit_.layout();
+  const int rank = group_.rank();
   const auto offset_of = [&](size_t i) { return layout.params()[slices[i].param].offset + slices[i].first; };
   std::vector<int64_t> at_byte(slices.size());  // in the message of its owner's slices
-  std::vector<int64_t> message_bytes(world_.size(), 0);
+  std::vector<int64_t> message_bytes(group_.size(), 0);
   for (size_t i = 0; i < slices.size(); ++i) {
     int64_t& bytes = message_bytes[owner_of(slices[i])];
     at_byte[i] = bytes;
@@ -77,7 +77,7 @@ void UnitPeers::mean_by_signs(std::span<const optim::ParamSlice> slices, std::sp
   const auto place = [&](const at::Tensor& in, size_t i) { return in.mutable_data_ptr<uint8_t>() + at_byte[i]; };
 
   std::vector<at::Tensor> contributions, received;
-  for (int peer = 0; peer < world_.size(); ++peer) {
+  for (int peer = 0; peer < group_.size(); ++peer) {
     contributions.push_back(message(message_bytes[peer]));
     received.push_back(message(message_bytes[rank]));
   }
@@ -85,19 +85,19 @@ void UnitPeers::mean_by_signs(std::span<const optim::ParamSlice> slices, std::sp
     at::Tensor error = unit_.worker_error().narrow(0, offset_of(i), values[i].numel());
     comm::compress_signs(values[i], error, live[i], place(contributions[owner_of(slices[i])], i));
   }
-  world_.start_all_to_all(received, contributions, unit_.name() + ": signs").finish();
+  group_.start_all_to_all(received, contributions, unit_.name() + ": signs").finish();
 
   const at::Tensor mean = message(message_bytes[rank]);
   for (size_t i = 0; i < slices.size(); ++i) {
     if (owner_of(slices[i]) != rank) continue;
     values[i].zero_();
-    for (const at::Tensor& from : received) comm::add_signs(place(from, i), 1.0 / world_.size(), live[i], values[i]);
-    at::Tensor error = unit_.server_error().narrow(0, offset_of(i) - layout.slice(rank).begin, values[i].numel());
+    for (const at::Tensor& from : received) comm::add_signs(place(from, i), 1.0 / group_.size(), live[i], values[i]);
+    at::Tensor error = unit_.server_error().narrow(0, offset_of(i) - layout.shard(rank).begin, values[i].numel());
     comm::compress_signs(values[i], error, live[i], place(mean, i));
   }
   std::vector<at::Tensor> means;
-  for (int peer = 0; peer < world_.size(); ++peer) means.push_back(message(message_bytes[peer]));
-  world_.start_all_to_all(means, std::vector<at::Tensor>(world_.size(), mean), unit_.name() + ": mean signs").finish();
+  for (int peer = 0; peer < group_.size(); ++peer) means.push_back(message(message_bytes[peer]));
+  group_.start_all_to_all(means, std::vector<at::Tensor>(group_.size(), mean), unit_.name() + ": mean signs").finish();
   for (size_t i = 0; i < slices.size(); ++i) {
     values[i].zero_();
     comm::add_signs(place(means[owner_of(slices[i])], i), 1, live[i], values[i]);

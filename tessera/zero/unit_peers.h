@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tessera/optim/optimizer.h"
 #include "tessera/zero/unit.h"
 
@@ -11,8 +11,8 @@ namespace tessera::zero {
 
 class UnitPeers : public optim::Peers {
  public:
-  // Both are borrowed.
-  UnitPeers(Unit& unit, comm::Communicator& world) : unit_(unit), world_(world) {}
+  // Both are borrowed. `group`: the ranks over which the unit is sharded.
+  UnitPeers(Unit& unit, comm::Group& group) : unit_(unit), group_(group) {}
 
   std::vector<double> sum_by_param(std::span<const optim::ParamSlice> slices, std::span<const double> of_slices,
                                    size_t width) override;
@@ -26,7 +26,7 @@ class UnitPeers : public optim::Peers {
   bool holds_all() const { return unit_.owned().numel() == unit_.layout().numel(); }
 
   Unit& unit_;
-  comm::Communicator& world_;
+  comm::Group& group_;
 };
 
 }  // namespace tessera::zero

@@ -32,7 +32,7 @@ class Checkpoint : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   void save_with(int world_size, int stage, int steps) {
-    spawn_ranks(world_size, [&](std::shared_ptr<comm::Communicator> world) {
+    spawn_ranks(world_size, [&](std::shared_ptr<comm::Group> world) {
       const auto engine =
           initialize(std::make_shared<test::Frozen>(), config_of(stage, world->size()), {.world = world});
       take_steps(*engine, steps);
@@ -40,7 +40,7 @@ class Checkpoint : public testing::Test {
     });
   }
 
-  std::string load_error(const std::function<void(std::shared_ptr<comm::Communicator>)>& body, int world_size = 1) {
+  std::string load_error(const std::function<void(std::shared_ptr<comm::Group>)>& body, int world_size = 1) {
     std::string all;
     for (const auto& outcome : outcomes_of_ranks(world_size, body)) {
       EXPECT_EQ(outcome.exit_code, 1);
@@ -59,7 +59,7 @@ TEST_F(Checkpoint, OfAnEmptyFolderIsNothing) {
 
 TEST_F(Checkpoint, OfAnotherModelIsRefusedByName) {
   save_with(1, 0, 1);
-  const std::string error = load_error([&](std::shared_ptr<comm::Communicator> world) {
+  const std::string error = load_error([&](std::shared_ptr<comm::Group> world) {
     initialize(std::make_shared<test::TiedWeights>(), config_of(0, 1), {.world = world})
         ->load_checkpoint(folder_.string());
   });
@@ -72,7 +72,7 @@ TEST_F(Checkpoint, ThatIsTornIsRefusedOnEveryRank) {
   const fs::path shard = folder_ / "global_step1" / "shard-00001-of-00002.safetensors";
   fs::resize_file(shard, fs::file_size(shard) - 4);
   const std::string error = load_error(
-      [&](std::shared_ptr<comm::Communicator> world) {
+      [&](std::shared_ptr<comm::Group> world) {
         initialize(std::make_shared<test::Frozen>(), config_of(2, 2), {.world = world})
             ->load_checkpoint(folder_.string());
       },
@@ -82,7 +82,7 @@ TEST_F(Checkpoint, ThatIsTornIsRefusedOnEveryRank) {
 
 TEST_F(Checkpoint, ThatCannotBeWrittenLeavesTheEarlierOneAsItWas) {
   save_with(2, 1, 1);
-  spawn_ranks(2, [&](std::shared_ptr<comm::Communicator> world) {
+  spawn_ranks(2, [&](std::shared_ptr<comm::Group> world) {
     const auto engine = initialize(std::make_shared<test::Frozen>(), config_of(1, 2), {.world = world});
     ASSERT_TRUE(engine->load_checkpoint(folder_.string()).has_value());
     EXPECT_THROW(engine->save_checkpoint("/proc/nowhere"), Error);

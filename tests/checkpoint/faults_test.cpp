@@ -28,12 +28,12 @@ using testing::HasSubstr;
 
 constexpr int kSteps = 4;
 
-auto make_engine(const std::shared_ptr<comm::Communicator>& world, int stage) {
+auto make_engine(const std::shared_ptr<comm::Group>& world, int stage) {
   return initialize(std::make_shared<Frozen>(), config_of(stage, world->size()), {.world = world});
 }
 
 // A checkpoint after each step.
-void run(const std::shared_ptr<comm::Communicator>& world, const fs::path& folder, bool in_background) {
+void run(const std::shared_ptr<comm::Group>& world, const fs::path& folder, bool in_background) {
   const auto engine = make_engine(world, 2);
   for (int step = 0; step < kSteps; ++step) {
     take_steps(*engine, 1);
@@ -177,15 +177,15 @@ TEST_F(CheckpointFaults, AFormatToComeIsNamed) {
   save(1);
   const fs::path manifest = path("run") / "global_step4" / "manifest.json";
   std::string text = storage::read_file(manifest);
-  text.replace(text.find("\"version\": 2"), 12, "\"version\": 9");
+  text.replace(text.find("\"version\": 3"), 12, "\"version\": 9");
   std::ofstream(manifest) << text;
   EXPECT_THAT(load_error(path("run"), "", 1),
-              HasSubstr("its format version is 9, but this program knows versions up to 2"));
+              HasSubstr("its format version is 9, but this program knows versions up to 3"));
 }
 
 // In the background the training thread hears of it at a later step, whose work is done; training goes on.
 TEST_F(CheckpointFaults, AFailedSaveInTheBackgroundReachesALaterStep) {
-  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     const auto engine = make_engine(world, 3), undisturbed = make_engine(world, 3);
     take_steps(*engine, 1);
     engine->save_checkpoint("/proc/nowhere", "", {}, {.in_background = true});
@@ -222,7 +222,7 @@ TEST_F(CheckpointFaults, AFailedSaveInTheBackgroundReachesALaterStep) {
 
 TEST_F(CheckpointFaults, AFolderThatCannotBeWrittenCostsNothing) {
   save(2);
-  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     const auto engine = make_engine(world, 1);
     ASSERT_TRUE(engine->load_checkpoint(path("run")).has_value());
     EXPECT_THROW(engine->save_checkpoint("/proc/nowhere"), Error);

@@ -23,13 +23,13 @@ class SavedBy : public testing::TestWithParam<std::tuple<int, int>> {};
 TEST_P(SavedBy, IsLoadedByEveryOther) {
   const auto [save_ranks, save_stage] = GetParam();
   const test::TemporaryFolder folder;
-  test::spawn_ranks(save_ranks, [&, stage = save_stage](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(save_ranks, [&, stage = save_stage](const std::shared_ptr<comm::Group>& world) {
     const auto engine = initialize(std::make_shared<Frozen>(), config_of(stage, world->size()), {.world = world});
     take_steps(*engine, kSavedAt);
     engine->save_checkpoint(folder.path() / "saved", "", {{"note", "hello"}}, {.in_background = stage % 2 == 0});
   });
   for (const int ranks : {1, 2, 3, 4}) {
-    test::spawn_ranks(ranks, [&, save_ranks = save_ranks](const std::shared_ptr<comm::Communicator>& world) {
+    test::spawn_ranks(ranks, [&, save_ranks = save_ranks](const std::shared_ptr<comm::Group>& world) {
       for (const int stage : {0, 1, 2, 3}) {
         SCOPED_TRACE("loaded by " + std::to_string(ranks) + " at stage " + std::to_string(stage));
         const auto make = [&] {

@@ -26,7 +26,7 @@ class CheckpointOptions : public testing::Test {
  protected:
   template <class Model>
   auto make(int stage = 0) const {
-    return initialize(std::make_shared<Model>(), config_of(stage, 1), {.world = comm::Communicator::alone()});
+    return initialize(std::make_shared<Model>(), config_of(stage, 1), {.world = comm::Group::alone()});
   }
   template <class Action>
   static std::string error_of(Action action) {
@@ -156,7 +156,7 @@ TEST_F(CheckpointOptions, TheScheduleCanBeginAnew) {
       {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1.0}}}}},
       {"scheduler", {{"type", "linear"}, {"params", {{"num_training_steps", 10}, {"num_warmup_steps", 0}}}}}};
   const auto config = config::parse_ds_config(json, "the test", {});
-  const auto engine = initialize(std::make_shared<ThreeBlocks>(), config, {.world = comm::Communicator::alone()});
+  const auto engine = initialize(std::make_shared<ThreeBlocks>(), config, {.world = comm::Group::alone()});
   const double first = engine->lr();
   take_steps(*engine, 4);
   const double fourth = engine->lr();
@@ -166,7 +166,7 @@ TEST_F(CheckpointOptions, TheScheduleCanBeginAnew) {
   take_steps(*engine, 4);
   EXPECT_EQ(engine->lr(), fourth);
   engine->save_checkpoint(path("run"));
-  const auto other = initialize(std::make_shared<ThreeBlocks>(), config, {.world = comm::Communicator::alone()});
+  const auto other = initialize(std::make_shared<ThreeBlocks>(), config, {.world = comm::Group::alone()});
   other->load_checkpoint(path("run"));
   EXPECT_EQ(other->lr(), fourth);
 }
@@ -195,7 +195,7 @@ TEST_F(CheckpointOptions, TagsArePlainNames) {
 }
 
 TEST_F(CheckpointOptions, RanksThatNameDifferentTagsAreWarnedOrStopped) {
-  const auto outcomes = test::outcomes_of_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  const auto outcomes = test::outcomes_of_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     const auto engine = initialize(std::make_shared<ThreeBlocks>(), config_of(1, 2), {.world = world});
     const std::string tag = "mine" + std::to_string(world->rank());
     engine->save_checkpoint(path("warned"), tag);
@@ -223,7 +223,7 @@ TEST_F(CheckpointOptions, AParameterWithoutElementsIsAnError) {
 
 // What a save of weights holds at each stage: whole tensors in the dtype of training.
 TEST_F(CheckpointOptions, The16BitModelIsWhatTrainingComputesWith) {
-  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     for (const int stage : {0, 1, 2, 3}) {
       const nlohmann::json json = {
           {"train_batch_size", 12},
@@ -274,7 +274,7 @@ TEST_F(CheckpointOptions, ATagCanBeSavedAgain) {
 TEST_F(CheckpointOptions, NodeLocalStorageKeepsEachHostsFilesOnItsDisk) {
   test::spawn_ranks(
       2,
-      [&](const std::shared_ptr<comm::Communicator>& world) {
+      [&](const std::shared_ptr<comm::Group>& world) {
         const fs::path disk = path("disk" + std::to_string(world->rank()));
         const auto engine = initialize(std::make_shared<ThreeBlocks>(), config_of(3, 2), {.world = world});
         take_steps(*engine, 2);

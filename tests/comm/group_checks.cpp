@@ -1,11 +1,13 @@
-#include "tests/comm/communicator_checks.h"
+#include "tests/comm/group_checks.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include "tessera/comm/communicator.h"
+#include <numeric>
+
+#include "tessera/comm/mesh.h"
 
 namespace tessera::test {
 namespace {
@@ -67,6 +69,89 @@ void collectives_of_device_agree_with_their_formulas(World world, at::Device dev
       if (world->rank() == 0) world->start_send(message, 1, "f").finish();
       if (world->rank() == 1) world->start_receive(message, 0, "f").finish();
       EXPECT_TRUE(at::equal(message.cpu(), input_of(7, slice_numel, dtype)));
+    }
+  }
+}
+
+namespace {
+
+// One collective of one group, under way.
+struct UnderWay {
+  std::shared_ptr<comm::Group> group;  // outlives the collective
+  comm::Collective collective;
+  at::Tensor result, expected;
+  std::vector<at::Tensor> kept{};
+};
+
+// Of the whole: small integers, so that every sum is exact. `group` tells the groups of a rank apart.
+at::Tensor whole_of(int world_rank, int group, int64_t numel) {
+  return at::arange(numel, at::kFloat).remainder_(13) + static_cast<float>(17 * world_rank + group);
+}
+
+UnderWay start_one(std::shared_ptr<comm::Group> group, int number) {
+  constexpr int64_t kShard = 33;
+  const int size = group->size(), rank = group->rank();
+  const int64_t numel = kShard * size;
+  const int own = group->members()[static_cast<size_t>(rank)];
+  UnderWay under_way{.group = group, .collective = {}, .result = at::zeros({numel}), .expected = at::zeros({numel})};
+  const std::string label = "of group " + std::to_string(number);
+  if (number % 3 == 0) {
+    for (int peer = 0; peer < size; ++peer) {
+      under_way.expected.narrow(0, peer * kShard, kShard).copy_(whole_of(group->members()[peer], number, kShard));
+    }
+    under_way.kept = {whole_of(own, number, kShard)};
+    under_way.collective = group->start_all_gather(under_way.result, under_way.kept[0], label);
+    return under_way;
+  }
+  for (const int member : group->members()) under_way.expected += whole_of(member, number, numel);
+  under_way.kept = {whole_of(own, number, numel)};
+  if (number % 3 == 1) {
+    under_way.expected = under_way.expected.narrow(0, rank * kShard, kShard);
+    under_way.result = under_way.result.narrow(0, rank * kShard, kShard);
+    under_way.collective = group->start_reduce_scatter(under_way.result, under_way.kept[0], 1, label);
+    return under_way;
+  }
+  std::vector<at::Tensor> incoming, outgoing;
+  under_way.expected = at::zeros({numel});
+  for (int peer = 0; peer < size; ++peer) {
+    incoming.push_back(under_way.result.narrow(0, peer * kShard, kShard));
+    outgoing.push_back(whole_of(own, number, numel).narrow(0, peer * kShard, kShard));
+    const at::Tensor theirs = whole_of(group->members()[peer], number, numel);
+    under_way.expected.narrow(0, peer * kShard, kShard).copy_(theirs.narrow(0, rank * kShard, kShard));
+  }
+  under_way.collective = group->start_all_to_all(incoming, outgoing, label);
+  return under_way;
+}
+
+void groups_of_one_mesh(const World& ranks, const layout::MeshShape& shape) {
+  comm::Mesh mesh(ranks, shape);
+  std::vector<UnderWay> under_way;
+  for (const std::vector<std::string>& axes : std::vector<std::vector<std::string>>{
+           {"a"}, {"b"}, {"c"}, {"a", "b"}, {"b", "c"}, {"a", "c"}, {"a", "b", "c"}}) {
+    const auto group = mesh.group(axes);
+    EXPECT_EQ(group->members(), shape.members(ranks->rank(), axes));
+    under_way.push_back(start_one(group, static_cast<int>(under_way.size())));
+  }
+  for (size_t step = 0; step < under_way.size(); ++step) {
+    UnderWay& next = under_way[(step + static_cast<size_t>(ranks->rank())) % under_way.size()];
+    next.collective.finish();
+    EXPECT_TRUE(at::equal(next.result, next.expected)) << next.group->name();
+  }
+}
+
+}  // namespace
+
+void groups_of_every_mesh_exchange_at_once(World world) {
+  for (int count = 1; count <= world->size(); ++count) {
+    if (world->rank() >= count) continue;
+    std::vector<int> first(static_cast<size_t>(count));
+    std::iota(first.begin(), first.end(), 0);
+    const World ranks = world->subgroup(first, "first " + std::to_string(count));
+    for (int a = 1; a <= count; ++a) {
+      for (int b = 1; b <= count / a; ++b) {
+        if (count % (a * b) != 0) continue;
+        groups_of_one_mesh(ranks, layout::MeshShape({{"a", a}, {"b", b}, {"c", count / (a * b)}}));
+      }
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a communicator must do over any backend: each check is the body of one rank. communicator_test runs them in
+// What a group must do over any backend: each check is the body of one rank. group_test runs them in
 // forked ranks, mpi_ranks_tool in ranks that mpirun started.
 #pragma once
 
@@ -7,17 +7,21 @@
 #include <memory>
 
 namespace tessera::comm {
-class Communicator;
+class Group;
 }
 
 namespace tessera::test {
 
-using World = std::shared_ptr<comm::Communicator>;
+using World = std::shared_ptr<comm::Group>;
 
 // In worlds of any size.
 void collectives_agree_with_their_formulas(World world);
 void collectives_of_device_agree_with_their_formulas(World world, at::Device device);
 void texts_come_in_rank_order(World world);
+
+// In worlds of any size: every mesh of three axes over its first 1, 2, … all ranks; the groups of one axis and of two
+// run different collectives at once, and end them in different orders on each rank.
+void groups_of_every_mesh_exchange_at_once(World world);
 
 // In a world of two.
 void all_gather_works_in_place(World world);

@@ -1,11 +1,11 @@
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include "tests/comm/communicator_checks.h"
+#include "tests/comm/group_checks.h"
 #include "tests/support/far_device.h"
 #include "tests/support/spawn_ranks.h"
 
@@ -25,44 +25,42 @@ std::string name_of(const testing::TestParamInfo<Ranks>& info) {
   return info.param.backend + std::to_string(info.param.size);
 }
 
-class CommunicatorOfSize : public testing::TestWithParam<Ranks> {
+class GroupOfSize : public testing::TestWithParam<Ranks> {
  protected:
   void spawn(const test::RankBody& body) const { spawn_ranks(GetParam().size, body, {.backend = GetParam().backend}); }
 };
 
-TEST_P(CommunicatorOfSize, CollectivesAgreeWithTheirFormulas) { spawn(test::collectives_agree_with_their_formulas); }
+TEST_P(GroupOfSize, CollectivesAgreeWithTheirFormulas) { spawn(test::collectives_agree_with_their_formulas); }
 
-TEST_P(CommunicatorOfSize, ExchangesTextsInRankOrder) { spawn(test::texts_come_in_rank_order); }
+TEST_P(GroupOfSize, ExchangesTextsInRankOrder) { spawn(test::texts_come_in_rank_order); }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorOfSize,
+INSTANTIATE_TEST_SUITE_P(Ranks, GroupOfSize,
                          testing::Values(Ranks{"gloo", 1}, Ranks{"gloo", 2}, Ranks{"gloo", 3}, Ranks{"gloo", 4},
                                          Ranks{"shm", 2}, Ranks{"shm", 3}, Ranks{"shm", 4}, Ranks{"shm", 17}),
                          name_of);
 
-class CommunicatorOn : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorOn, testing::Values("gloo", "shm"),
+class GroupOn : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, GroupOn, testing::Values("gloo", "shm"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(CommunicatorOn, AllGatherWorksInPlace) {
-  spawn_ranks(2, test::all_gather_works_in_place, {.backend = GetParam()});
-}
+TEST_P(GroupOn, AllGatherWorksInPlace) { spawn_ranks(2, test::all_gather_works_in_place, {.backend = GetParam()}); }
 
-TEST_P(CommunicatorOn, CollectivesOfADeviceAgreeWithTheirFormulas) {
+TEST_P(GroupOn, CollectivesOfADeviceAgreeWithTheirFormulas) {
   const auto check = [](const test::World& world) {
     test::collectives_of_device_agree_with_their_formulas(world, test::far_device());
   };
   spawn_ranks(3, check, {.backend = GetParam()});
 }
 
-TEST_P(CommunicatorOn, CarriesMessagesBetweenTwoRanksInOrder) {
+TEST_P(GroupOn, CarriesMessagesBetweenTwoRanksInOrder) {
   spawn_ranks(3, test::messages_between_two_ranks_come_in_order, {.backend = GetParam()});
 }
 
-TEST_P(CommunicatorOn, ChannelsMayInterleaveDifferently) {
+TEST_P(GroupOn, ChannelsMayInterleaveDifferently) {
   spawn_ranks(2, test::channels_may_interleave_differently, {.backend = GetParam()});
 }
 
-TEST_P(CommunicatorOn, RanksThatDivergeAreToldWhoWaitsForWhat) {
+TEST_P(GroupOn, RanksThatDivergeAreToldWhoWaitsForWhat) {
   const auto outcomes =
       outcomes_of_ranks(2, test::ranks_diverge, {.timeout = std::chrono::seconds(3), .backend = GetParam()});
   EXPECT_EQ(outcomes[0].exit_code, 1);
@@ -73,7 +71,7 @@ TEST_P(CommunicatorOn, RanksThatDivergeAreToldWhoWaitsForWhat) {
   EXPECT_THAT(both, HasSubstr("is waiting in the all-gather of 'layers."));
 }
 
-TEST_P(CommunicatorOn, ARankThatDiesIsNamedAtOnce) {
+TEST_P(GroupOn, ARankThatDiesIsNamedAtOnce) {
   const auto outcomes = outcomes_of_ranks(2, test::rank_1_dies, {.backend = GetParam()});
   EXPECT_EQ(outcomes[1].exit_code, 128 + SIGKILL);
   EXPECT_EQ(outcomes[0].exit_code, 1);
@@ -81,9 +79,9 @@ TEST_P(CommunicatorOn, ARankThatDiesIsNamedAtOnce) {
   EXPECT_THAT(outcomes[0].output, testing::AnyOf(HasSubstr("went away"), HasSubstr("is gone")));
 }
 
-TEST(Communicator, ABarrierNamesTheMissingRank) {
+TEST(Group, ABarrierNamesTheMissingRank) {
   const auto outcomes = outcomes_of_ranks(3,
-                                          [](std::shared_ptr<Communicator> world) {
+                                          [](std::shared_ptr<Group> world) {
                                             if (world->rank() == 2) sleep(4);
                                             world->barrier("the save");
                                           },

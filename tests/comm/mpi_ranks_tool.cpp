@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/communicator.h"
-#include "tests/comm/communicator_checks.h"
+#include "tessera/comm/group.h"
+#include "tests/comm/group_checks.h"
 
 namespace tessera::test {
 namespace {
@@ -108,6 +108,7 @@ constexpr Check kChecks[] = {
     CHECK_NAMED(collectives_agree_with_their_formulas),
     CHECK_NAMED(texts_come_in_rank_order),
     CHECK_NAMED(all_gather_works_in_place),
+    CHECK_NAMED(groups_of_every_mesh_exchange_at_once),
     CHECK_NAMED(channels_may_interleave_differently),
     CHECK_NAMED(messages_between_two_ranks_come_in_order),
     CHECK_NAMED(large_collectives_may_be_waited_for_in_any_order),

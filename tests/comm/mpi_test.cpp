@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tessera/comm/mpi/library.h"
 #include "tessera/comm/rendezvous.h"
 

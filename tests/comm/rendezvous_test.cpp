@@ -15,7 +15,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/unique_fd.h"
 #include "tessera/comm/await_listener.h"
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 
 namespace tessera::comm {
 namespace {

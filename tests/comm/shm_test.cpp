@@ -13,7 +13,7 @@
 #include <random>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tessera/comm/shm/byte_ranges.h"
 #include "tessera/comm/shm/heap.h"
 #include "tessera/comm/shm/mailbox.h"
@@ -35,14 +35,14 @@ at::Tensor values(int rank, int64_t numel) {
   return at::arange(numel, at::kInt).remainder_(1000).add_(rank * 1000).to(at::kFloat);
 }
 
-at::Tensor in_heap(const Communicator& world, const at::Tensor& tensor) {
+at::Tensor in_heap(const Group& world, const at::Tensor& tensor) {
   return world.empty(tensor.numel(), tensor.options()).copy_(tensor);
 }
 
 // Rank 0 lends in place, rank 1 copies through staging, and so on in turn.
 TEST(Shm, InPlaceAndStagedTensorsMayMeet) {
   spawn_ranks(3,
-              [](std::shared_ptr<Communicator> world) {
+              [](std::shared_ptr<Group> world) {
                 const int rank = world->rank(), size = world->size();
                 const auto mine = [&](const at::Tensor& tensor) {
                   return rank == 1 ? tensor : in_heap(*world, tensor);
@@ -75,7 +75,7 @@ TEST(Shm, InPlaceAndStagedTensorsMayMeet) {
 
 TEST(Shm, AnAllReduceMayBeInPlaceInAnyDtype) {
   spawn_ranks(2,
-              [](std::shared_ptr<Communicator> world) {
+              [](std::shared_ptr<Group> world) {
                 for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
                   at::Tensor buffer = in_heap(*world, at::full({kLarge}, 1.5 + world->rank(), dtype));
                   world->start_all_reduce(buffer, 0.5, "mean").finish();
@@ -88,7 +88,7 @@ TEST(Shm, AnAllReduceMayBeInPlaceInAnyDtype) {
 // Each rank waits first for what the other waits for last, and none of it fits into the staging at once.
 TEST(Shm, LargeCollectivesOfTwoChannelsMayBeWaitedForInAnyOrder) {
   spawn_ranks(2,
-              [](std::shared_ptr<Communicator> world) {
+              [](std::shared_ptr<Group> world) {
                 const auto other = world->with_channel("other");
                 at::Tensor a = at::empty({2 * kLarge}), b = at::empty({2 * kLarge});
                 auto first = world->start_all_gather(a, values(world->rank(), kLarge), "a");
@@ -103,7 +103,7 @@ TEST(Shm, LargeCollectivesOfTwoChannelsMayBeWaitedForInAnyOrder) {
 
 TEST(Shm, WhatIsLentMayBeWrittenOnceItIsSettled) {
   spawn_ranks(2,
-              [](std::shared_ptr<Communicator> world) {
+              [](std::shared_ptr<Group> world) {
                 at::Tensor slice = in_heap(*world, values(world->rank(), kLarge));
                 at::Tensor full = at::empty({2 * kLarge});
                 auto gathering = world->start_all_gather(full, slice, "weights");
@@ -118,7 +118,7 @@ TEST(Shm, WhatIsLentMayBeWrittenOnceItIsSettled) {
 
 TEST(Shm, SixtyFourRanksOnAnyNumberOfCores) {
   spawn_ranks(64,
-              [](std::shared_ptr<Communicator> world) {
+              [](std::shared_ptr<Group> world) {
                 at::Tensor buffer = values(world->rank(), 64 * 1000);
                 world->start_all_reduce(buffer, 1, "sum").finish();
                 const at::Tensor expected = values(0, 64 * 1000) * 64 + 1000.0 * 63 * 64 / 2;
@@ -130,7 +130,7 @@ TEST(Shm, SixtyFourRanksOnAnyNumberOfCores) {
 TEST(Shm, MoreMessagesThanAMailboxHasPosts) {
   constexpr int kMessages = shm::Mailbox::kPosts + 200;
   spawn_ranks(2,
-              [](std::shared_ptr<Communicator> world) {
+              [](std::shared_ptr<Group> world) {
                 std::vector<Collective> messages;
                 std::vector<at::Tensor> buffers;
                 for (int message = 0; message < kMessages; ++message) {
@@ -148,7 +148,7 @@ TEST(Shm, MoreMessagesThanAMailboxHasPosts) {
 TEST(Shm, ARankThatEndsWhileOthersReadItsTensorsIsNamed) {
   const auto outcomes = outcomes_of_ranks(
       3,
-      [](std::shared_ptr<Communicator> world) {
+      [](std::shared_ptr<Group> world) {
         at::Tensor buffer = in_heap(*world, values(world->rank(), kLarge));
         if (world->rank() == 2) kill(getpid(), SIGKILL);
         world->start_broadcast(buffer, /*root=*/0, "weights").finish();  // rank 0 waits until both have read
@@ -165,7 +165,7 @@ TEST(Shm, ARankThatEndsWhileOthersReadItsTensorsIsNamed) {
 // What it has posted before it ends is still there to be read.
 TEST(Shm, ARankMayLeaveBeforeItsLastMessageIsRead) {
   const auto outcomes = outcomes_of_ranks(2,
-                                          [](std::shared_ptr<Communicator> world) {
+                                          [](std::shared_ptr<Group> world) {
                                             at::Tensor buffer = at::full({100}, 7.0f);
                                             if (world->rank() == 0) {
                                               sleep(1);
@@ -191,7 +191,7 @@ TEST(Shm, PosixObjectsLeaveNoNameBehind) {
   };
   const auto outcomes =
       outcomes_of_ranks(2,
-                        [&](std::shared_ptr<Communicator> world) {
+                        [&](std::shared_ptr<Group> world) {
                           at::Tensor buffer = in_heap(*world, at::ones({kLarge}));
                           world->start_all_reduce(buffer, 1, "sum").finish();
                           EXPECT_EQ(buffer[kLarge - 1].item<float>(), 2.0f);
@@ -211,7 +211,7 @@ void refuse_files_on_rank_1(int rank) {
 
 TEST(Shm, WhatOneRankCannotHaveAllDoWithout) {
   const auto outcomes = outcomes_of_ranks(2,
-                                          [](std::shared_ptr<Communicator> world) {
+                                          [](std::shared_ptr<Group> world) {
                                             at::Tensor buffer = at::full({kLarge}, 1.0f + world->rank());
                                             world->start_all_reduce(buffer, 1, "sum").finish();
                                             EXPECT_TRUE(at::equal(buffer, at::full({kLarge}, 3.0f)));
@@ -223,8 +223,8 @@ TEST(Shm, WhatOneRankCannotHaveAllDoWithout) {
 }
 
 TEST(Shm, WhatIsAskedForByNameIsAnErrorWhereItCannotBe) {
-  const auto outcomes = outcomes_of_ranks(2, [](std::shared_ptr<Communicator>) {},
-                                          {.backend = "shm", .before_joining = refuse_files_on_rank_1});
+  const auto outcomes =
+      outcomes_of_ranks(2, [](std::shared_ptr<Group>) {}, {.backend = "shm", .before_joining = refuse_files_on_rank_1});
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_THAT(outcome.output, HasSubstr("rank 1: shared memory between ranks"));
@@ -251,7 +251,7 @@ TEST(Shm, WhatASmallDevShmCannotHoldIsCopied) {
   if (!can_mount()) GTEST_SKIP() << "this system lets nobody mount";
   const auto outcomes = outcomes_of_ranks(
       2,
-      [](std::shared_ptr<Communicator> world) {
+      [](std::shared_ptr<Group> world) {
         at::Tensor buffer = in_heap(*world, at::ones({kLarge}));
         world->start_all_reduce(buffer, 1, "sum").finish();
         EXPECT_TRUE(at::equal(buffer, at::full({kLarge}, 2.0f)));
@@ -266,7 +266,7 @@ TEST(Shm, WhatASmallDevShmCannotHoldIsCopied) {
 TEST(Shm, WithoutRoomForAnythingRanksUseGlooAndSaySo) {
   if (!can_mount()) GTEST_SKIP() << "this system lets nobody mount";
   const auto outcomes = outcomes_of_ranks(2,
-                                          [](std::shared_ptr<Communicator> world) {
+                                          [](std::shared_ptr<Group> world) {
                                             at::Tensor buffer = at::ones({kLarge});
                                             world->start_all_reduce(buffer, 1, "sum").finish();
                                             EXPECT_TRUE(at::equal(buffer, at::full({kLarge}, 2.0f)));

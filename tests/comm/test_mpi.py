@@ -59,6 +59,10 @@ def test_an_all_gather_works_in_place_and_channels_may_interleave(mpi):
     checks(mpi, 2, "all_gather_works_in_place", "channels_may_interleave_differently")
 
 
+def test_groups_of_every_mesh_exchange_at_once(mpi):
+    checks(mpi, 6, "groups_of_every_mesh_exchange_at_once")
+
+
 def test_messages_between_two_ranks_come_in_order(mpi):
     checks(mpi, 3, "messages_between_two_ranks_come_in_order")
 

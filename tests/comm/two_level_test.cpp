@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tests/support/spawn_ranks.h"
 
 namespace tessera::comm {
@@ -45,7 +45,7 @@ at::Tensor sum_of_values(int size, int64_t numel, at::ScalarType dtype) {
 }
 
 TEST_P(TwoLevels, CollectivesAgreeWithTheirFormulas) {
-  spawn([](std::shared_ptr<Communicator> world) {
+  spawn([](std::shared_ptr<Group> world) {
     const int size = world->size();
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for (const int64_t slice_numel : {int64_t{1}, int64_t{33}, int64_t{70001}}) {
@@ -78,7 +78,7 @@ TEST_P(TwoLevels, CollectivesAgreeWithTheirFormulas) {
 }
 
 TEST_P(TwoLevels, EveryRankReachesEveryOther) {
-  spawn([](std::shared_ptr<Communicator> world) {
+  spawn([](std::shared_ptr<Group> world) {
     const int size = world->size(), rank = world->rank();
     std::vector<at::Tensor> incoming, outgoing;
     for (int peer = 0; peer < size; ++peer) {
@@ -102,11 +102,11 @@ TEST_P(TwoLevels, EveryRankReachesEveryOther) {
 
 // Each rank waits for them in an order of its own, and they have several steps.
 TEST_P(TwoLevels, CollectivesOfManyChannelsMayBeWaitedForInAnyOrder) {
-  spawn([](std::shared_ptr<Communicator> world) {
+  spawn([](std::shared_ptr<Group> world) {
     constexpr int kChannels = 6;
     constexpr int64_t kNumel = 30000;
     const int size = world->size(), rank = world->rank();
-    std::vector<std::shared_ptr<Communicator>> channels;
+    std::vector<std::shared_ptr<Group>> channels;
     for (int i = 0; i < kChannels; ++i) channels.push_back(world->with_channel("channel"));
     std::vector<at::Tensor> slices(kChannels), fulls(kChannels);
     std::vector<Collective> reductions(kChannels), gathers(kChannels);
@@ -139,7 +139,7 @@ TEST_P(TwoLevels, CollectivesOfManyChannelsMayBeWaitedForInAnyOrder) {
 TEST(TwoLevelsInBf16, SumsOfAHostAreKeptInFp32) {
   spawn_ranks(
       4,
-      [](std::shared_ptr<Communicator> world) {
+      [](std::shared_ptr<Group> world) {
         const double own[] = {256, 1, 1, 0};
         at::Tensor slice = at::empty({5000}, at::kBFloat16);
         world->start_reduce_scatter(slice, at::full({20000}, own[world->rank()], at::kBFloat16), 1, "x").finish();
@@ -151,7 +151,7 @@ TEST(TwoLevelsInBf16, SumsOfAHostAreKeptInFp32) {
 TEST(TwoLevelsOfTrouble, ARankThatDiesOnAnotherHostEndsTheOthers) {
   const auto outcomes =
       outcomes_of_ranks(4,
-                        [](std::shared_ptr<Communicator> world) {
+                        [](std::shared_ptr<Group> world) {
                           at::Tensor buffer = at::ones({40000});
                           world->start_all_reduce(buffer, 1, "before").finish();
                           if (world->rank() == 3) raise(SIGKILL);
@@ -169,7 +169,7 @@ TEST(TwoLevelsOfTrouble, ARankThatDiesOnAnotherHostEndsTheOthers) {
 TEST(TwoLevelsOfTrouble, ARankThatDoesNotComeIsNamed) {
   const auto outcomes =
       outcomes_of_ranks(4,
-                        [](std::shared_ptr<Communicator> world) {
+                        [](std::shared_ptr<Group> world) {
                           at::Tensor buffer = at::ones({40000});
                           if (world->rank() == 2) return;
                           world->start_all_reduce(buffer, 1, "weights").finish();
@@ -181,7 +181,7 @@ TEST(TwoLevelsOfTrouble, ARankThatDoesNotComeIsNamed) {
 // One host of three ranks and one of one.
 TEST(TwoLevelsOfTrouble, HostsOfDifferentSizesUseGlooAlone) {
   spawn_ranks(4,
-              [](std::shared_ptr<Communicator> world) {
+              [](std::shared_ptr<Group> world) {
                 at::Tensor buffer = at::ones({40000});
                 world->start_all_reduce(buffer, 1, "x").finish();
                 EXPECT_TRUE(at::equal(buffer, at::full({40000}, 4.0f)));

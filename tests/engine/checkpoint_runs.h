@@ -21,7 +21,7 @@ inline config::DsConfig config_of(int stage, int world_size) {
 }
 
 // The same twelve rows whatever the number of ranks.
-inline ToyInput share_of(int step, const comm::Communicator& world) {
+inline ToyInput share_of(int step, const comm::Group& world) {
   const at::Tensor all = at::cos(at::arange(12 * kWidth, at::kFloat) * 0.3 + step).view({12, kWidth});
   const int64_t rows = 12 / world.size();
   return {.x = all.narrow(0, world.rank() * rows, rows)};

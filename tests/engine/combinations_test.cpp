@@ -104,7 +104,7 @@ Weights train_plainly(const MakeModel& make, int accumulation, int world_size, c
   return weights_of(*model);
 }
 
-Weights train_with_engine(const MakeModel& make, const EngineRun& run, std::shared_ptr<comm::Communicator> world,
+Weights train_with_engine(const MakeModel& make, const EngineRun& run, std::shared_ptr<comm::Group> world,
                           const Flag& flag) {
   const auto model = make();
   const int rank = world->rank();
@@ -169,7 +169,7 @@ class Combination : public testing::TestWithParam<Scenario> {};
 TEST_P(Combination, EqualsOneProcessWithoutShardingAtEveryStage) {
   const Scenario& scenario = GetParam();
   for (const int world_size : {1, 2, 3}) {
-    spawn_ranks(world_size, [&](std::shared_ptr<comm::Communicator> world) {
+    spawn_ranks(world_size, [&](std::shared_ptr<comm::Group> world) {
       for (const int accumulation : {1, 3}) {
         const Weights want = train_plainly(scenario.make, accumulation, world->size(), scenario.flag);
         std::map<int, Weights> got;
@@ -197,7 +197,7 @@ TEST_P(Combination, EqualsOneProcessWithoutShardingAtEveryStage) {
 
 TEST_P(Combination, HasTheSameBitsAtEveryStageInBf16) {
   const Scenario& scenario = GetParam();
-  spawn_ranks(2, [&](std::shared_ptr<comm::Communicator> world) {
+  spawn_ranks(2, [&](std::shared_ptr<comm::Group> world) {
     const auto train = [&](int stage) {
       return train_with_engine(scenario.make, {.stage = stage, .bf16 = true}, world, scenario.flag);
     };
@@ -223,7 +223,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // DeepSpeed's zero_optimization.ignore_unused_parameters, which its stages 1 and 2 know.
 TEST(UnusedParameters, AreAnErrorAtStages1And2WhereTheConfigurationSaysSo) {
-  spawn_ranks(2, [](std::shared_ptr<comm::Communicator> world) {
+  spawn_ranks(2, [](std::shared_ptr<comm::Group> world) {
     const MakeModel make = makes<test::ParameterThatOneRankDoesNotUse>();
     for (const int stage : {0, 1, 2, 3}) {
       for (const bool ignored : {true, false}) {
@@ -269,7 +269,7 @@ class CheckpointCombination : public testing::TestWithParam<CheckpointScenario> 
 TEST_P(CheckpointCombination, HasTheBitsOfTheModelWithoutCheckpointsAtEveryStage) {
   const CheckpointScenario& scenario = GetParam();
   for (const int world_size : {1, 2, 3}) {
-    spawn_ranks(world_size, [&](std::shared_ptr<comm::Communicator> world) {
+    spawn_ranks(world_size, [&](std::shared_ptr<comm::Group> world) {
       for (const bool bf16 : {false, true}) {
         for (const int accumulation : bf16 ? std::vector{3} : std::vector{1, 3}) {
           for (const int stage : {0, 1, 2, 3}) {
@@ -313,7 +313,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Against plain autograd in one process, so that the test above does not compare one mistake with itself.
 TEST(CheckpointedModel, EqualsOneProcessWithoutShardingAtEveryStage) {
   const MakeModel make = makes<test::Checkpointed<test::BlockUsedTwice>>();
-  spawn_ranks(2, [&](std::shared_ptr<comm::Communicator> world) {
+  spawn_ranks(2, [&](std::shared_ptr<comm::Group> world) {
     const Weights want = train_plainly(make, 3, world->size(), never);
     for (const int stage : {0, 1, 2, 3}) {
       expect_close(train_with_engine(make, {.stage = stage, .accumulation = 3}, world, never), want,
@@ -348,7 +348,7 @@ TEST(CheckpointedModel, KeepsItsInputsAsTheConfigurationSays) {
 TEST(Divergence, ARankThatRunsOtherUnitsGetsAnErrorThatNamesBoth) {
   const auto outcomes =
       outcomes_of_ranks(2,
-                        [](std::shared_ptr<comm::Communicator> world) {
+                        [](std::shared_ptr<comm::Group> world) {
                           train_with_engine(makes<test::OtherOrder>(), {.stage = 3}, world, on_rank_one);
                         },
                         {.timeout = std::chrono::seconds(3)});
@@ -377,7 +377,7 @@ TEST(Engine, TrainsARootThatAnnouncesItself) {
 // Each of them reduces, as accumulation is 1.
 TEST(Engine, AddsUpTheBackwardsBeforeOneStep) {
   const Weights want = train_plainly(makes<test::ThreeBlocks>(), /*accumulation=*/2, /*world_size=*/2, never);
-  spawn_ranks(2, [&](std::shared_ptr<comm::Communicator> world) {
+  spawn_ranks(2, [&](std::shared_ptr<comm::Group> world) {
     for (const int stage : {0, 1, 2, 3}) {
       const auto model = std::make_shared<test::ThreeBlocks>();
       const auto engine = initialize(model, toy_config({.stage = stage}, 2), {.world = world});
@@ -422,7 +422,7 @@ TEST(Engine, SkipsAStepWhoseGradientIsNotFinite) {
 // kAlignNumel * N elements a unit and kAlignNumel a parameter.
 TEST(Engine, KeepsTheBytesOfTheZeroPapersFormulas) {
   for (const int world_size : {1, 2, 4}) {
-    spawn_ranks(world_size, [](std::shared_ptr<comm::Communicator> world) {
+    spawn_ranks(world_size, [](std::shared_ptr<comm::Group> world) {
       const double n = world->size();
       const double expected[] = {16, 4 + 12 / n, 2 + 14 / n, 16 / n};
       for (const int stage : {0, 1, 2, 3}) {
@@ -432,7 +432,7 @@ TEST(Engine, KeepsTheBytesOfTheZeroPapersFormulas) {
         for (const auto& unit : engine->sharded_model().units()) padded += unit->layout().numel();
         const int64_t params = 3 * (test::kWidth * test::kWidth + test::kWidth);
         EXPECT_EQ(engine->sharded_model().param_count(), params);
-        EXPECT_LE(padded, params + 3 * (2 * zero::kAlignNumel + zero::kAlignNumel * world->size()));
+        EXPECT_LE(padded, params + 3 * (2 * layout::kAlignNumel + layout::kAlignNumel * world->size()));
         EXPECT_EQ(static_cast<double>(engine->model_state_bytes()), expected[stage] * static_cast<double>(padded));
       }
     });

@@ -241,8 +241,8 @@ std::vector<std::map<std::string, at::Tensor>> train_by_formula(const Case& c, i
   }
   for (const auto& unit : sharded.units()) {
     for (int rank = 0; rank < ranks; ++rank) {
-      for (const zero::Segment& segment : unit->layout().segments(unit->layout().slice(rank))) {
-        params[unit->params()[segment.param].name].parts.push_back({segment.first, segment.numel});
+      for (const layout::Segment& segment : unit->layout().segments(unit->layout().shard(rank))) {
+        params[unit->params()[segment.param].name()].parts.push_back({segment.first, segment.numel});
       }
     }
   }
@@ -274,7 +274,7 @@ std::vector<std::map<std::string, at::Tensor>> train_by_formula(const Case& c, i
 class EveryCompressedOptimizer : public testing::TestWithParam<Case> {};
 
 TEST_P(EveryCompressedOptimizer, IsItsPapersFormulaAtStages0And1) {
-  const auto body = [](const std::shared_ptr<comm::Communicator>& world) {
+  const auto body = [](const std::shared_ptr<comm::Group>& world) {
     for (int stage = 0; stage <= 1; ++stage) {
       const auto model = std::make_shared<Model>();
       const auto engine = initialize(model, config_of(GetParam(), stage, world->size()), {.world = world});
@@ -287,13 +287,13 @@ TEST_P(EveryCompressedOptimizer, IsItsPapersFormulaAtStages0And1) {
       }
     }
   };
-  body(comm::Communicator::alone());
+  body(comm::Group::alone());
   test::spawn_ranks(2, body);
   test::spawn_ranks(3, body);
 }
 
 TEST_P(EveryCompressedOptimizer, SendsAtMostAQuarterOfFp16sBytes) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     class Wide : public nn::UnitModule<Wide> {
      public:
       Wide() { weight = register_parameter("weight", waves({256, 256}, 0.3) / 16); }
@@ -324,7 +324,7 @@ TEST_P(EveryCompressedOptimizer, SendsAtMostAQuarterOfFp16sBytes) {
 
 TEST_P(EveryCompressedOptimizer, ResumesWithTheSameBits) {
   const test::TemporaryFolder folder;
-  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     constexpr int kSaved = 13;  // 0/1 Adam's ranks are apart
     const auto model = std::make_shared<Model>();
     const auto engine = initialize(model, config_of(GetParam(), 1, 2), {.world = world});
@@ -342,7 +342,7 @@ TEST_P(EveryCompressedOptimizer, ResumesWithTheSameBits) {
     for (const auto& [name, weight] : weights_of(*resumed_model)) EXPECT_TRUE(at::equal(weight, want.at(name))) << name;
 
     const auto alone =
-        initialize(std::make_shared<Model>(), config_of(GetParam(), 0, 1), {.world = comm::Communicator::alone()});
+        initialize(std::make_shared<Model>(), config_of(GetParam(), 0, 1), {.world = comm::Group::alone()});
     ASSERT_TRUE(alone->load_checkpoint(folder.path()));
     const double first = train(*alone, kSaved, kSaved + 10);
     EXPECT_LT(train(*alone, kSaved + 10, kSaved + 20), first) << "it goes on learning on another number of ranks";
@@ -350,7 +350,7 @@ TEST_P(EveryCompressedOptimizer, ResumesWithTheSameBits) {
 }
 
 TEST_P(EveryCompressedOptimizer, SkipsAStepThatOverflowsOnOneRank) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     const nlohmann::json fp16 = {{"fp16", {{"enabled", true}, {"initial_scale_power", 4}, {"hysteresis", 1}}}};
     const auto model = std::make_shared<Model>();
     const auto engine = initialize(model, config_of(GetParam(), 0, 2, fp16), {.world = world});

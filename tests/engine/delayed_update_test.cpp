@@ -39,8 +39,7 @@ test::ToyInput input_of(int step, int rank) {
   return {.x = x.view({2, test::kWidth}).to(at::kBFloat16)};
 }
 
-std::shared_ptr<ModelEngine<ThreeBlocks>> engine_of(const json& config,
-                                                    const std::shared_ptr<comm::Communicator>& world) {
+std::shared_ptr<ModelEngine<ThreeBlocks>> engine_of(const json& config, const std::shared_ptr<comm::Group>& world) {
   return initialize(std::make_shared<ThreeBlocks>(),
                     config::parse_ds_config(config, "the test", {.data_parallel_size = world->size()}),
                     {.world = world});
@@ -54,7 +53,7 @@ void take_steps(ModelEngine<ThreeBlocks>& engine, int first, int end) {
   }
 }
 
-std::vector<at::Tensor> trained_weights(const json& config, const std::shared_ptr<comm::Communicator>& world) {
+std::vector<at::Tensor> trained_weights(const json& config, const std::shared_ptr<comm::Group>& world) {
   const auto engine = engine_of(config, world);
   take_steps(*engine, 0, kSteps);
   engine->finish_update();
@@ -152,7 +151,7 @@ TEST(LazyPublish, ChangesNoWeight) {
 }
 
 TEST(DelayedUpdate, BeginsAfterTheStepsThatItIsToldToLeave) {
-  const auto world = comm::Communicator::alone();
+  const auto world = comm::Group::alone();
   const auto plain = trained_weights(config_of(2, json::object()), world);
   const auto later = trained_weights(config_of(2, delayed_after(kSteps)), world);
   const auto at_once = trained_weights(config_of(2, delayed_after(0)), world);
@@ -179,14 +178,14 @@ TEST(DelayedUpdate, ResumesFromACheckpointWithTheSameBits) {
 }
 
 TEST(DelayedUpdate, AnEngineMayGoWhileAnUpdateIsUnderWay) {
-  const auto engine = engine_of(config_of(2, delayed_after(0)), comm::Communicator::alone());
+  const auto engine = engine_of(config_of(2, delayed_after(0)), comm::Group::alone());
   take_steps(*engine, 0, 1);
 }
 
 std::string refusal_of(json config, const json& patch) {
   config.merge_patch(patch);
   try {
-    engine_of(config, comm::Communicator::alone());
+    engine_of(config, comm::Group::alone());
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     return error.what();

@@ -20,7 +20,7 @@ namespace {
 using nlohmann::json;
 using test::TemporaryFolder;
 using testing::HasSubstr;
-using World = std::shared_ptr<comm::Communicator>;
+using World = std::shared_ptr<comm::Group>;
 
 constexpr int kSteps = 4;
 

@@ -58,7 +58,7 @@ struct Seen {
 };
 
 // Of the second step, when the order is known. Nothing is whole but what the keys given ask for.
-Seen second_step(const json& keys, const std::shared_ptr<comm::Communicator>& world) {
+Seen second_step(const json& keys, const std::shared_ptr<comm::Group>& world) {
   json config = {{"train_micro_batch_size_per_gpu", 2},
                  {"zero_optimization",
                   {{"stage", 3},
@@ -83,7 +83,7 @@ Seen second_step(const json& keys, const std::shared_ptr<comm::Communicator>& wo
   return seen;
 }
 
-Seen second_step(const json& keys) { return second_step(keys, comm::Communicator::alone()); }
+Seen second_step(const json& keys) { return second_step(keys, comm::Group::alone()); }
 
 TEST(Gathering, OnlyWhatIsInUseWhereNothingElseIsAskedFor) {
   const Seen seen = second_step(json::object());

@@ -199,13 +199,13 @@ class NetWithBias : public Net {
 
 TEST(Misuse, RanksWithDifferentModelsAreToldBeforeAnythingIsExchanged) {
   for (const int stage : kAllStages) {
-    test::spawn_ranks(2, [stage](const std::shared_ptr<comm::Communicator>& world) {
+    test::spawn_ranks(2, [stage](const std::shared_ptr<comm::Group>& world) {
       std::shared_ptr<Net> model = world->rank() == 0 ? std::make_shared<Net>() : std::make_shared<NetWithBias>();
       const std::string text = refusal([&] { initialize(model, config_of(stage, 2), {.world = world}); });
       EXPECT_THAT(text, AllOf(HasSubstr("rank 1 has another model than rank 0"), HasSubstr("'bias' of shape [2]")));
     });
   }
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     auto model = std::make_shared<Net>();
     model->head.set_requires_grad(world->rank() == 0);
     EXPECT_THAT(refusal([&] { initialize(model, config_of(3, 2), {.world = world}); }),

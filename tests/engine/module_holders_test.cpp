@@ -89,13 +89,13 @@ TEST(ModuleHolders, AHolderAndAConfigurationFileAreEnough) {
   const std::string path = (folder.path() / "ds_config.json").string();
   std::ofstream(path) << config_at(3);
   Net net;
-  auto engine = initialize(net, path, {.world = comm::Communicator::alone()});
+  auto engine = initialize(net, path, {.world = comm::Group::alone()});
   EXPECT_EQ(three_losses(*engine).size(), 3u);
 }
 
 TEST(ModuleHolders, HeldUnitsAreGatheredOneAtATimeWhoeverCallsThem) {
   const auto expected = three_losses(*initialize(Net(), parsed(config_at(0), 1)));
-  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     Net net;
     std::vector<double> sharded, whole;
     {

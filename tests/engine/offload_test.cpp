@@ -125,7 +125,7 @@ struct Trained {
 };
 
 template <class Model = WideModel>
-Trained train(const json& config, const std::shared_ptr<comm::Communicator>& world, int steps) {
+Trained train(const json& config, const std::shared_ptr<comm::Group>& world, int steps) {
   const auto engine =
       initialize(std::make_shared<Model>(),
                  config::parse_ds_config(config, "the test", {.data_parallel_size = world->size()}), {.world = world});
@@ -185,7 +185,7 @@ class Offloaded : public testing::TestWithParam<Scenario> {};
 TEST_P(Offloaded, HasTheBitsOfAllInMemory) {
   const TemporaryFolder folder;
   for (const int ranks : {1, 2}) {
-    test::spawn_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& world) {
+    test::spawn_ranks(ranks, [&](const std::shared_ptr<comm::Group>& world) {
       for (const int stage : {1, 2, 3}) {
         const json in_memory = config_of(stage, GetParam().optimizer, GetParam().more);
         const Trained want = train(in_memory, world, GetParam().steps);
@@ -231,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Offload, HasTheBitsOfADecoderInMemory) {
   const TemporaryFolder folder;
   for (const int ranks : {1, 2}) {
-    test::spawn_ranks(ranks, [&](const std::shared_ptr<comm::Communicator>& world) {
+    test::spawn_ranks(ranks, [&](const std::shared_ptr<comm::Group>& world) {
       json config = config_of(3, "AdamW", {{"bf16", {{"enabled", true}}}});
       const Trained want = train<Decoder>(config, world, 30);
       config["zero_optimization"]["offload_optimizer"] = nvme(folder.path(), {{"pipeline_read", true}});
@@ -243,7 +243,7 @@ TEST(Offload, HasTheBitsOfADecoderInMemory) {
 
 TEST(Offload, MaxInCpuKeepsTheFirstUnitsInMemory) {
   const TemporaryFolder folder;
-  const auto world = comm::Communicator::alone();
+  const auto world = comm::Group::alone();
   json config = config_of(3, "AdamW", json::object());
   const auto on_disk = [&](int64_t max_in_cpu) {
     config["zero_optimization"]["offload_param"] = nvme(folder.path(), {{"max_in_cpu", max_in_cpu}});
@@ -257,7 +257,7 @@ TEST(Offload, MaxInCpuKeepsTheFirstUnitsInMemory) {
 
 TEST(Offload, RatioLeavesTheLastUnitsInMemory) {
   const TemporaryFolder folder;
-  const auto world = comm::Communicator::alone();
+  const auto world = comm::Group::alone();
   json config = config_of(3, "AdamW", json::object());
   const Trained want = train(config, world, 5);
   constexpr int64_t kUnit = (3 * kWide * kWide + kWide) * 3 * 4;  // two moments and the gradient, fp32
@@ -275,7 +275,7 @@ TEST(Offload, SavesAndLoadsWhatRestsOnDisk) {
   json on_disk = in_memory;
   on_disk["zero_optimization"]["offload_optimizer"] = nvme(folder.path());
   on_disk["zero_optimization"]["offload_param"] = nvme(folder.path(), {{"max_in_cpu", 0}});
-  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     const auto make = [&](const json& config) {
       return initialize(std::make_shared<WideModel>(),
                         config::parse_ds_config(config, "the test", {.data_parallel_size = 2}), {.world = world});
@@ -315,7 +315,7 @@ TEST(Offload, KnowsTheMostThatItsBuffersTake) {
       nvme(folder.path(), {{"pipeline_read", true}, {"pipeline_write", true}});
   config["zero_optimization"]["offload_param"] = nvme(folder.path(), {{"max_in_cpu", 0}, {"buffer_count", 4}});
   const auto engine = initialize(std::make_shared<WideModel>(), config::parse_ds_config(config, "the test", {}),
-                                 {.world = comm::Communicator::alone()});
+                                 {.world = comm::Group::alone()});
   zero::ShardedModel& model = engine->sharded_model();
   const auto slice = static_cast<int64_t>(storage::whole_pages(model.units()[0]->layout().numel() * 2));
   const int64_t tiles = 3 * 2048 * (4 + 2 + 2 + 8);
@@ -332,7 +332,7 @@ TEST(Offload, KnowsTheMostThatItsBuffersTake) {
 
 std::string error_of(const json& config) {
   try {
-    train(config, comm::Communicator::alone(), 1);
+    train(config, comm::Group::alone(), 1);
   } catch (const Error& error) {
     return error.what();
   }
@@ -354,7 +354,7 @@ TEST(Offload, FindsOutThatTheDiskIsFullBeforeTraining) {
   const TemporaryFolder folder;
   json config = config_of(3, "AdamW", json::object());
   config["zero_optimization"]["offload_optimizer"] = nvme(folder.path());
-  const auto outcomes = test::outcomes_of_ranks(1, [&](const std::shared_ptr<comm::Communicator>&) {
+  const auto outcomes = test::outcomes_of_ranks(1, [&](const std::shared_ptr<comm::Group>&) {
     const rlimit small{1 << 20, 1 << 20};  // what a file may have: less than the states take
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &small);

@@ -269,7 +269,7 @@ Weights train_with_engine(const std::shared_ptr<Model>& model, const config::DsC
   return weights_of(*model);
 }
 
-Weights train_with_engine(const Case& c, int stage, const std::shared_ptr<comm::Communicator>& world) {
+Weights train_with_engine(const Case& c, int stage, const std::shared_ptr<comm::Group>& world) {
   return train_with_engine(c.model(), config_of(c.optimizer, stage, world->size()), {.world = world});
 }
 
@@ -286,13 +286,12 @@ class EveryOptimizer : public testing::TestWithParam<Case> {};
 TEST_P(EveryOptimizer, IsItsReferenceAtEveryStageOnOneRank) {
   const Weights want = train_plainly(GetParam(), 1);
   for (int stage = 0; stage <= 3; ++stage) {
-    expect_close(train_with_engine(GetParam(), stage, comm::Communicator::alone()), want,
-                 "stage " + std::to_string(stage));
+    expect_close(train_with_engine(GetParam(), stage, comm::Group::alone()), want, "stage " + std::to_string(stage));
   }
 }
 
 TEST_P(EveryOptimizer, IsItsReferenceAtEveryStageOnTwoRanks) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     const Weights want = train_plainly(GetParam(), 2);
     Weights first;
     for (int stage = 0; stage <= 3; ++stage) {
@@ -338,7 +337,7 @@ class OwnOfTheWholeModel : public OwnOptimizer {
 };
 
 TEST(OwnOptimizers, TrainInsteadOfTheConfigurations) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     const Case sgd{.name = "", .optimizer = {}, .reference = torchs<torch::optim::SGD>(torch::optim::SGDOptions(0.05))};
     const Weights want = train_plainly(sgd, 2);
     nlohmann::json json = {
@@ -388,8 +387,8 @@ TEST_P(In16Bits, TheComputeWeightsAreTheReferencesRounded) {
                                                                : nlohmann::json{{"enabled", true}}},
                                {"zero_optimization", {{"stage", 1}}},
                                {"optimizer", c.optimizer}};
-  const Weights got = train_with_engine(c.model(), config::parse_ds_config(json, "the test", {}),
-                                        {.world = comm::Communicator::alone()});
+  const Weights got =
+      train_with_engine(c.model(), config::parse_ds_config(json, "the test", {}), {.world = comm::Group::alone()});
   double largest = 0;
   for (const auto& [name, want] : train_plainly(c, 1)) {
     const at::Tensor error = (got.at(name) - want).abs() / want.abs().clamp_min(1e-3);

@@ -56,7 +56,7 @@ class PageFaults : public testing::TestWithParam<Case> {};
 TEST_P(PageFaults, AreOverAfterTheFirstSteps) {
   const Case& how = GetParam();
   test::spawn_ranks(2,
-                    [&](std::shared_ptr<comm::Communicator> world) {
+                    [&](std::shared_ptr<comm::Group> world) {
                       const auto engine = initialize(
                           std::make_shared<WideModel>(),
                           config::parse_ds_config({{"train_micro_batch_size_per_gpu", 8},

@@ -44,7 +44,7 @@ TEST(LossScaling, FollowsDeepSpeedFor200Steps) {
   const json sequences = json::parse(file);
   ASSERT_EQ(sequences.size(), 4);
   for (const json& sequence : sequences) {
-    test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+    test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
       for (const int stage : {0, 3}) {
         json config = base_config(stage);
         config["fp16"] = sequence["fp16"];
@@ -70,7 +70,7 @@ TEST(LossScaling, FollowsDeepSpeedFor200Steps) {
 }
 
 TEST(LossScaling, DividesTheGradientsAgain) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     json config = base_config(2);
     config["fp16"] = {{"enabled", true}, {"loss_scale", 1024}};
     const auto engine = initialize(std::make_shared<Slope>(), parse(config, 2), {.world = world});
@@ -82,7 +82,7 @@ TEST(LossScaling, DividesTheGradientsAgain) {
 }
 
 TEST(LossScaling, GivesUpAtTheMinimumAndNamesTheParameters) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     json config = base_config(3);
     config["fp16"] = {{"enabled", true}, {"initial_scale_power", 1}, {"hysteresis", 1}, {"min_loss_scale", 1}};
     const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), parse(config, 2), {.world = world});
@@ -111,7 +111,7 @@ struct Outcome {
   double grad_norm = 0;
 };
 
-Outcome train(const json& config, const std::shared_ptr<comm::Communicator>& world) {
+Outcome train(const json& config, const std::shared_ptr<comm::Group>& world) {
   const auto model = std::make_shared<test::ThreeBlocks>();
   const auto engine = initialize(model, parse(config, world->size()), {.world = world});
   Outcome outcome;
@@ -136,7 +136,7 @@ TEST(Averaging, HasTheSameBitsInEveryWay) {
       {"buckets of one", {{"zero_optimization", {{"reduce_bucket_size", 1}, {"overlap_comm", false}}}}},
       {"prescale", {{"prescale_gradients", true}}},
       {"predivide", {{"gradient_predivide_factor", 2.0}}}};
-  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
     for (int stage = 0; stage <= 3; ++stage) {
       {
         json config = base_config(stage);
@@ -155,7 +155,7 @@ TEST(Averaging, HasTheSameBitsInEveryWay) {
 }
 
 TEST(Averaging, OfThreeRanksIsTheSameUpToRounding) {
-  test::spawn_ranks(3, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(3, [](const std::shared_ptr<comm::Group>& world) {
     const Outcome usual = train(base_config(2), world);
     for (const json& change : {json{{"prescale_gradients", true}}, json{{"gradient_predivide_factor", 1.7}}}) {
       json changed = base_config(2);
@@ -166,7 +166,7 @@ TEST(Averaging, OfThreeRanksIsTheSameUpToRounding) {
 }
 
 TEST(Averaging, SumsWhereToldTo) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     for (int stage = 0; stage <= 3; ++stage) {
       json config = base_config(stage);
       const double mean = train(config, world).grad_norm;
@@ -186,8 +186,7 @@ TEST(GradientDtype, KeepsInFp32WhatBf16Loses) {
       config["gradient_accumulation_steps"] = 64;
       config["communication_data_type"] = "fp32";
       if (fp32) config["data_types"] = {{"grad_accum_dtype", "fp32"}};
-      const auto engine =
-          initialize(std::make_shared<Slope>(), parse(config, 1), {.world = comm::Communicator::alone()});
+      const auto engine = initialize(std::make_shared<Slope>(), parse(config, 1), {.world = comm::Group::alone()});
       for (int micro = 0; micro < 64; ++micro) {
         engine->backward(engine->forward(micro == 0 ? 64 : 0.25));  // divided by 64: 1 and 2^-8
         engine->step();
@@ -200,7 +199,7 @@ TEST(GradientDtype, KeepsInFp32WhatBf16Loses) {
 
 // 1 on rank 0 and 2^-9 on rank 1: the mean, (1 + 2^-9) / 2, fits fp32 and not bf16, where it becomes 1 / 2.
 TEST(GradientDtype, TravelsInTheOneThatIsAskedFor) {
-  test::spawn_ranks(2, [](const std::shared_ptr<comm::Communicator>& world) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     for (int stage = 0; stage <= 3; ++stage) {
       for (const bool fp32 : {false, true}) {
         json config = base_config(stage);
@@ -221,7 +220,7 @@ TEST(GradientDtype, TravelsInTheOneThatIsAskedFor) {
 TEST(StateDtype, In16BitsTakesTheBytesOf16Bits) {
   json config = base_config(0);
   config["bf16"] = {{"enabled", true}, {"bf16_master_weights_and_grads", true}, {"bf16_optimizer_states", true}};
-  const auto engine = initialize(std::make_shared<Slope>(), parse(config, 1), {.world = comm::Communicator::alone()});
+  const auto engine = initialize(std::make_shared<Slope>(), parse(config, 1), {.world = comm::Group::alone()});
   const int64_t padded = engine->sharded_model().units().front()->layout().numel();
   EXPECT_EQ(engine->model_state_bytes(), padded * (2 + 2 + 2 + 2));
 }
@@ -232,7 +231,7 @@ TEST(StepsThatAreNotFinite, AreSkippedUnlessToldOtherwise) {
     json config = base_config(1);
     config["bf16"] = {{"enabled", true}, {"check_grad_overflow", check}};
     const auto model = std::make_shared<Slope>();
-    const auto engine = initialize(model, parse(config, 1), {.world = comm::Communicator::alone()});
+    const auto engine = initialize(model, parse(config, 1), {.world = comm::Group::alone()});
     engine->backward(engine->forward(NAN));
     engine->step();
     EXPECT_EQ(engine->was_step_applied(), !check);
@@ -244,7 +243,7 @@ TEST(Autocast, MultipliesMatricesInItsDtypeAndKeepsTheParameters) {
   json config = base_config(3);
   config["torch_autocast"] = {{"enabled", true}, {"dtype", "bfloat16"}};
   const auto model = std::make_shared<test::Block>(1);
-  const auto engine = initialize(model, parse(config, 1), {.world = comm::Communicator::alone()});
+  const auto engine = initialize(model, parse(config, 1), {.world = comm::Group::alone()});
   const at::Tensor x = at::ones({2, kWidth});
   const at::Tensor product = engine->call(
       [](test::Block& block, const at::Tensor& in) {
@@ -259,8 +258,7 @@ TEST(Autocast, MultipliesMatricesInItsDtypeAndKeepsTheParameters) {
 TEST(AutoCast, OfFp16CastsWhatForwardIsGiven) {
   json config = base_config(1);
   config["fp16"] = {{"enabled", true}, {"auto_cast", true}};
-  const auto engine =
-      initialize(std::make_shared<test::Block>(1), parse(config, 1), {.world = comm::Communicator::alone()});
+  const auto engine = initialize(std::make_shared<test::Block>(1), parse(config, 1), {.world = comm::Group::alone()});
   EXPECT_EQ(engine->forward(at::ones({2, kWidth})).scalar_type(), at::kHalf);
 }
 

@@ -37,7 +37,7 @@ struct Outcome {
   int64_t peak = 0;  // of what forward and backward allocate
 };
 
-Outcome outcome_of(int64_t splits, const std::shared_ptr<comm::Communicator>& world) {
+Outcome outcome_of(int64_t splits, const std::shared_ptr<comm::Group>& world) {
   const auto engine = initialize(std::make_shared<Wide>(splits), test::config_of(3, world->size()), {.world = world});
   Outcome run{.losses = test::take_steps(*engine, 3)};
   const auto bytes = std::make_shared<test::LiveBytes>();

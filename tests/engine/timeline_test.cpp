@@ -73,7 +73,7 @@ TEST(Timeline, NothingIsRecordedUnlessAsked) {
 TEST(Timeline, HoldsTheEventsOfEveryRankOnOneClock) {
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "timeline.json";
-  test::spawn_ranks(3, [&](std::shared_ptr<comm::Communicator> world) {
+  test::spawn_ranks(3, [&](std::shared_ptr<comm::Group> world) {
     start_tracing();
     world->barrier("the start");
     {

@@ -15,7 +15,7 @@
 #include <cstdlib>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/communicator.h"
+#include "tessera/comm/group.h"
 #include "tessera/comm/rendezvous.h"
 
 namespace tessera::test {
@@ -41,6 +41,9 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+// The exit code of a rank whose body called GTEST_SKIP.
+constexpr int kSkipped = 77;
+
 [[noreturn]] void run_rank(int rank, int count, int port, const RankBody& body, const SpawnOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   setenv("OMP_NUM_THREADS", "1", 1);
@@ -51,14 +54,15 @@ int free_port() {
     const comm::World world{
         .rank = rank, .local_rank = local_rank, .size = count, .master_addr = "127.0.0.1", .master_port = port};
     if (options.before_joining) options.before_joining(rank);
-    auto communicator = comm::init_distributed(world, {.timeout = options.timeout, .backend = options.backend});
-    body(communicator);
-    communicator->barrier("end of the test");
+    auto group = comm::init_distributed(world, {.timeout = options.timeout, .backend = options.backend});
+    body(group);
+    group->barrier("end of the test");
   } catch (const std::exception& error) {
     std::printf("exception: %s\n", error.what());
     code = 1;
   }
   if (testing::Test::HasFailure()) code = 1;
+  if (code == 0 && testing::Test::IsSkipped()) code = kSkipped;
   std::fflush(stdout);
   std::fflush(stderr);
   _exit(code);
@@ -138,9 +142,15 @@ std::vector<RankOutcome> outcomes_of_ranks(int count, const RankBody& body, cons
 
 void spawn_ranks(int count, const RankBody& body, const SpawnOptions& options) {
   const auto outcomes = outcomes_of_ranks(count, body, options);
+  const RankOutcome* skipped = nullptr;
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+    if (outcomes[rank].exit_code == kSkipped) {
+      skipped = &outcomes[rank];
+      continue;
+    }
     EXPECT_EQ(outcomes[rank].exit_code, 0) << "rank " << rank << " of " << count << " said:\n" << outcomes[rank].output;
   }
+  if (skipped != nullptr) GTEST_SKIP() << "a rank skipped it:\n" << skipped->output;
 }
 
 }  // namespace tessera::test

@@ -1,6 +1,6 @@
 // Runs a function on several real processes, as ranks of one run on this host.
 //
-//   spawn_ranks(4, [](comm::Communicator& world) { … EXPECT_EQ(…); });
+//   spawn_ranks(4, [](comm::Group& world) { … EXPECT_EQ(…); });
 //
 // Forks before any LibTorch thread exists in the child; each child joins through a free port and runs the body; a
 // failed expectation, an exception or a signal in any rank fails the calling test with all ranks' output. A rank that
@@ -14,12 +14,12 @@
 #include <vector>
 
 namespace tessera::comm {
-class Communicator;
+class Group;
 }
 
 namespace tessera::test {
 
-using RankBody = std::function<void(std::shared_ptr<comm::Communicator>)>;
+using RankBody = std::function<void(std::shared_ptr<comm::Group>)>;
 
 struct RankOutcome {
   int exit_code = 0;  // 128 + signal where a signal ended it
@@ -34,7 +34,7 @@ struct SpawnOptions {
   std::function<void(int rank)> before_joining = {};
 };
 
-// Every rank must succeed.
+// Every rank must succeed; where one skips (GTEST_SKIP in its body), the calling test is skipped.
 void spawn_ranks(int count, const RankBody& body, const SpawnOptions& options = {});
 
 // For tests of failures: what became of each rank.

@@ -66,7 +66,7 @@ struct Trained {
   }
 };
 
-Trained run(const std::shared_ptr<comm::Communicator>& world, int stage, TrainerOptions options) {
+Trained run(const std::shared_ptr<comm::Group>& world, int stage, TrainerOptions options) {
   const auto engine = initialize(std::make_shared<Line>(), config_of(stage, world->size()), {.world = world});
   BatchTask<Rows> task({.train = samples(kSamples, 1),
                         .loss = [&](const Rows& batch) -> BatchLoss {
@@ -81,9 +81,7 @@ Trained run(const std::shared_ptr<comm::Communicator>& world, int stage, Trainer
   return result;
 }
 
-Trained run_alone(int stage, TrainerOptions options) {
-  return run(comm::Communicator::alone(), stage, std::move(options));
-}
+Trained run_alone(int stage, TrainerOptions options) { return run(comm::Group::alone(), stage, std::move(options)); }
 
 TEST(Trainer, LearnsALineFromSamplesOfOnesOwn) {
   const test::TemporaryFolder folder;
@@ -111,7 +109,7 @@ TEST(Trainer, ARunOnTwoRanksHasTheLossesOfOne) {
   const Trained alone = run_alone(0, {.output = folder.path() / "one", .max_steps = 9, .eval_steps = 3});
   for (const int stage : {0, 3}) {
     const auto output = folder.path() / ("two" + std::to_string(stage));
-    test::spawn_ranks(2, [&](const std::shared_ptr<comm::Communicator>& world) {
+    test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
       const Trained two = run(world, stage, {.output = output, .max_steps = 9, .eval_steps = 3});
       world->barrier("metrics");
       if (world->rank() != 0) return;

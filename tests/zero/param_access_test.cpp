@@ -56,7 +56,7 @@ void expect_equal(const at::Tensor& got, const at::Tensor& want, const std::stri
 at::Tensor piece(const at::Tensor& whole, size_t param, int rank, int stage) {
   const at::Tensor flat = whole.view({-1});
   if (stage == 0) return flat;
-  const Range range = kPieces[param][static_cast<size_t>(rank)];
+  const layout::Range range = kPieces[param][static_cast<size_t>(rank)];
   return flat.narrow(0, range.begin, range.numel());
 }
 

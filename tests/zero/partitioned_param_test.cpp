@@ -14,6 +14,10 @@ using test::kShapes;
 using test::kThreeRanks;
 using test::numbers;
 
+DataGroups groups_of(const std::shared_ptr<comm::Group>& world, int stage) {
+  return DataGroups::of(*comm::Mesh::data_parallel(world), /*shards_anything=*/stage > 0);
+}
+
 // What rank 0 has; other ranks have something else.
 at::Tensor parameter_of(const at::Tensor& values, int rank) {
   return (rank == 0 ? values.clone() : at::full_like(values, rank)).requires_grad_(true);
@@ -85,7 +89,7 @@ TEST(PartitionedParam, TakesThePiecesThatAUnitHolds) {
       const test::ThreeParams model(policy_of_stage(3, dtype, kThreeRanks), {.states = 2}, world);
       for (size_t param = 0; param < kShapes.size(); ++param) {
         const PartitionedParam partitioned(*model.sharded->units()[0], param, world);
-        const Range piece = kPieces[param][static_cast<size_t>(world->rank())];
+        const layout::Range piece = kPieces[param][static_cast<size_t>(world->rank())];
         const at::Tensor values = numbers(param).to(dtype);
         EXPECT_EQ(partitioned.shape(), kShapes[param]);
         EXPECT_TRUE(at::equal(partitioned.piece(), values.view({-1}).narrow(0, piece.begin, piece.numel())));
@@ -112,11 +116,11 @@ TEST(Units, TakeValuesOfRankZeroWhereThereAreAnyAndOthersFromFill) {
     const at::Tensor here = parameter_of(numbers(0), world->rank());
     const at::Tensor placeholder = parameter_of(numbers(1), world->rank());
     const PartitionedParam partitioned(placeholder, at::kFloat, world);
-    const std::vector<NamedParam> params = {{"here", here},
-                                            {.name = "in pieces", .tensor = placeholder, .shape = kShapes[1]}};
+    const std::vector<NamedParam> params = {
+        {{.name = "here"}, here}, {.spec = {.name = "in pieces"}, .tensor = placeholder, .shape = kShapes[1]}};
     for (const int stage : {0, 3}) {
-      const Unit unit("u", params, {.states = 2}, policy_of_stage(stage, at::kFloat, kThreeRanks), *world,
-                      [&](const std::string& name, const at::Tensor& value) {
+      const Unit unit("u", params, {.states = 2}, policy_of_stage(stage, at::kFloat, kThreeRanks),
+                      groups_of(world, stage), [&](const std::string& name, const at::Tensor& value) {
                         EXPECT_EQ(name, "in pieces");
                         value.copy_(partitioned.whole());
                       });

@@ -33,7 +33,7 @@ class WholeModelDescent : public optim::Optimizer {
     EXPECT_EQ(input.peers, nullptr);
     names.clear();
     for (const optim::WholeParam& param : input.params) names.push_back(param.name);
-    pieces.assign(input.params.size(), Range{});
+    pieces.assign(input.params.size(), layout::Range{});
     steps.assign(input.params.size(), 0);
     for (const optim::ParamSlice& slice : slices) {
       EXPECT_EQ(slice.weight.scalar_type(), at::kFloat);
@@ -47,9 +47,9 @@ class WholeModelDescent : public optim::Optimizer {
   }
 
   mutable int calls = 0;
-  mutable std::vector<std::string> names;  // of the params
-  mutable std::vector<Range> pieces;       // of each, what this rank updated
-  mutable std::vector<int64_t> steps;      // of each, 0 where it was left out
+  mutable std::vector<std::string> names;     // of the params
+  mutable std::vector<layout::Range> pieces;  // of each, what this rank updated
+  mutable std::vector<int64_t> steps;         // of each, 0 where it was left out
 };
 
 // The mean over the ranks of their gradients, of which each is a bf16 where the model is.
@@ -80,8 +80,8 @@ TEST(AnOptimizerOfTheWholeModel, UpdatesEveryParameterInOneCall) {
         EXPECT_FALSE(sharded_step(*model.sharded, optimizer, groups, {.step = 1}).skipped);
         EXPECT_EQ(optimizer.names, (std::vector<std::string>{"a", "b", "c"}));
         for (size_t param = 0; param < kShapes.size(); ++param) {
-          const Range whole{0, numbers(param).numel()};
-          const Range own = stage == 0 ? whole : kPieces[param][static_cast<size_t>(world->rank())];
+          const layout::Range whole{0, numbers(param).numel()};
+          const layout::Range own = stage == 0 ? whole : kPieces[param][static_cast<size_t>(world->rank())];
           EXPECT_EQ(optimizer.pieces[param].numel(), own.numel());
           EXPECT_TRUE(own.numel() == 0 || optimizer.pieces[param].begin == own.begin);
           EXPECT_EQ(optimizer.steps[param], own.numel() > 0 ? 1 : 0);
@@ -156,14 +156,14 @@ TEST(AStepThatRefusesUnusedParameters, CountsFromTheStepBefore) {
 // On rank 1, an update that ends only once the others have come to the same barrier.
 class DescentWithALateRank : public WholeModelDescent {
  public:
-  explicit DescentWithALateRank(comm::Communicator& world) : world_(world) {}
+  explicit DescentWithALateRank(comm::Group& world) : world_(world) {}
   void update(std::span<optim::ParamSlice> slices, const optim::UpdateInput& input) const override {
     if (world_.rank() == 1) world_.barrier("steps of the others");
     WholeModelDescent::update(slices, input);
   }
 
  private:
-  comm::Communicator& world_;
+  comm::Group& world_;
 };
 
 // A step that waited for the late rank's weights would wait until the timeout.

@@ -17,7 +17,7 @@ namespace tessera::test {
 
 inline constexpr int kThreeRanks = 3;
 inline const std::vector<std::vector<int64_t>> kShapes = {{5, 7}, {100}, {3}};
-inline const std::vector<std::vector<zero::Range>> kPieces = {
+inline const std::vector<std::vector<layout::Range>> kPieces = {
     {{0, 35}, {0, 0}, {0, 0}}, {{0, 32}, {32, 100}, {0, 0}}, {{0, 0}, {0, 0}, {0, 3}}};
 
 // Numbers of any kind, none of them a bf16; another parameter and another phase give others.
@@ -28,15 +28,15 @@ inline at::Tensor numbers(size_t param, double phase = 0) {
 
 struct ThreeParams {
   // Begins with numbers(0) to numbers(2), which rank 0 alone knows.
-  ThreeParams(const zero::Policy& policy, const zero::OptimizerNeeds& needs, std::shared_ptr<comm::Communicator> world)
+  ThreeParams(const zero::Policy& policy, const zero::OptimizerNeeds& needs, std::shared_ptr<comm::Group> world)
       : rank(world->rank()) {
     std::vector<zero::NamedParam> named;
     for (size_t param = 0; param < kShapes.size(); ++param) {
       const at::Tensor values = rank == 0 ? numbers(param) : at::zeros(kShapes[param]);
       params.push_back(values.requires_grad_(true));
-      named.push_back({std::string(1, static_cast<char>('a' + param)), params.back()});
+      named.push_back({{.name = std::string(1, static_cast<char>('a' + param))}, params.back()});
     }
-    sharded = zero::ShardedModel::create({{"model", named}}, needs, policy, std::move(world), nullptr);
+    sharded = zero::ShardedModel::create({{"model", named}}, needs, policy, comm::Mesh::data_parallel(world), nullptr);
   }
 
   // Of the sum of w * numbers(param, 1) * (rank + 1), over the first `used` parameters: the mean gradient over three

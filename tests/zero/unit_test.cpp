@@ -9,13 +9,20 @@
 namespace tessera::zero {
 namespace {
 
-std::vector<NamedParam> one_param(const at::Tensor& values) { return {{"w", values.clone().requires_grad_(true)}}; }
+DataGroups groups_of(const std::shared_ptr<comm::Group>& world) {
+  return DataGroups::of(*comm::Mesh::data_parallel(world), /*shards_anything=*/true);
+}
+
+std::vector<NamedParam> one_param(const at::Tensor& values) {
+  return {{{.name = "w"}, values.clone().requires_grad_(true)}};
+}
 
 // See Note [Views survive release] in unit.h.
 TEST(Unit, ViewsThatAutogradSavedAreValidAgainAfterAGather) {
-  const auto world = comm::Communicator::alone();
+  const auto world = comm::Group::alone();
   const at::Tensor values = at::arange(12, at::kFloat).view({3, 4});
-  Unit unit("u", one_param(values), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()), *world, nullptr);
+  Unit unit("u", one_param(values), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()), groups_of(world),
+            nullptr);
   const at::Tensor& w = unit.params()[0].tensor;
   const at::Tensor view = w.detach().t();
   unit.release();
@@ -29,38 +36,38 @@ TEST(Unit, ViewsThatAutogradSavedAreValidAgainAfterAGather) {
 }
 
 TEST(Unit, ReleasedParametersRaiseAnErrorInsteadOfACrash) {
-  const auto world = comm::Communicator::alone();
-  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()), *world,
-            nullptr);
+  const auto world = comm::Group::alone();
+  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()),
+            groups_of(world), nullptr);
   unit.release();
   EXPECT_THROW(at::matmul(at::ones({2, 3}), unit.params()[0].tensor), std::exception);
 }
 
 // `zero.GatheredParameters` of DeepSpeed's programs, and many of their checks, look for the size 0.
 TEST(Unit, AReleasedParameterHasNoElementsWhereProgramsOfDeepSpeedExpectThat) {
-  const auto world = comm::Communicator::alone();
+  const auto world = comm::Group::alone();
   Policy policy = policy_of_stage(3, at::kFloat, world->size());
   policy.placeholders_as_deepspeed = true;
-  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy, *world, nullptr);
+  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy, groups_of(world), nullptr);
   unit.release();
   EXPECT_EQ(unit.params()[0].tensor.numel(), 0);
   EXPECT_THROW(unit.params()[0].tensor.mean(), c10::Error);  // of nothing it would be NaN
 }
 
 TEST(Unit, ReleasingTwiceIsOurBug) {
-  const auto world = comm::Communicator::alone();
-  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()), *world,
-            nullptr);
+  const auto world = comm::Group::alone();
+  Unit unit("u", one_param(at::ones({3, 4})), {.states = 2}, policy_of_stage(3, at::kFloat, world->size()),
+            groups_of(world), nullptr);
   unit.release();
   EXPECT_THROW(unit.release(), Error);
 }
 
 TEST(Unit, MasterWeightsKeepFullPrecisionBesideTheComputeWeights) {
-  const auto world = comm::Communicator::alone();
+  const auto world = comm::Group::alone();
   const at::Tensor values = at::full({40}, 1.0f + 1.0f / 1024);  // not a bf16
   for (const int stage : {0, 1, 2, 3}) {
-    Unit unit("u", one_param(values), {.states = 2}, policy_of_stage(stage, at::kBFloat16, world->size()), *world,
-              nullptr);
+    Unit unit("u", one_param(values), {.states = 2}, policy_of_stage(stage, at::kBFloat16, world->size()),
+              groups_of(world), nullptr);
     EXPECT_EQ(unit.params()[0].tensor.scalar_type(), at::kBFloat16);
     EXPECT_TRUE(at::equal(unit.master().tensor().narrow(0, 0, 40), values));
     EXPECT_EQ(unit.params()[0].tensor[0].item<float>(), 1.0f);  // 1 + 2^-10 rounds to 1 in bf16's 8 bits
@@ -68,9 +75,9 @@ TEST(Unit, MasterWeightsKeepFullPrecisionBesideTheComputeWeights) {
 }
 
 TEST(Unit, PadsAreZero) {
-  const auto world = comm::Communicator::alone();
-  Unit unit("u", one_param(at::ones({3})), {.states = 2}, policy_of_stage(1, at::kFloat, world->size()), *world,
-            nullptr);
+  const auto world = comm::Group::alone();
+  Unit unit("u", one_param(at::ones({3})), {.states = 2}, policy_of_stage(1, at::kFloat, world->size()),
+            groups_of(world), nullptr);
   EXPECT_EQ(unit.master().numel(), 32);
   EXPECT_EQ(unit.master().tensor().sum().item<float>(), 3.0f);
 }

@@ -27,8 +27,8 @@ constexpr int kMaxRanks = 64;  // bits of Post::readers
 struct alignas(64) Post {
   std::atomic<uint64_t> readers;  // ranks that have yet to read it, a bit each; 0: the post is free
   uint64_t tag;
-  uint64_t offset;  // in the segment: of rank 0's part
-  uint64_t stride;  // bytes from one rank's part to the next one's; 0: the same for all
+  uint64_t offset;  // in the segment: of the first reader's part
+  uint64_t stride;  // bytes from one part to the next; 0: the same for all
   uint64_t begin;   // of these bytes in the whole part of a reader
   uint64_t bytes;
 };

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <list>
 #include <mutex>
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/base/host_memory.h"
@@ -83,12 +84,12 @@ class Operation {
 class Copying final : public Operation {
  public:
   void lend(const at::Tensor& source, uint64_t readers, uint64_t tag) {
-    if (source.numel() > 0 && readers != 0) lendings_.emplace_back(source, readers, 0, source.nbytes(), tag);
+    if (source.numel() > 0 && readers != 0) lendings_.emplace_back(source, readers, source.nbytes(), tag);
   }
 
   void borrow(const at::Tensor& to, int peer, uint64_t tag) {
     if (to.numel() == 0) return;
-    borrowings_.emplace_back(peer, to.nbytes(), tag);
+    borrowings_.emplace_back(peer, /*part=*/0, to.nbytes(), tag);
     targets_.push_back(to);
   }
 
@@ -108,15 +109,32 @@ class Copying final : public Operation {
   std::vector<at::Tensor> targets_;  // of each borrowing
 };
 
-// slice = scale * ordered sum of everybody's part for this rank.
+// The ranks of a host that an exchange is among, and which of them this one is.
+struct Members {
+  std::vector<int> ranks;
+  int own = 0;  // index
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  uint64_t bit(int index) const { return uint64_t{1} << ranks[static_cast<size_t>(index)]; }
+  uint64_t others() const {
+    uint64_t bits = 0;
+    for (int index = 0; index < size(); ++index) bits |= index == own ? 0 : bit(index);
+    return bits;
+  }
+};
+
+// shard = scale * ordered sum of everybody's part for this rank.
 class Summing final : public Operation {
  public:
-  Summing(const Host& host, at::Tensor slice, const at::Tensor& full, double scale, uint64_t tag)
-      : slice_(std::move(slice)), own_(full.narrow(0, host.rank() * slice_.numel(), slice_.numel())), scale_(scale) {
+  Summing(const Members& members, at::Tensor shard, const at::Tensor& full, double scale, uint64_t tag)
+      : shard_(std::move(shard)),
+        own_(full.narrow(0, members.own * shard_.numel(), shard_.numel())),
+        before_own_(members.own),
+        scale_(scale) {
     const size_t bytes = own_.nbytes();
-    lendings_.emplace_back(full, host.everybody_else(), bytes, bytes, tag);
-    for (int peer = 0; peer < host.size(); ++peer) {
-      if (peer != host.rank()) borrowings_.emplace_back(peer, bytes, tag);
+    lendings_.emplace_back(full, members.others(), bytes, bytes, tag, members.ranks);
+    for (int index = 0; index < members.size(); ++index) {
+      if (index != members.own) borrowings_.emplace_back(members.ranks[index], /*part=*/members.own, bytes, tag);
     }
   }
 
@@ -131,26 +149,27 @@ class Summing final : public Operation {
     const int64_t numel = static_cast<int64_t>(bytes) / element_size;
     std::vector<at::Tensor> parts;
     for (const Borrowing& each : borrowings_) {
-      if (each.peer() == host.rank() + 1) parts.push_back(own_.narrow(0, begin, numel));
       parts.push_back(at::from_blob(const_cast<std::byte*>(each.data(host)), {numel}, own_.options()));
     }
-    if (host.rank() + 1 == host.size()) parts.push_back(own_.narrow(0, begin, numel));
-    at::Tensor out = slice_.narrow(0, begin, numel);
+    parts.insert(parts.begin() + before_own_, own_.narrow(0, begin, numel));
+    at::Tensor out = shard_.narrow(0, begin, numel);
     ordered_sum(parts, scale_, out);
     for (Borrowing& each : borrowings_) each.consume(host, bytes);
     return true;
   }
 
-  at::Tensor slice_;
+  at::Tensor shard_;
   at::Tensor own_;
+  int before_own_;  // members
   double scale_;
 };
 
-// What an exchange and everything pending on it share.
+// What exchanges of one host and everything pending on them share. `first`: the host's rank 0 in the world, whose ranks
+// are numbered host by host.
 class Progress {
  public:
-  Progress(int rank, std::shared_ptr<Heap> heap, std::vector<std::optional<Segment>> peers, PeerLinks links)
-      : host_(rank, std::move(heap), std::move(peers)), links_(std::move(links)) {
+  Progress(int first, int rank, std::shared_ptr<Heap> heap, std::vector<std::optional<Segment>> peers, PeerLinks links)
+      : first_(first), host_(rank, std::move(heap), std::move(peers)), links_(std::move(links)) {
     cpu_set_t cores;
     if (sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= host_.size()) spin_ = kSpin;
   }
@@ -182,8 +201,8 @@ class Progress {
       // What a peer posted before it ended still counts, so first it is seen to be gone, and then there is nothing.
       const bool gone = is_gone(peer);
       if (is_there()) return;
-      if (gone && awaited(operation) == peer) throw PeerFailure(peer, /*late=*/false, "its process has ended");
-      if (now >= deadline) throw PeerFailure(peer, /*late=*/true, "timeout");
+      if (gone && awaited(operation) == peer) throw PeerFailure(first_ + peer, /*late=*/false, "its process has ended");
+      if (now >= deadline) throw PeerFailure(first_ + peer, /*late=*/true, "timeout");
     }
   }
 
@@ -222,6 +241,7 @@ class Progress {
   }
 
   std::mutex mutex_;
+  int first_;
   Host host_;
   PeerLinks links_;
   std::list<std::shared_ptr<Operation>> operations_;  // in the order of their start; given up ones as well
@@ -230,52 +250,58 @@ class Progress {
 
 class ShmExchange final : public Exchange {
  public:
-  explicit ShmExchange(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
+  ShmExchange(std::shared_ptr<Progress> progress, std::vector<int> ranks)
+      : progress_(std::move(progress)), members_{.ranks = std::move(ranks)} {
+    members_.own = static_cast<int>(std::find(members_.ranks.begin(), members_.ranks.end(), host().rank()) -
+                                    members_.ranks.begin());
+  }
 
-  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& slice, uint64_t tag) override {
-    const int64_t numel = slice.numel();
-    const at::Tensor own = full.narrow(0, host().rank() * numel, numel);
-    if (own.data_ptr() != slice.data_ptr()) copy_bytes(data_of(own), data_of(slice), slice.nbytes());
+  std::unique_ptr<Exchange> among(const std::vector<int>& ranks) const override {
+    std::vector<int> chosen;
+    for (const int rank : ranks) chosen.push_back(members_.ranks[static_cast<size_t>(rank)]);
+    return std::make_unique<ShmExchange>(progress_, std::move(chosen));
+  }
+
+  PendingPtr all_gather(const at::Tensor& full, const at::Tensor& shard, uint64_t tag) override {
+    const int64_t numel = shard.numel();
+    const at::Tensor own = full.narrow(0, members_.own * numel, numel);
+    if (own.data_ptr() != shard.data_ptr()) copy_bytes(data_of(own), data_of(shard), shard.nbytes());
     auto operation = std::make_shared<Copying>();
-    operation->lend(slice, host().everybody_else(), tag);
-    for (int step = 1; step < host().size(); ++step) {
-      const int peer = (host().rank() + step) % host().size();  // each rank begins with another
-      operation->borrow(full.narrow(0, peer * numel, numel), peer, tag);
-    }
-    bytes_sent_ += static_cast<int64_t>(slice.nbytes()) * (host().size() - 1);
+    operation->lend(shard, members_.others(), tag);
+    each_other([&](int index, int peer) { operation->borrow(full.narrow(0, index * numel, numel), peer, tag); });
+    bytes_sent_ += static_cast<int64_t>(shard.nbytes()) * (members_.size() - 1);
     return start(std::move(operation));
   }
 
-  PendingPtr reduce_scatter(const at::Tensor& slice, const at::Tensor& full, double scale, uint64_t tag,
+  PendingPtr reduce_scatter(const at::Tensor& shard, const at::Tensor& full, double scale, uint64_t tag,
                             int64_t /*bucket_numel: nothing arrives in memory*/) override {
-    bytes_sent_ += static_cast<int64_t>(full.nbytes()) / host().size() * (host().size() - 1);
-    return start(std::make_shared<Summing>(host(), slice, full, scale, tag));
+    bytes_sent_ += static_cast<int64_t>(full.nbytes()) / members_.size() * (members_.size() - 1);
+    return start(std::make_shared<Summing>(members_, shard, full, scale, tag));
   }
 
   PendingPtr all_to_all(const std::vector<at::Tensor>& incoming, const std::vector<at::Tensor>& outgoing,
                         uint64_t tag) override {
     auto operation = std::make_shared<Copying>();
-    for (int step = 1; step < host().size(); ++step) {
-      const int peer = (host().rank() + step) % host().size();
-      operation->lend(outgoing[peer], uint64_t{1} << peer, tag);
-      operation->borrow(incoming[peer], peer, tag);
-      bytes_sent_ += static_cast<int64_t>(outgoing[peer].nbytes());
-    }
+    each_other([&](int index, int peer) {
+      operation->lend(outgoing[index], members_.bit(index), tag);
+      operation->borrow(incoming[index], peer, tag);
+      bytes_sent_ += static_cast<int64_t>(outgoing[index].nbytes());
+    });
     return start(std::move(operation));
   }
 
   PendingPtr broadcast(const at::Tensor& buffer, int root, uint64_t tag) override {
-    if (host().rank() != root) return receive(buffer, root, tag);
-    return lend_to(buffer, host().everybody_else(), tag);
+    if (members_.own != root) return receive(buffer, root, tag);
+    return lend_to(buffer, members_.others(), tag);
   }
 
   PendingPtr send(const at::Tensor& buffer, int to, uint64_t tag) override {
-    return lend_to(buffer, uint64_t{1} << to, tag);
+    return lend_to(buffer, members_.bit(to), tag);
   }
 
   PendingPtr receive(const at::Tensor& buffer, int from, uint64_t tag) override {
     auto operation = std::make_shared<Copying>();
-    operation->borrow(buffer, from, tag);
+    operation->borrow(buffer, members_.ranks[static_cast<size_t>(from)], tag);
     return start(std::move(operation));
   }
 
@@ -304,6 +330,15 @@ class ShmExchange final : public Exchange {
 
   Host& host() const { return progress_->host(); }
 
+  // visit(index, rank on the host); each rank begins with another.
+  template <class Visit>
+  void each_other(const Visit& visit) const {
+    for (int step = 1; step < members_.size(); ++step) {
+      const int index = (members_.own + step) % members_.size();
+      visit(index, members_.ranks[static_cast<size_t>(index)]);
+    }
+  }
+
   PendingPtr lend_to(const at::Tensor& buffer, uint64_t readers, uint64_t tag) {
     auto operation = std::make_shared<Copying>();
     operation->lend(buffer, readers, tag);
@@ -317,6 +352,7 @@ class ShmExchange final : public Exchange {
   }
 
   std::shared_ptr<Progress> progress_;
+  Members members_;
 };
 
 // As much as the host has, or a process may address: it is a bound, not a need.
@@ -362,10 +398,11 @@ std::unique_ptr<Exchange> join(c10d::Store& store, int rank, int size, milliseco
     refusal = {fmt::format("ranks 0 and {} are not on the same host", elsewhere - hosts.begin()), /*expected=*/true};
     return nullptr;
   }
-  return join_host(store, rank, size, timeout, refusal);
+  return join_host(store, /*first=*/0, rank, size, timeout, refusal);
 }
 
-std::unique_ptr<Exchange> join_host(c10d::Store& store, int rank, int size, milliseconds timeout, Refusal& refusal) {
+std::unique_ptr<Exchange> join_host(c10d::Store& store, int first, int rank, int size, milliseconds timeout,
+                                    Refusal& refusal) {
   if (size > kMaxRanks) {
     refusal = {fmt::format("{} ranks are more than the {} that can share memory", size, kMaxRanks), /*expected=*/true};
     return nullptr;
@@ -401,11 +438,13 @@ std::unique_ptr<Exchange> join_host(c10d::Store& store, int rank, int size, mill
     for (size_t peer = 0; peer < peers.size(); ++peer) {
       if (files[peer].open()) peers[peer].emplace(std::move(files[peer]));
     }
-    progress = std::make_shared<Progress>(rank, heap, std::move(peers), std::move(*links));
+    progress = std::make_shared<Progress>(first, rank, heap, std::move(peers), std::move(*links));
     return std::string();
   });
   if (!refusal.reason.empty()) return nullptr;
-  return std::make_unique<ShmExchange>(std::move(progress));
+  std::vector<int> everybody(static_cast<size_t>(size));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  return std::make_unique<ShmExchange>(std::move(progress), std::move(everybody));
 }
 
 }  // namespace tessera::comm::shm

@@ -31,8 +31,8 @@ struct Refusal {
 std::unique_ptr<Exchange> join(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
                                Refusal& refusal);
 
-// The same of ranks that are known to be on one host.
-std::unique_ptr<Exchange> join_host(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
-                                    Refusal& refusal);
+// The same of ranks that are known to be on one host, where rank 0 among them is rank `first` of the world.
+std::unique_ptr<Exchange> join_host(c10d::Store& store, int first, int rank, int size,
+                                    std::chrono::milliseconds timeout, Refusal& refusal);
 
 }  // namespace tessera::comm::shm

@@ -38,11 +38,6 @@ Host::~Host() {
   }
 }
 
-uint64_t Host::everybody_else() const {
-  const uint64_t all = size() == kMaxRanks ? ~uint64_t{0} : (uint64_t{1} << size()) - 1;
-  return all & ~(uint64_t{1} << rank_);
-}
-
 std::optional<c10::DataPtr> Host::staging() {
   if (spare_staging_.empty()) return heap_->try_allocate(kStagingBytes);
   c10::DataPtr block = std::move(spare_staging_.back());
@@ -94,8 +89,14 @@ void Host::look_around() {
   });
 }
 
-Lending::Lending(at::Tensor source, uint64_t readers, size_t stride, size_t part_bytes, uint64_t tag)
-    : source_(std::move(source)), readers_(readers), stride_(stride), part_bytes_(part_bytes), tag_(tag) {}
+Lending::Lending(at::Tensor source, uint64_t readers, size_t stride, size_t part_bytes, uint64_t tag,
+                 std::vector<int> parts)
+    : source_(std::move(source)),
+      readers_(readers),
+      stride_(stride),
+      part_bytes_(part_bytes),
+      tag_(tag),
+      parts_(std::move(parts)) {}
 
 bool Lending::advance(Host& host) {
   if (over_) return false;
@@ -122,13 +123,13 @@ bool Lending::advance(Host& host) {
 
 void Lending::choose(Host& host) {
   own_ = &host.own();
-  const size_t whole = stride_ == 0 ? part_bytes_ : stride_ * (host.size() - 1) + part_bytes_;
+  const size_t whole = stride_ == 0 ? part_bytes_ : stride_ * (parts_.size() - 1) + part_bytes_;
   if (whole > kSmallBytes) offset_ = host.heap().offset_of(source_.const_data_ptr(), whole);
   way_ = offset_ ? Way::kInPlace : Way::kStaged;
 }
 
 bool Lending::stage(Host& host) {
-  const size_t parts = stride_ == 0 ? 1 : host.size();
+  const size_t parts = stride_ == 0 ? 1 : parts_.size();
   const size_t piece = piece_bytes(parts);
   const size_t bytes = std::min(piece, part_bytes_ - sent_);
   auto staging = host.staging();
@@ -136,7 +137,8 @@ bool Lending::stage(Host& host) {
   auto* const to = static_cast<std::byte*>(staging->get());
   const auto* const from = static_cast<const std::byte*>(source_.const_data_ptr()) + sent_;
   for (size_t part = 0; part < parts; ++part) {
-    if (parts == 1 || ((readers_ >> part) & 1) != 0) std::memcpy(to + part * bytes, from + part * stride_, bytes);
+    if (stride_ == 0 || ((readers_ >> parts_[part]) & 1) != 0)
+      std::memcpy(to + part * bytes, from + part * stride_, bytes);
   }
   const auto offset = host.heap().offset_of(to, parts * bytes);
   const auto number = host.post(readers_, tag_, *offset, stride_ == 0 ? 0 : bytes, sent_, bytes, std::move(*staging));
@@ -168,7 +170,7 @@ size_t Borrowing::available(Host& host) {
 
 const std::byte* Borrowing::data(Host& host) const {
   const Post& post = host.post_of(peer_, *post_);
-  return host.bytes_of(peer_, post.offset + static_cast<uint64_t>(host.rank()) * post.stride + done_ - post.begin);
+  return host.bytes_of(peer_, post.offset + static_cast<uint64_t>(part_) * post.stride + done_ - post.begin);
 }
 
 void Borrowing::consume(Host& host, size_t bytes) {

@@ -25,7 +25,6 @@ class Host {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(mailboxes_.size()); }
-  uint64_t everybody_else() const;
   Heap& heap() { return *heap_; }
   Mailbox& own() { return mailboxes_[static_cast<size_t>(rank_)]; }
 
@@ -60,11 +59,13 @@ class Host {
   std::vector<c10::DataPtr> spare_staging_;
 };
 
-// `part_bytes` for each of the `readers` (a bit each): rank r's lie at data + r * stride, the same for all where stride
-// is 0.
+// `part_bytes` for each of the `readers` (a bit each): the same for all where stride is 0; else those of parts[i] lie
+// at data + i * stride.
 class Lending {
  public:
-  Lending(at::Tensor source, uint64_t readers, size_t stride, size_t part_bytes, uint64_t tag);
+  Lending(at::Tensor source, uint64_t readers, size_t part_bytes, uint64_t tag)
+      : Lending(std::move(source), readers, 0, part_bytes, tag, {}) {}
+  Lending(at::Tensor source, uint64_t readers, size_t stride, size_t part_bytes, uint64_t tag, std::vector<int> parts);
 
   bool advance(Host& host);  // true where something happened
   bool is_over() const { return over_; }
@@ -79,6 +80,7 @@ class Lending {
   size_t stride_;
   size_t part_bytes_;
   uint64_t tag_;
+  std::vector<int> parts_;  // ranks; none where all read the same
   enum class Way { kOpen, kInPlace, kStaged } way_ = Way::kOpen;
   std::optional<uint64_t> offset_;  // of the source, where it lies in the heap
   std::deque<uint32_t> posts_;
@@ -90,7 +92,8 @@ class Lending {
 // What one peer lends to this rank, piece by piece, front to back.
 class Borrowing {
  public:
-  Borrowing(int peer, size_t bytes, uint64_t tag) : peer_(peer), bytes_(bytes), tag_(tag) {}
+  // `part`: which of the peer's parts, where it lends several.
+  Borrowing(int peer, int part, size_t bytes, uint64_t tag) : peer_(peer), part_(part), bytes_(bytes), tag_(tag) {}
 
   int peer() const { return peer_; }
   bool is_over() const { return done_ == bytes_; }
@@ -103,6 +106,7 @@ class Borrowing {
 
  private:
   int peer_;
+  int part_;
   size_t bytes_;
   uint64_t tag_;
   size_t done_ = 0;

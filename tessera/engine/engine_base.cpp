@@ -1,0 +1,233 @@
+#include "tessera/engine/engine_base.h"
+
+#include <fmt/format.h>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/host_memory.h"
+#include "tessera/base/log.h"
+#include "tessera/checkpoint/save_16bit.h"
+#include "tessera/engine/checkpointing.h"
+#include "tessera/engine/nvme_activations.h"
+#include "tessera/engine/stepping.h"
+#include "tessera/engine/wiring.h"
+#include "tessera/storage/cpu_allocator.h"
+#include "tessera/storage/dtype.h"
+#include "tessera/zero/memory_budget.h"
+
+namespace tessera {
+
+namespace {
+
+std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfig& config) {
+  const config::ActivationCheckpointing& options = config.activation_checkpointing;
+  std::shared_ptr<nn::ActivationFile> file;
+  if (!options.nvme_path.empty()) {
+    file = std::make_shared<engine::NvmeActivations>(options.nvme_path, storage::io_options_of(config.aio));
+  }
+  return std::make_shared<nn::ActivationStore>(
+      nn::ActivationStoreOptions{.in_host_memory = options.cpu_checkpointing || file,
+                                 .slots = options.contiguous_memory_optimization ? options.number_checkpoints : 0,
+                                 .file = file});
+}
+
+}  // namespace
+
+Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options)
+    : activations_(make_activation_store(config)),
+      config_(config),
+      world_(options.mesh    ? options.mesh->world()
+             : options.world ? options.world
+                             : comm::init_distributed()) {
+  storage::use_reusing_cpu_allocator();
+  config::require_supported(config_);
+  if (config_.own.host_memory_limit > 0) {
+    limit_process_memory(static_cast<uint64_t>(config_.own.host_memory_limit));
+  }
+  if (world_->rank() == 0) {
+    for (const std::string& warning : config_.warnings) log_warning("{}", warning);
+  }
+  for (const zero::ModuleParams& module : model.modules) module_names_.push_back(module.name);
+  if (config_.dtypes.autocast) autocast_dtype_ = storage::scalar_type(*config_.dtypes.autocast);
+  engine::Wiring wiring =
+      engine::wire(std::move(model), config_, options, options.mesh ? options.mesh : comm::Mesh::data_parallel(world_));
+  optimizer_ = std::move(wiring.optimizer);
+  sharded_ = std::move(wiring.sharded);
+  log_memory();
+  state_.emplace(config_, std::move(wiring.schedule), std::move(wiring.groups));
+  stepping_ = std::make_unique<engine::Stepping>(config_, *sharded_, *optimizer_, *state_);
+  checkpoints_ = std::make_unique<engine::Checkpointing>(*sharded_, *optimizer_, *state_);
+  sharded_->set_unannounced_backward({.begins = [this] { begin_backward(); }, .ends = [this] { finish_backward(); }});
+  storage::release_free_cpu_memory();  // the parameters as they came
+}
+
+// What the ranks take, as this one sees it.
+void Engine::log_memory() const {
+  const zero::MemoryBudget budget = zero::memory_budget(*sharded_, optimizer_->elementwise());
+  const int64_t limit = config_.own.host_memory_limit;
+  if (world_->rank() != 0 || (limit == 0 && budget.state.disk == 0)) return;
+  std::string text = fmt::format("memory per rank: {} of training state", format_bytes(budget.state.memory));
+  if (budget.state.disk > 0) {
+    const zero::Offload& offload = sharded_->policy().offload;
+    const storage::SwapFile& file = *(offload.optimizer ? offload.optimizer : offload.parameters);
+    text += fmt::format(", and {} on disk ({}; {}, {}) that passes through at most {} of buffers",
+                        format_bytes(budget.state.disk), file.folder(), file.engine(),
+                        file.is_direct() ? "direct I/O" : "through the page cache", format_bytes(budget.buffers));
+  }
+  if (limit > 0) text += fmt::format("; at most {} for the process (tessera.host_memory_limit)", format_bytes(limit));
+  log_info("{}", text);
+}
+
+// The memory that steps kept goes back to the system with it.
+Engine::~Engine() {
+  checkpoints_.reset();
+  stepping_.reset();
+  sharded_.reset();
+  storage::release_free_cpu_memory();
+}
+
+void Engine::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
+  if (tracing()) {
+    forwards_.push_back({TraceLane::kCompute,
+                         fmt::format("forward of '{}'", module_names_[module]),
+                         std::chrono::steady_clock::now(),
+                         {}});
+  }
+  sharded_->before_forward(module, inputs);
+}
+
+void Engine::after_forward(size_t module, const std::vector<at::Tensor>& outputs) {
+  sharded_->after_forward(module, outputs);
+  if (forwards_.empty()) return;
+  forwards_.back().end = std::chrono::steady_clock::now();
+  trace(std::move(forwards_.back()));
+  forwards_.pop_back();
+}
+
+bool Engine::is_gradient_accumulation_boundary() const {
+  if (boundary_override_) return *boundary_override_;
+  return (micro_steps() + 1) % config_.batch.accumulation == 0;
+}
+
+void Engine::begin_backward() {
+  sharded_->begin_backward();
+  sharded_->reducer().set_boundary(is_gradient_accumulation_boundary());
+  sharded_->reducer().set_keeps_own(optimizer_->takes_own_gradients(applied_steps() + 1));
+}
+
+void Engine::finish_backward() {
+  sharded_->finish_backward();
+  gradients_pending_ = true;
+}
+
+// With loss scaling in fp32: fp16 could hold neither a small share of the loss nor its multiple.
+at::Tensor Engine::widened(const at::Tensor& loss) const {
+  return config_.loss_scaling.enabled ? loss.to(at::kFloat) : loss;
+}
+
+at::Tensor Engine::scale(const at::Tensor& loss) const {
+  return loss_scale() == 1 ? widened(loss) : widened(loss) * loss_scale();
+}
+
+void Engine::abandon_pass() {
+  forwards_.clear();
+  sharded_->abandon_pass();
+  gradients_pending_ = false;
+}
+
+void Engine::zero_grad() {
+  world_->settle();
+  sharded_->reducer().clear();
+  gradients_pending_ = false;
+}
+
+void Engine::reduce_accumulated() {
+  if (config_.zero.stage >= 2 || !gradients_pending_) return;
+  begin_backward();  // one that has no gradients
+  finish_backward();
+}
+
+at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  if (!loss.defined() || loss.numel() != 1 || !loss.requires_grad()) {
+    throw Error(ErrorKind::kUsage,
+                {"backward() needs a one-element loss that depends on the parameters", "Engine::backward",
+                 "pass the loss computed from forward(); under NoGradGuard it does not depend on them"});
+  }
+  const TraceSpan span(TraceLane::kCompute, "backward");
+  begin_backward();
+  const bool divides = options.divides_by_accumulation && config_.batch.accumulation != 1;
+  const at::Tensor divided = divides ? widened(loss) / config_.batch.accumulation : widened(loss);
+  scale(divided).backward({}, options.retain_graph);
+  finish_backward();
+  return divided;
+}
+
+void Engine::step() {
+  if (!gradients_pending_) {
+    throw Error(ErrorKind::kUsage, {"step() was called without a backward() since the last one", "Engine::step",
+                                    "call forward, backward and step in turn"});
+  }
+  gradients_pending_ = false;
+  const bool boundary = is_gradient_accumulation_boundary();
+  state_->count_micro_step();
+  if (!boundary) return;
+  const TraceSpan span(TraceLane::kCompute, "step");
+
+  stepping_->take();
+  log_activation_checkpoints();
+  if (logs_steps_) stepping_->log();
+  state_->apply_schedule();
+  storage::end_step_of_cpu_allocator();
+  checkpoints_->saver().throw_failure();
+}
+
+double Engine::get_global_grad_norm() const { return stepping_->grad_norm(); }
+
+bool Engine::was_step_applied() const { return stepping_->was_applied(); }
+
+void Engine::finish_update() { stepping_->finish_update(); }
+
+void Engine::log_activation_checkpoints() {
+  if (!config_.activation_checkpointing.profile) return;
+  const nn::CheckpointCosts costs = activations_->take_costs();
+  log_info("step {}: {} activation checkpoints, {:.1f} ms in forward; {} recomputed, {:.1f} ms", global_steps(),
+           costs.checkpoints, costs.forward_seconds * 1e3, costs.recomputations, costs.recomputation_seconds * 1e3);
+}
+
+checkpoint::SaveOptions Engine::save_options() const { return engine::Checkpointing::options_of(config_); }
+
+void Engine::finish_saving() { checkpoints_->saver().finish(); }
+
+std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
+                                    const nlohmann::json& client_state, const checkpoint::SaveOptions& options,
+                                    const std::map<std::string, at::Tensor>& rank_tensors) {
+  const TraceSpan span(TraceLane::kCompute, "save_checkpoint");
+  if (gradients_pending_ || micro_steps() % config_.batch.accumulation != 0) {
+    if (!boundary_override_) {
+      throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of gradient accumulation would lose gradients",
+                                      "Engine::save_checkpoint", "save after the step() that ends accumulation"});
+    }
+  }
+  finish_update();
+  return checkpoints_->save(folder, tag, client_state, options, rank_tensors);
+}
+
+bool Engine::save_16bit_model(const std::string& folder, const std::string& file, bool exclude_frozen_parameters) {
+  const std::string key = "zero_optimization.stage3_gather_16bit_weights_on_model_save";
+  if (config_.zero.stage == 3 && config_.value(key) != true) {
+    if (world_->rank() == 0) log_warning("no weights were saved: at stage 3 saving them needs '{}': true", key);
+    return false;
+  }
+  finish_update();
+  checkpoint::save_16bit_weights(*sharded_, std::filesystem::path(folder) / file, exclude_frozen_parameters);
+  return true;
+}
+
+std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folder, const std::string& tag,
+                                                        const checkpoint::LoadOptions& options) {
+  checkpoints_->saver().finish();
+  finish_update();
+  return checkpoints_->load(folder, tag, options);
+}
+
+}  // namespace tessera

@@ -1,0 +1,167 @@
+// The engine, whatever the model is made of: who runs the model announces each module's forward. initialize() makes a
+// ModelEngine (engine.h), which does so by itself; Python's door announces them from its own hooks.
+//
+// A facade over training state (training_state.h), steps (stepping.h) and checkpoints (checkpointing.h); wiring.h turns
+// the configuration into parts. Collective, errors and threads: see engine.h.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/trace.h"
+#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/config/ds_config.h"
+#include "tessera/engine/model_tree.h"
+#include "tessera/engine/options.h"
+#include "tessera/engine/training_state.h"
+#include "tessera/nn/activation_store.h"
+#include "tessera/zero/sharded_model.h"
+
+namespace tessera {
+
+namespace engine {
+class Checkpointing;
+class Stepping;
+}  // namespace engine
+
+class Engine {
+ public:
+  Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options);
+  ~Engine();
+
+  // Around the forward of each module, by its number in the tree, the root's included; with all tensors that go in and
+  // come out.
+  void before_forward(size_t module, const std::vector<at::Tensor>& inputs);
+  void after_forward(size_t module, const std::vector<at::Tensor>& outputs);
+
+  // Loss: a scalar. Multiplies it by the loss scale, and reduces the gradients. Returns it divided as the options say,
+  // without the loss scale. Instead of this, a program may call backward on scale(loss) by itself.
+  at::Tensor backward(const at::Tensor& loss, const BackwardOptions& options = {});
+  at::Tensor scale(const at::Tensor& loss) const;
+
+  // After an exception in a forward or backward: the engine can go on with the next forward. Gradients that were
+  // accumulated are forgotten.
+  void abandon_pass();
+
+  // Forgets the gradients since the last step.
+  void zero_grad();
+
+  // For a boundary that is set after the accumulation's last backward: reduces what the backwards left, at the stages
+  // that wait for the boundary. Collective.
+  void reduce_accumulated();
+
+  // Counts a micro step; at the accumulation's boundary unscales, clips, updates and publishes. A step whose gradients
+  // are not finite is skipped, on every rank; an error when the loss scale has no lower value left to try. A
+  // zero::UnusedParameters where the configuration wants a gradient of every parameter.
+  void step();
+
+  // With tessera.delayed_update: waits for the update that is under way and publishes it; with tessera.lazy_publish:
+  // for the weights that are under way. Before anything but a forward reads parameters; saving and loading do so
+  // themselves. Collective.
+  void finish_update();
+
+  bool is_gradient_accumulation_boundary() const;
+  // Takes the boundary out of the engine's counting: call before backward of each micro step.
+  void set_gradient_accumulation_boundary(std::optional<bool> boundary) { boundary_override_ = boundary; }
+
+  // From the next micro step on; between two accumulations.
+  void set_batch(const config::BatchSizes& batch) { config_.batch = batch; }
+
+  // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/checkpoint.h. A save in the
+  // background that fails is a checkpoint::SaveFailed from the end of a later step(), which has done its work by then,
+  // or from finish_saving(), which waits for it.
+  std::string save_checkpoint(const std::string& folder, const std::string& tag = "",
+                              const nlohmann::json& client_state = nlohmann::json::object()) {
+    return save_checkpoint(folder, tag, client_state, save_options());
+  }
+  // `rank_tensors`: of this rank alone.
+  std::string save_checkpoint(const std::string& folder, const std::string& tag, const nlohmann::json& client_state,
+                              const checkpoint::SaveOptions& options,
+                              const std::map<std::string, at::Tensor>& rank_tensors = {});
+  void finish_saving();
+
+  // The weights alone, in the dtype of training, in <folder>/<file>; see checkpoint/save_16bit.h. Collective. False,
+  // with a warning, at stage 3 without zero_optimization.stage3_gather_16bit_weights_on_model_save.
+  bool save_16bit_model(const std::string& folder, const std::string& file = "model.safetensors",
+                        bool exclude_frozen_parameters = false);
+
+  // As the configuration's block `checkpoint` says.
+  checkpoint::SaveOptions save_options() const;
+
+  // `tag` empty: the one that `latest` names; nothing when the folder has no checkpoint at all.
+  std::optional<LoadedCheckpoint> load_checkpoint(const std::string& folder, const std::string& tag = "",
+                                                  const checkpoint::LoadOptions& options = {});
+
+  // Of the last step that was taken: global L2 norm before clipping; infinite or NaN when the step was skipped.
+  double get_global_grad_norm() const;
+  bool was_step_applied() const;
+  double lr() const { return state_->groups().front().lr; }       // of the next step
+  double loss_scale() const { return state_->scaler().scale(); }  // of the next backward
+  int64_t global_steps() const { return state_->global_steps(); }
+  int64_t global_samples() const { return state_->global_samples(); }
+  int64_t skipped_steps() const { return state_->skipped_steps(); }
+  int64_t applied_steps() const { return state_->applied_steps(); }
+  int64_t micro_steps() const { return state_->micro_steps(); }
+  bool gradients_pending() const { return gradients_pending_; }
+  std::vector<optim::ParamGroup>& param_groups() { return state_->groups(); }  // the schedule overwrites lr
+  const optim::Optimizer& optimizer() const { return *optimizer_; }
+  const config::DsConfig& config() const { return config_; }
+  comm::Group& world() { return *world_; }
+  at::Device device() const { return sharded_->device(); }  // where it trains
+  // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
+  int64_t model_state_bytes() const { return sharded_->model_state_bytes().memory; }
+  int64_t offloaded_bytes() const { return sharded_->model_state_bytes().disk; }
+  zero::ShardedModel& sharded_model() { return *sharded_; }
+
+ protected:
+  std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
+
+  // fp16.auto_cast: a floating tensor becomes the compute dtype; anything else passes.
+  template <class Arg>
+  decltype(auto) input(Arg&& arg) const {
+    if constexpr (std::is_same_v<std::decay_t<Arg>, at::Tensor>) {
+      const bool cast = config_.dtypes.cast_inputs && arg.defined() && at::isFloatingType(arg.scalar_type());
+      return cast ? arg.to(at::kHalf) : at::Tensor(std::forward<Arg>(arg));
+    } else {
+      return std::forward<Arg>(arg);
+    }
+  }
+
+  bool logs_steps_ = false;  // as steps_per_print says; Python's engine logs them in its own way
+
+  static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
+
+  std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
+
+ private:
+  at::Tensor widened(const at::Tensor& loss) const;
+  void begin_backward();
+  void finish_backward();
+  void log_memory() const;
+  void log_activation_checkpoints();
+
+  config::DsConfig config_;
+  std::optional<at::ScalarType> autocast_dtype_;
+  std::shared_ptr<comm::Group> world_;
+  std::shared_ptr<const optim::Optimizer> optimizer_;
+  std::shared_ptr<zero::ShardedModel> sharded_;
+  std::optional<engine::TrainingState> state_;
+  std::unique_ptr<engine::Stepping> stepping_;
+  std::unique_ptr<engine::Checkpointing> checkpoints_;
+
+  std::vector<std::string> module_names_;
+  std::vector<TraceEvent> forwards_;  // that run, outermost first; empty unless tracing
+
+  std::optional<bool> boundary_override_;
+  bool gradients_pending_ = false;  // backward has run since the last step
+};
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+// What a run knows of itself between steps: how far it is, its learning rates and its loss scale. Each has one owner,
+// this one; here it advances, is saved and loaded, and from here every door shows it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "tessera/config/ds_config.h"
+#include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/param_group.h"
+
+namespace tessera::optim {
+class Schedule;
+}
+
+namespace tessera::engine {
+
+class TrainingState {
+ public:
+  // `schedule` null: learning rates stay as `groups` have them.
+  TrainingState(const config::DsConfig& config, std::unique_ptr<optim::Schedule> schedule,
+                std::vector<optim::ParamGroup> groups);
+  ~TrainingState();
+
+  int64_t micro_steps() const { return micro_steps_; }
+  int64_t global_steps() const { return global_steps_; }
+  int64_t global_samples() const { return global_samples_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  int64_t applied_steps() const { return global_steps_ - skipped_steps_; }
+  void count_micro_step() { ++micro_steps_; }
+  void count_step(int64_t samples, bool skipped);
+
+  // The hyperparameters of the next step. A schedule overwrites learning rates, and betas where it has such.
+  std::vector<optim::ParamGroup>& groups() { return groups_; }
+  const std::vector<optim::ParamGroup>& groups() const { return groups_; }
+  void apply_schedule();  // see schedule.h: it advances with each step that was applied
+
+  optim::LossScaler& scaler() { return scaler_; }
+  const optim::LossScaler& scaler() const { return scaler_; }
+
+  nlohmann::json save() const;
+  // `keeps_schedule` false: it begins anew with the next step.
+  void load(const nlohmann::json& saved, bool keeps_schedule);
+
+ private:
+  std::unique_ptr<optim::Schedule> schedule_;
+  std::vector<optim::ParamGroup> initial_groups_;
+  std::vector<optim::ParamGroup> groups_;
+  optim::LossScaler scaler_;
+  int64_t first_schedule_step_ = 0;    // scheduler.params.last_batch_iteration + 1
+  int64_t schedule_begins_after_ = 0;  // applied steps
+  int64_t micro_steps_ = 0;
+  int64_t global_steps_ = 0;
+  int64_t global_samples_ = 0;
+  int64_t skipped_steps_ = 0;
+};
+
+}  // namespace tessera::engine

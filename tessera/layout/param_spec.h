@@ -1,0 +1,39 @@
+// What a parameter of the model is, whichever ranks hold it: the one description from which ZeRO shards it, the norm
+// counts it, a checkpoint stores it and the planner adds it up. No tensors; immutable.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tessera/layout/box.h"
+#include "tessera/layout/mesh_shape.h"
+
+namespace tessera::layout {
+
+// The ranks of a model axis hold different parts of a parameter: `dim` of its shape is cut into as many parts of
+// ceil(size / ranks), the last ones shorter (as torch.chunk does).
+struct Shard {
+  std::string axis;
+  int dim = 0;
+};
+
+struct ParamSpec {
+  std::string name;             // as in a checkpoint, the same whatever the mesh
+  std::vector<int64_t> shape;   // of the whole, the global tensor
+  std::vector<Shard> shards{};  // outermost first, where two cut the same dimension; replicated over any other axis
+  bool trains = true;
+  bool decays = true;     // weight decay applies to it
+  std::string tied_to{};  // the name of the parameter that it is the same as; empty: of none
+};
+
+// The part of the global tensor that this rank holds, before ZeRO shards it. ErrorKind::kUsage names an axis that the
+// mesh lacks, a dimension that the tensor lacks or that comes to nothing on some rank.
+Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank);
+
+// Of the ranks that hold the same part over the model axes, whether this is the first: the one that counts it in a norm
+// and writes it into a checkpoint.
+bool is_first_holder(const ParamSpec& spec, const MeshShape& mesh, int rank);
+
+}  // namespace tessera::layout

@@ -1,0 +1,117 @@
+#include "tessera/zero/unit_builder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+namespace {
+
+// Checked against its specification, which says what part of it this rank has.
+NamedParam placed(NamedParam param, const comm::Mesh& mesh) {
+  if (param.spec.shape.empty() && param.spec.shards.empty()) param.spec.shape = param.full_shape();
+  param.box = layout::local_box(param.spec, mesh.shape(), mesh.rank());
+  param.counts = layout::is_first_holder(param.spec, mesh.shape(), mesh.rank());
+  if (param.box.extent == param.full_shape()) return param;
+  throw Error(
+      ErrorKind::kUsage,
+      {fmt::format("the parameter '{}' is of shape [{}] on rank {}, but its specification makes it [{}]", param.name(),
+                   fmt::join(param.full_shape(), ", "), mesh.rank(), fmt::join(param.box.extent, ", ")),
+       "initialize", "give ParamSpec::shape the global shape, and name the dimensions that ranks share"});
+}
+
+int64_t trainable_numel(const std::vector<ModuleParams>& modules) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  int64_t numel = 0;
+  for (const ModuleParams& module : modules) {
+    for (const NamedParam& param : module.params) {
+      const bool counts = param.trainable() && seen.insert(param.tensor.unsafeGetTensorImpl()).second;
+      if (counts) numel += param.numel();
+    }
+  }
+  return numel;
+}
+
+// The policy of each unit in turn: the first units' parameters stay in memory as far as the allowance goes, the first
+// units' optimizer state is offloaded as far as the share goes, and small units persist.
+class Allowances {
+ public:
+  Allowances(const BuildInput& input)
+      : policy_(input.policy),
+        shards_(input.groups.shard->size()),
+        stays_in_memory_(policy_.offload.parameters_in_memory),
+        leaves_(policy_.offload.optimizer_share * static_cast<double>(trainable_numel(input.modules))),
+        may_persist_(policy_.gathering.all_persistent_numel) {}
+
+  Policy policy_for(int64_t numel, bool trainable) {
+    Policy policy = policy_;
+    stays_in_memory_ -= numel / shards_;
+    if (stays_in_memory_ >= 0) policy.offload.parameters = nullptr;
+    if (static_cast<double>(trainable_before_) >= leaves_) {
+      policy.offload.optimizer = nullptr;
+      policy.offload.optimizer_on_host = false;
+    }
+    if (trainable) trainable_before_ += numel;
+    return policy;
+  }
+
+  bool persists(int64_t numel) {
+    if (numel > policy_.gathering.persistent_numel || numel > may_persist_) return false;
+    may_persist_ -= numel;
+    return true;
+  }
+
+ private:
+  const Policy& policy_;
+  int shards_;
+  int64_t stays_in_memory_;  // elements, what is left of that allowance
+  double leaves_;            // elements
+  int64_t trainable_before_ = 0;
+  int64_t may_persist_;
+};
+
+}  // namespace
+
+void build_units(BuildInput input, BuiltUnits& built, const std::function<void(size_t)>& made) {
+  std::unordered_map<const at::TensorImpl*, std::string> first_names;
+  Allowances allowances(input);
+  for (const ModuleParams& module : input.modules) {
+    std::vector<size_t> used;
+    const auto uses = [&used](size_t unit) {
+      if (std::find(used.begin(), used.end(), unit) == used.end()) used.push_back(unit);
+    };
+    for (const bool trainable : {true, false}) {
+      const size_t next = built.units.size();
+      std::vector<NamedParam> own;
+      for (const NamedParam& param : module.params) {
+        if (param.trainable() != trainable) continue;
+        const at::TensorImpl* const identity = param.tensor.unsafeGetTensorImpl();
+        const auto [first, is_new] = first_names.try_emplace(identity, param.name());
+        if (is_new) {
+          built.places[identity] = {next, own.size()};
+          own.push_back(placed(param, input.mesh));
+        } else if (built.places.at(identity).unit < next) {
+          uses(built.places.at(identity).unit);
+        }
+        if (first->second != param.name()) built.aliases.push_back({param.name(), first->second});
+      }
+      if (own.empty()) continue;
+      uses(next);
+      int64_t numel = 0;
+      for (const NamedParam& param : own) numel += param.numel();
+      built.units.push_back(std::make_unique<Unit>(trainable ? module.name : module.name + " (frozen)", std::move(own),
+                                                   input.needs, allowances.policy_for(numel, trainable), input.groups,
+                                                   input.fill));
+      made(next);
+      built.units.back()->release();
+      built.persistent.push_back(allowances.persists(numel));
+    }
+    built.of_module.push_back(std::move(used));
+  }
+}
+
+}  // namespace tessera::zero

@@ -1,0 +1,65 @@
+#include "tessera/layout/param_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::layout {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<BoxRun> boxes_of_first_holders(const ParamSpec& spec, const MeshShape& mesh) {
+  std::vector<BoxRun> runs;
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    const bool first_data = mesh.members(rank, mesh.data_axes()).front() == rank;
+    if (!first_data || !is_first_holder(spec, mesh, rank)) continue;
+    const Box box = local_box(spec, mesh, rank);
+    runs.push_back({box, {0, box.numel()}});
+  }
+  return runs;
+}
+
+// Rows, columns, both over two axes, one dimension over two axes, and neither.
+TEST(ParamSpec, TheFirstHoldersPartsAreTheWholeTensor) {
+  const MeshShape mesh({{"pp", 2}, {"dp_replicate", 2}, {"dp_shard", 2}, {"tp", 3}});
+  const std::vector<std::vector<Shard>> all = {
+      {}, {{"tp", 0}}, {{"tp", 1}}, {{"pp", 0}, {"tp", 1}}, {{"pp", 1}, {"tp", 1}}, {{"tp", 1}, {"pp", 1}}};
+  for (const std::vector<Shard>& shards : all) {
+    const ParamSpec spec{.name = "w", .shape = {7, 12}, .shards = shards};
+    EXPECT_EQ(why_not_covered(spec.shape, boxes_of_first_holders(spec, mesh)), "");
+  }
+}
+
+// As torch.chunk cuts ten rows for four ranks.
+TEST(ParamSpec, ADimensionThatDoesNotDivideLeavesTheLastRankFewer) {
+  const MeshShape mesh({{"dp_shard", 2}, {"tp", 4}});
+  const ParamSpec spec{.name = "w", .shape = {10, 2}, .shards = {{"tp", 0}}};
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{0, 3}, {3, 3}, {6, 3}, {9, 1}};
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    const Box box = local_box(spec, mesh, rank);
+    const auto& [offset, extent] = expected[static_cast<size_t>(rank % 4)];
+    EXPECT_EQ(box, (Box{{offset, 0}, {extent, 2}}));
+  }
+}
+
+TEST(ParamSpec, WhatCannotBeShardedIsRefusedByName) {
+  const MeshShape mesh({{"dp_shard", 2}, {"tp", 4}});
+  const auto refusal = [&](const std::vector<int64_t>& shape, const Shard& shard) -> std::string {
+    try {
+      local_box({.name = "layers.0.norm", .shape = shape, .shards = {shard}}, mesh, 0);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_THAT(refusal({8}, {"ep", 0}), HasSubstr("'layers.0.norm'"));
+  EXPECT_THAT(refusal({8}, {"ep", 0}), HasSubstr("the axis 'ep', which the mesh does not have"));
+  EXPECT_THAT(refusal({8}, {"tp", 1}), HasSubstr("no dimension 1"));
+  EXPECT_THAT(refusal({3, 8}, {"tp", 0}), HasSubstr("leaves nothing for some of the 4 ranks"));
+  EXPECT_THAT(refusal({5, 8}, {"tp", 0}), HasSubstr("leaves nothing"));  // 2, 2, 1 and none
+}
+
+}  // namespace
+}  // namespace tessera::layout
