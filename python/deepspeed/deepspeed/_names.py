@@ -1,5 +1,5 @@
-"""Where DeepSpeed's names are defined here. A module of pure names has rows in NAMES and no file: it is made when someone
-imports it. A folder without __init__.py is a package of that kind, with or without rows.
+"""Where DeepSpeed's names are defined here. A module that only hands names on has rows in NAMES and no file: it is made
+when someone imports it. A folder without __init__.py is such a package, with or without rows.
 
 DeepSpeed imports all of itself at once, and programs rely on it: after `import deepspeed` they write
 `deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES`. Here the same chain works, and loads only what it names.
@@ -10,13 +10,13 @@ import importlib
 import os
 import pkgutil
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from deepspeed import _not_yet
 
-# By module: "the module that has them: names", a row each; `*` stands for all that it has, looked up at each use. A module
-# with a file has what its rows say besides what the file defines (see serve).
+# Module -> rows, each "the module that has them: names"; `*` stands for all that it has, looked up at each use. A module
+# with a file that calls serve() has the names of its rows besides its own.
 NAMES = {
     "deepspeed": """
         deepspeed._arguments: _add_core_arguments add_config_arguments
@@ -128,7 +128,7 @@ _FOLDER = os.path.dirname(os.path.dirname(__file__))
 
 
 def serve(module_name):
-    """Where the module has no such name, it gives that of its rows, or a submodule, or says that Tessera lacks it."""
+    """The module gets the names of its rows and, if a package, its submodules, and says which names Tessera lacks."""
     module = sys.modules[module_name]
 
     def get_attribute(name):
@@ -141,12 +141,16 @@ def serve(module_name):
                 return value
             if names == ["*"] and not name.startswith("__") and _has(importlib.import_module(home), name):
                 return getattr(sys.modules[home], name)
-        if not name.startswith("__") and name in _submodules(module):
+        if not name.startswith("__") and _is_submodule(module, name):
             return importlib.import_module(f"{module_name}.{name}")
         raise _not_yet.missing_attribute(module_name, name)
 
+    def list_attributes():
+        submodules = pkgutil.iter_modules(getattr(module, "__path__", ()))
+        return sorted({*vars(module), *_names_of_rows(module_name), *(each.name for each in submodules)})
+
     module.__getattr__ = get_attribute
-    module.__dir__ = lambda: sorted({*vars(module), *_names_of_rows(module_name), *_submodules(module)})
+    module.__dir__ = list_attributes
     if hasattr(module, "__path__"):
         module.__path__.append(_ENTRY + module_name)
 
@@ -166,26 +170,27 @@ def _names_of_rows(module_name):
 
 
 def _has(module, name):
-    """A module that it imports is nothing of its own."""
+    """Not counting what it imports as a module."""
     return hasattr(module, name) and not isinstance(getattr(module, name), ModuleType)
 
 
-def _submodules(module):
-    return {info.name for info in pkgutil.iter_modules(getattr(module, "__path__", ()))}
+def _is_submodule(module, name):
+    try:
+        return PathFinder.find_spec(f"{module.__name__}.{name}", getattr(module, "__path__", [])) is not None
+    except _not_yet.NotInTesseraError:
+        return False
 
 
-def _folder_of(package):
+def _folders_of(package):
     folder = os.path.join(_FOLDER, *package.split("."))
     return [folder] if os.path.isdir(folder) else []
 
 
-def _is_package(full_name):
-    return bool(_folder_of(full_name)) or any(name.startswith(full_name + ".") for name in NAMES)
-
-
 class _FinderOfNames:
-    """Finds and makes what has no file in one package, and refuses what Tessera has not. An importer as sys.path_hooks have
-    them: Python asks it after the package's folder."""
+    """Finds and makes a package's modules that have no file, and refuses those that Tessera has not. An importer for
+    sys.path_hooks, not sys.meta_path: Python asks it after the package's folder, and pkgutil asks it too.
+
+    All of them are packages: then `from module import name` also asks it for a name that is missing."""
 
     def __init__(self, entry):
         if not entry.startswith(_ENTRY):
@@ -193,10 +198,10 @@ class _FinderOfNames:
         self.package = entry.removeprefix(_ENTRY)
 
     def find_spec(self, full_name, target=None):
-        if full_name in NAMES or _is_package(full_name):
-            spec = ModuleSpec(full_name, self, origin=__file__, is_package=_is_package(full_name))
-            if spec.submodule_search_locations is not None:
-                spec.submodule_search_locations += _folder_of(full_name)
+        folders = _folders_of(full_name)
+        if folders or full_name in NAMES:
+            spec = ModuleSpec(full_name, self, origin=__file__, is_package=True)
+            spec.submodule_search_locations += folders
             return spec
         if _not_yet.is_missing(full_name):
             raise _not_yet.NotInTesseraError(_not_yet.sentence(full_name))
@@ -204,12 +209,10 @@ class _FinderOfNames:
 
     def iter_modules(self, prefix=""):
         """For pkgutil."""
-        names = {name for name in NAMES if name.rpartition(".")[0] == self.package}
-        for folder in _folder_of(self.package):
-            names |= {f"{self.package}.{entry.name}" for entry in os.scandir(folder) if entry.is_dir()}
-        for name in sorted(names):
-            if not name.endswith("__pycache__"):
-                yield prefix + name.rpartition(".")[2], _is_package(name)
+        names = {full_name.rpartition(".")[2] for full_name in NAMES if full_name.rpartition(".")[0] == self.package}
+        for folder in _folders_of(self.package):
+            names |= {entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name != "__pycache__"}
+        return [(prefix + name, True) for name in sorted(names)]
 
     def create_module(self, spec):
         return None
@@ -221,7 +224,7 @@ class _FinderOfNames:
         for name in (name for _, names in _rows(module.__name__) for name in names):
             if f"{module.__name__}.{name}" in NAMES:  # also a module, which would take the name at its first import
                 importlib.import_module(f"{module.__name__}.{name}")
-                delattr(module, name)
+                vars(module).pop(name, None)
 
 
 sys.path_hooks.append(_FinderOfNames)

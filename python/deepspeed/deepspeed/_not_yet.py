@@ -123,10 +123,9 @@ ATTRIBUTES = {
         ZenFlowCPUAdam ZenFlowSelectiveAdamW ZenFlowSelectiveAdamW_stage3
     """,
     "deepspeed.ops.op_builder": """
-        AsyncIOBuilder CCLCommBuilder CPUAdagradBuilder CPULionBuilder DeepCompileBuilder EvoformerAttnBuilder
-        FPQuantizerBuilder FlashAttentionBuilder FusedLambBuilder FusedLionBuilder GDSBuilder InferenceBuilder
-        InferenceCoreBuilder InferenceCutlassBuilder NotImplementedBuilder PinMemoryBuilder QuantizerBuilder
-        RaggedOpsBuilder RaggedUtilsBuilder RandomLTDBuilder ShareMemCommBuilder SpatialInferenceBuilder
+        CCLCommBuilder DeepCompileBuilder EvoformerAttnBuilder FPQuantizerBuilder FlashAttentionBuilder GDSBuilder
+        InferenceBuilder InferenceCoreBuilder InferenceCutlassBuilder NotImplementedBuilder PinMemoryBuilder
+        QuantizerBuilder RaggedOpsBuilder RaggedUtilsBuilder RandomLTDBuilder ShareMemCommBuilder SpatialInferenceBuilder
         StochasticTransformerBuilder TransformerBuilder
     """,
     "deepspeed.pipe": """
