@@ -123,7 +123,7 @@ NAMES = {
     """,
 }
 
-_ENTRY = "names of "  # with a package's name: what its __path__ has after its folder, so that files come first
+_ENTRY = __file__ + ":"  # with a package's name: what its __path__ has after its folder, so that files come first
 _FOLDER = os.path.dirname(os.path.dirname(__file__))
 
 
