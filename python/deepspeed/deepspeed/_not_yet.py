@@ -5,8 +5,6 @@ with it. ATTRIBUTES holds names by the module where DeepSpeed defines them, or o
 Tessera has by now may stay in the tables until someone takes it out: they are asked only when nothing is found.
 """
 
-import sys
-
 MODULES = {
     "deepspeed": """
         autotuning compression datastates inference io linear model_implementations module_inject nvme sequence
@@ -125,10 +123,9 @@ ATTRIBUTES = {
         ZenFlowCPUAdam ZenFlowSelectiveAdamW ZenFlowSelectiveAdamW_stage3
     """,
     "deepspeed.ops.op_builder": """
-        AsyncIOBuilder CCLCommBuilder CPUAdagradBuilder CPULionBuilder DeepCompileBuilder EvoformerAttnBuilder
-        FPQuantizerBuilder FlashAttentionBuilder FusedLambBuilder FusedLionBuilder GDSBuilder InferenceBuilder
-        InferenceCoreBuilder InferenceCutlassBuilder NotImplementedBuilder PinMemoryBuilder QuantizerBuilder
-        RaggedOpsBuilder RaggedUtilsBuilder RandomLTDBuilder ShareMemCommBuilder SpatialInferenceBuilder
+        CCLCommBuilder DeepCompileBuilder EvoformerAttnBuilder FPQuantizerBuilder FlashAttentionBuilder GDSBuilder
+        InferenceBuilder InferenceCoreBuilder InferenceCutlassBuilder NotImplementedBuilder PinMemoryBuilder
+        QuantizerBuilder RaggedOpsBuilder RaggedUtilsBuilder RandomLTDBuilder ShareMemCommBuilder SpatialInferenceBuilder
         StochasticTransformerBuilder TransformerBuilder
     """,
     "deepspeed.pipe": """
@@ -158,7 +155,12 @@ ATTRIBUTES = {
         reload_adam_states
     """,
     "deepspeed.utils": """
-        lazy_init_hp_params_optimizer_state link_hp_params
+        fragment_address get_full_hp_grad get_full_hp_param get_hp_fragment_mapping lazy_init_hp_params_optimizer_state
+        link_hp_params map_to_flat_opt_states set_full_hp_grad set_full_hp_param
+    """,
+    "deepspeed.utils.tensor_fragment": """
+        fragment_address get_full_hp_grad get_full_hp_param get_hp_fragment_mapping map_to_flat_opt_states
+        set_full_hp_grad set_full_hp_param
     """,
     "deepspeed.utils.zero_to_fp32": """
         parse_model_states parse_optim_states to_torch_tensor
@@ -186,26 +188,3 @@ def missing_attribute(module, name):
     if is_missing(full_name):
         return AttributeError(sentence(full_name))
     return AttributeError(f"module {module!r} has no attribute {name!r}")
-
-
-def attribute_guard(module):
-    """The `__getattr__` of a module, not a package, that lacks some of DeepSpeed's names."""
-
-    def get_attribute(name):
-        raise missing_attribute(module, name)
-
-    return get_attribute
-
-
-class _MissingModules:
-    """Last on sys.meta_path: sees what nobody found. `from deepspeed import X` comes here with X, module or not."""
-
-    def find_spec(self, full_name, path=None, target=None):
-        if full_name.startswith("deepspeed.") and is_missing(full_name):
-            raise NotInTesseraError(sentence(full_name))
-        return None
-
-
-def refuse_missing_modules():
-    if not any(isinstance(finder, _MissingModules) for finder in sys.meta_path):
-        sys.meta_path.append(_MissingModules())

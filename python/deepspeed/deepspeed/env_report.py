@@ -11,11 +11,11 @@ import sys
 import torch
 
 from deepspeed import version
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 from deepspeed.accelerator import get_accelerator
 from tessera.comm_log import readable_bytes as human_readable_size
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 GREEN, RED, YELLOW, END = "\033[92m", "\033[91m", "\033[93m", "\033[0m"
 OKAY = okay = f"{GREEN}[OKAY]{END}"

@@ -1,9 +1,5 @@
 """Keys and file names of DeepSpeed's checkpoints."""
 
-from deepspeed._not_yet import attribute_guard
-
-__getattr__ = attribute_guard(__name__)
-
 # Files
 BF16_ZERO_FILE_PREFIX = "bf16_zero_pp_rank_"
 FP16_ZERO_FILE_PREFIX = "fp16_zero_pp_rank_"

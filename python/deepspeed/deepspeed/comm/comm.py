@@ -11,7 +11,7 @@ import time
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
-from deepspeed._lazy import borrowed_attributes
+from deepspeed import _names
 from deepspeed.accelerator import get_accelerator
 from deepspeed.comm.torch import TorchBackend
 from deepspeed.comm.utils import get_msg_size_from_args
@@ -20,7 +20,7 @@ from deepspeed.utils.comms_logging import CommsLogger, get_caller_func
 from deepspeed.utils.logging import logger
 from tessera.rendezvous_env import find_place, has_rendezvous, set_place
 
-__getattr__ = borrowed_attributes(__name__, "deepspeed.comm.constants", "deepspeed.comm.utils")
+_names.serve(__name__)
 
 cdb = None  # the backend in use, DeepSpeed's name for it
 comms_logger = CommsLogger()

@@ -1,10 +1,10 @@
 """The ds_config's block comms_logger."""
 
-from deepspeed._lazy import borrowed_attributes
+from deepspeed import _names
 from deepspeed.comm.constants import COMMS_LOGGER
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 
-__getattr__ = borrowed_attributes(__name__, "deepspeed.comm.constants")
+_names.serve(__name__)
 
 
 class CommsLoggerConfig(DeepSpeedConfigModel):

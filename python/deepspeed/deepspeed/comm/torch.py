@@ -4,10 +4,10 @@ import importlib
 
 import torch
 
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 from deepspeed.comm.backend import Backend
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 
 class TorchBackend(Backend):

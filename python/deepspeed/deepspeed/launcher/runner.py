@@ -16,7 +16,7 @@ import sys
 import time
 from collections import OrderedDict
 
-from deepspeed._lazy import borrowed_attributes
+from deepspeed import _names
 from deepspeed._not_yet import sentence
 from deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT
 from deepspeed.launcher import launch, multinode_runner as runners
@@ -35,7 +35,7 @@ from deepspeed.utils.numa import get_numactl_cmd, parse_range_list
 from tessera import hostfile
 from tessera.launch_error import nearest, refused, tells_users
 
-__getattr__ = borrowed_attributes(__name__, "deepspeed.launcher.multinode_runner", "deepspeed.launcher.constants")
+_names.serve(__name__)
 
 DLTS_HOSTFILE = "/job/hostfile"
 EXPORT_ENVS = ["MLFLOW", "PYTHON", "MV2", "UCX"]

@@ -2,9 +2,10 @@
 
 from torch import nn
 
-from deepspeed._not_yet import attribute_guard, sentence
+from deepspeed import _names
+from deepspeed._not_yet import sentence
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 
 class MoE(nn.Module):

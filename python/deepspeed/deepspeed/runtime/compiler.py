@@ -5,9 +5,9 @@ import functools
 
 import torch
 
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 
 def is_compile_supported():

@@ -12,7 +12,7 @@ import json
 from pydantic import Field
 
 from deepspeed import comm as dist
-from deepspeed._lazy import borrowed_attributes
+from deepspeed import _names
 from deepspeed.comm.config import DeepSpeedCommsConfig
 from deepspeed.compile.config import CompileConfig
 from deepspeed.monitor.config import get_monitor_config
@@ -51,7 +51,7 @@ ADAM_W_MODE_DEFAULT = True
 TENSOR_CORE_ALIGN_SIZE = 8
 
 # DeepSpeed has the readers of single keys and the constants here.
-__getattr__ = borrowed_attributes(__name__, "deepspeed.runtime.config_keys", "deepspeed.runtime.constants")
+_names.serve(__name__)
 
 
 class HybridEngineConfig(DeepSpeedConfigModel):

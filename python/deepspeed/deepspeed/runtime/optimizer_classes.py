@@ -2,9 +2,16 @@
 
 import torch
 
-from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
 from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
 from tessera.zero_optimizer import ZeroOptimizer
+
+
+class DeepSpeedOptimizer:
+    pass
+
+
+class ZeROOptimizer(DeepSpeedOptimizer):
+    """An optimizer whose state is sharded over the data-parallel ranks."""
 
 
 class DeepSpeedZeroOptimizer(ZeroOptimizer, ZeROOptimizer):

@@ -8,7 +8,7 @@ from math import inf  # noqa: F401
 import torch
 
 from deepspeed import comm as dist
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.constants import PIPE_REPLICATED  # noqa: F401
 from deepspeed.utils import groups
@@ -25,7 +25,7 @@ from tessera.nested_tensors import bytes_of as get_tensor_bytes, map_tensors, sa
 from tessera.overflow_check import OverflowCheck
 from tessera.partitioned_tensor import PartitionedTensor  # noqa: F401
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 
 class DummyOptim:

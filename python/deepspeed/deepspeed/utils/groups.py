@@ -6,17 +6,13 @@ data-parallel. The engine sets both. Expert groups are made by _create_expert_an
 """
 
 from deepspeed import comm as dist
-from deepspeed._not_yet import attribute_guard
 from deepspeed.utils.bwc import (
     bwc_pipeline_parallel_world_size,
     bwc_tensor_model_parallel_group,
     bwc_tensor_model_parallel_rank,
     bwc_tensor_model_parallel_world_size,
 )
-from deepspeed.utils.exceptions import DeprecatedException
 from tessera.expert_groups import expert_parallel_ranks
-
-__getattr__ = attribute_guard(__name__)
 
 mpu = None
 mesh_device = None
@@ -36,6 +32,10 @@ _EXPERT_PARALLEL_GROUP_RANKS = {}
 _EXPERT_DATA_PARALLEL_GROUP = {}
 _EXPERT_DATA_PARALLEL_GROUP_RANKS = {}
 _ALL_TO_ALL_GROUP = {}
+
+
+class DeprecatedException(Exception):
+    """A call that has been replaced; the message names its successor."""
 
 
 def initialize(ep_size=1, mpu=None):

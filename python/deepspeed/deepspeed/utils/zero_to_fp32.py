@@ -5,14 +5,14 @@ import sys
 
 import torch
 
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 from tessera import full_weights
 from tessera.checkpoint_files import run_program
 from tessera.deepspeed_files import files_like as get_checkpoint_files
 from tessera.deepspeed_files import in_order_of_numbers as natural_keys  # noqa: F401
 from tessera.deepspeed_files import model_state_file as get_model_state_file  # noqa: F401
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 
 def get_optim_files(checkpoint_dir):

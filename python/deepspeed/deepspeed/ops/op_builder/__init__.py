@@ -5,9 +5,13 @@ import types
 
 import torch
 
-from deepspeed._not_yet import attribute_guard, sentence
+from deepspeed import _names
+from deepspeed._not_yet import sentence
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
+
+__compatible_ops__ = {"async_io": True, "cpu_adam": True, "cpu_adagrad": True, "cpu_lion": True, "fused_adam": True,
+                      "fused_lamb": True, "fused_lion": True, "utils": True}
 
 
 class OpBuilder:
@@ -19,8 +23,7 @@ class OpBuilder:
         self.name = name or self.NAME
 
     def is_compatible(self, verbose=False):
-        from deepspeed import ops
-        return ops.__compatible_ops__.get(self.name, False)
+        return __compatible_ops__.get(self.name, False)
 
     def builder_available(self):
         return self.is_compatible()

@@ -6,7 +6,7 @@ restore them.
 
 import torch
 
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.utils.bwc import bwc_tensor_model_parallel_group, bwc_tensor_model_parallel_rank
@@ -15,7 +15,7 @@ from deepspeed.utils.timer import FORWARD_GLOBAL_TIMER, SynchronizedWallClockTim
 from tessera.recompute import keep_on_host, keep_parts, recomputed
 from tessera.rng_streams import RngStreams
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 deepspeed_checkpointing_enabled = False
 mpu = None

@@ -2,7 +2,7 @@
 
 import torch
 
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 from deepspeed.runtime.config_utils import DeepSpeedConfigObject
 from deepspeed.runtime.precision_config import (  # noqa: F401
     CONSECUTIVE_HYSTERESIS,
@@ -14,7 +14,7 @@ from deepspeed.runtime.precision_config import (  # noqa: F401
 from tessera.gradient_norm import has_overflow
 from tessera.loss_scale import DynamicScale, StaticScale
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 
 def to_python_float(t):

@@ -9,11 +9,11 @@ Iterating again begins anew.
 
 from abc import ABC, abstractmethod
 
-from deepspeed._not_yet import attribute_guard
+from deepspeed import _names
 from deepspeed.runtime.utils import call_to_str
 from tessera.pipeline_schedule import TrainTimetable
 
-__getattr__ = attribute_guard(__name__)
+_names.serve(__name__)
 
 
 class PipeSchedule(ABC):

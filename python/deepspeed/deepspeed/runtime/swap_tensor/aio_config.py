@@ -1,10 +1,10 @@
 """The ds_config's block aio."""
 
-from deepspeed._lazy import borrowed_attributes
+from deepspeed import _names
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.swap_tensor import constants
 
-__getattr__ = borrowed_attributes(__name__, "deepspeed.runtime.swap_tensor.constants")
+_names.serve(__name__)
 
 AIO_DEFAULT_DICT = {
     constants.AIO_BLOCK_SIZE: constants.AIO_BLOCK_SIZE_DEFAULT,

@@ -1,5 +1,7 @@
 """Keys of the ds_config's block aio, and their defaults."""
 
+MIN_SWAPPABLE_BYTES = 1024 * 1024
+
 AIO = "aio"
 AIO_BLOCK_SIZE = "block_size"
 AIO_BLOCK_SIZE_DEFAULT = 1048576

@@ -1,9 +1,14 @@
-"""Names of the 1-bit optimizers."""
+"""The 1-bit optimizers by the names that DeepSpeed had up to 0.19.6. They send a bit an element: see tessera.optimizers."""
 
-from deepspeed._lazy import lazy_attributes
+from deepspeed import _names
+from tessera import optimizers
 
-__getattr__ = lazy_attributes(__name__, {
-    "OnebitAdam": "deepspeed.runtime.fp16.onebit.adam",
-    "OnebitLamb": "deepspeed.runtime.fp16.onebit.lamb",
-    "ZeroOneAdam": "deepspeed.runtime.fp16.onebit.zoadam",
-})
+_names.serve(__name__)
+
+
+class OnebitAdam(optimizers.OneBitAdam):
+    """As in DeepSpeed 0.19.6: OnebitAdam(model.parameters(), lr=…, …), given to initialize()."""
+
+
+class OnebitLamb(optimizers.OneBitLamb):
+    """As in DeepSpeed 0.19.6: OnebitLamb(model.parameters(), lr=…, …), given to initialize()."""

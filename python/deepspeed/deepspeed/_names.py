@@ -1,0 +1,230 @@
+"""Where DeepSpeed's names are defined here. A module that only hands names on has rows in NAMES and no file: it is made
+when someone imports it. A folder without __init__.py is such a package, with or without rows.
+
+DeepSpeed imports all of itself at once, and programs rely on it: after `import deepspeed` they write
+`deepspeed.runtime.lr_schedules.VALID_LR_SCHEDULES`. Here the same chain works, and loads only what it names.
+"""
+
+import functools
+import importlib
+import os
+import pkgutil
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+from deepspeed import _not_yet
+
+# Module -> rows, each "the module that has them: names"; `*` stands for all that it has, looked up at each use. A module
+# with a file that calls serve() has the names of its rows besides its own.
+NAMES = {
+    "deepspeed": """
+        deepspeed._arguments: _add_core_arguments add_config_arguments
+        deepspeed.accelerator: get_accelerator
+        deepspeed.comm: init_distributed
+        deepspeed.constants: TORCH_DISTRIBUTED_DEFAULT_PORT
+        deepspeed.runtime: zero
+        deepspeed.runtime.activation_checkpointing: checkpointing
+        deepspeed.runtime.base_optimizer: DeepSpeedOptimizer
+        deepspeed.runtime.config: DeepSpeedConfig DeepSpeedConfigError MUON_OPTIMIZER
+        deepspeed.runtime.dataloader: DeepSpeedDataLoader
+        deepspeed.runtime.engine: DeepSpeedEngine
+        deepspeed.runtime.initialize: DeepSpeedOptimizerCallable DeepSpeedSchedulerCallable initialize
+        deepspeed.runtime.pipe.engine: PipelineEngine
+        deepspeed.runtime.pipe.module: PipelineModule
+        deepspeed.utils: OnDevice log_dist logger
+    """,
+    "deepspeed.accelerator": """
+        deepspeed.accelerator.abstract_accelerator: DeepSpeedAccelerator
+        deepspeed.accelerator.real_accelerator: get_accelerator is_current_accelerator_supported set_accelerator
+    """,
+    "deepspeed.checkpoint": """
+        deepspeed.checkpoint.constants: *
+        deepspeed.checkpoint.utils: *
+    """,
+    "deepspeed.comm": "deepspeed.comm.comm: *",
+    "deepspeed.comm.comm": """
+        deepspeed.comm.constants: *
+        deepspeed.comm.utils: *
+    """,
+    "deepspeed.comm.config": "deepspeed.comm.constants: *",
+    "deepspeed.comm.reduce_op": "torch.distributed: ReduceOp",
+    "deepspeed.launcher.runner": """
+        deepspeed.launcher.multinode_runner: *
+        deepspeed.launcher.constants: *
+    """,
+    "deepspeed.ops": "deepspeed.ops.op_builder: __compatible_ops__",
+    "deepspeed.ops.adagrad": "tessera.optimizers: DeepSpeedCPUAdagrad",
+    "deepspeed.ops.adam": "tessera.optimizers: DeepSpeedCPUAdam FusedAdam",
+    "deepspeed.ops.adam.cpu_adam": "tessera.optimizers: DeepSpeedCPUAdam",
+    "deepspeed.ops.adam.fused_adam": "tessera.optimizers: FusedAdam",
+    "deepspeed.ops.aio": "deepspeed.ops.op_builder: AsyncIOBuilder",
+    "deepspeed.ops.lamb": "tessera.optimizers: FusedLamb",
+    "deepspeed.ops.lion": "tessera.optimizers: DeepSpeedCPULion FusedLion",
+    "deepspeed.pipe": "deepspeed.runtime.pipe.module: LayerSpec PipelineModule TiedLayerSpec",
+    "deepspeed.runtime.base_optimizer": "deepspeed.runtime.optimizer_classes: DeepSpeedOptimizer ZeROOptimizer",
+    "deepspeed.runtime.bf16_optimizer": "deepspeed.runtime.optimizer_classes: BF16_Optimizer",
+    "deepspeed.runtime.config": """
+        deepspeed.runtime.config_keys: *
+        deepspeed.runtime.constants: *
+    """,
+    "deepspeed.runtime.fp16.fused_optimizer": "deepspeed.runtime.optimizer_classes: FP16_Optimizer",
+    "deepspeed.runtime.fp16.onebit": "tessera.optimizers: ZeroOneAdam",
+    "deepspeed.runtime.fp16.onebit.adam": "deepspeed.runtime.fp16.onebit: OnebitAdam",
+    "deepspeed.runtime.fp16.onebit.lamb": "deepspeed.runtime.fp16.onebit: OnebitLamb",
+    "deepspeed.runtime.fp16.onebit.zoadam": "tessera.optimizers: ZeroOneAdam",
+    "deepspeed.runtime.fp16.unfused_optimizer": "deepspeed.runtime.optimizer_classes: FP16_UnfusedOptimizer",
+    "deepspeed.runtime.pipe": """
+        deepspeed.runtime.pipe.module: LayerSpec PipelineModule TiedLayerSpec
+        deepspeed.runtime.pipe.topology: ProcessTopology
+    """,
+    "deepspeed.runtime.swap_tensor": "deepspeed.runtime.swap_tensor.constants: MIN_SWAPPABLE_BYTES",
+    "deepspeed.runtime.swap_tensor.aio_config": "deepspeed.runtime.swap_tensor.constants: *",
+    "deepspeed.runtime.zero": """
+        deepspeed.runtime.zero.partition_parameters: GatheredParameters Init ZeroParamStatus ZeroParamType
+        deepspeed.runtime.zero.partition_parameters: register_external_parameter unregister_external_parameter
+        deepspeed.runtime.zero.unwrap_model: unwrap_model_for_generation
+        tessera.tiled_linear: TiledLinear TiledLinearReturnBias
+    """,
+    "deepspeed.runtime.zero.stage3": "deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer_Stage3",
+    "deepspeed.runtime.zero.stage_1_and_2": "deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer",
+    "deepspeed.runtime.zero.tiling": "tessera.tiled_linear: TiledLinear TiledLinearReturnBias",
+    "deepspeed.utils": """
+        deepspeed.accelerator: get_accelerator
+        deepspeed.runtime.dataloader: RepeatingLoader
+        deepspeed.utils.bwc: bwc_pipeline_parallel_world_size bwc_tensor_model_parallel_world_size
+        deepspeed.utils.comms_logging: get_caller_func
+        deepspeed.utils.groups: DeprecatedException initialize
+        deepspeed.utils.groups: get_data_parallel_group get_data_parallel_rank get_data_parallel_world_size
+        deepspeed.utils.groups: get_model_parallel_group get_model_parallel_rank get_model_parallel_world_size
+        deepspeed.utils.groups: get_tensor_model_parallel_group get_tensor_model_parallel_world_size
+        deepspeed.utils.groups: get_tensor_model_parallel_rank get_tensor_model_parallel_src_rank
+        deepspeed.utils.groups: set_tensor_model_parallel_rank set_tensor_model_parallel_world_size
+        deepspeed.utils.logging: log_dist log_dist_once logger set_log_level_from_string
+        deepspeed.utils.numa: get_numactl_cmd
+        deepspeed.utils.nvtx: instrument_w_nvtx
+        deepspeed.utils.tensor_fragment: *
+        deepspeed.utils.z3_leaf_module: *
+        tessera.leaf_modules: z3_leaf_module
+        tessera.on_device: OnDevice
+    """,
+    "deepspeed.utils.exceptions": "deepspeed.utils.groups: DeprecatedException",
+    "deepspeed.utils.init_on_device": "tessera.on_device: OnDevice",
+    "deepspeed.utils.tensor_fragment": """
+        tessera.fragments: safe_get_full_fp32_param safe_get_full_grad safe_get_full_optimizer_state
+        tessera.fragments: safe_get_local_fp32_param safe_get_local_grad safe_get_local_optimizer_state
+        tessera.fragments: safe_set_full_fp32_param safe_set_full_grad safe_set_full_optimizer_state
+        tessera.fragments: safe_set_local_fp32_param safe_set_local_grad safe_set_local_optimizer_state
+        tessera.fragments: safe_update_full_grad_vectorized
+    """,
+    "deepspeed.utils.z3_leaf_module": """
+        tessera.leaf_modules: get_z3_leaf_modules set_z3_leaf_module set_z3_leaf_modules set_z3_leaf_modules_by_name
+        tessera.leaf_modules: set_z3_leaf_modules_by_suffix unset_z3_leaf_modules z3_leaf_module z3_leaf_parameter
+    """,
+}
+
+_ENTRY = __file__ + ":"  # with a package's name: what its __path__ has after its folder, so that files come first
+_FOLDER = os.path.dirname(os.path.dirname(__file__))
+
+
+def serve(module_name):
+    """The module gets the names of its rows and, if a package, its submodules, and says which names Tessera lacks."""
+    module = sys.modules[module_name]
+
+    def get_attribute(name):
+        if name == "__all__":
+            return [each for each in {*vars(module), *_names_of_rows(module_name)} if not each.startswith("_")]
+        for home, names in _rows(module_name):
+            if name in names:
+                value = getattr(importlib.import_module(home), name)
+                setattr(module, name, value)
+                return value
+            if names == ["*"] and not name.startswith("__") and _has(importlib.import_module(home), name):
+                return getattr(sys.modules[home], name)
+        if not name.startswith("__") and _is_submodule(module, name):
+            return importlib.import_module(f"{module_name}.{name}")
+        raise _not_yet.missing_attribute(module_name, name)
+
+    def list_attributes():
+        submodules = pkgutil.iter_modules(getattr(module, "__path__", ()))
+        return sorted({*vars(module), *_names_of_rows(module_name), *(each.name for each in submodules)})
+
+    module.__getattr__ = get_attribute
+    module.__dir__ = list_attributes
+    if hasattr(module, "__path__"):
+        module.__path__.append(_ENTRY + module_name)
+
+
+@functools.cache
+def _rows(module_name):
+    rows = (row.strip().partition(": ") for row in NAMES.get(module_name, "").strip().splitlines())
+    return [(home, names.split()) for home, _, names in rows]
+
+
+def _names_of_rows(module_name):
+    for home, names in _rows(module_name):
+        if names == ["*"]:
+            module = importlib.import_module(home)
+            names = [name for name in dir(module) if not name.startswith("_") and _has(module, name)]
+        yield from names
+
+
+def _has(module, name):
+    """Not counting what it imports as a module."""
+    return hasattr(module, name) and not isinstance(getattr(module, name), ModuleType)
+
+
+def _is_submodule(module, name):
+    try:
+        return PathFinder.find_spec(f"{module.__name__}.{name}", getattr(module, "__path__", [])) is not None
+    except _not_yet.NotInTesseraError:
+        return False
+
+
+def _folders_of(package):
+    folder = os.path.join(_FOLDER, *package.split("."))
+    return [folder] if os.path.isdir(folder) else []
+
+
+class _FinderOfNames:
+    """Finds and makes a package's modules that have no file, and refuses those that Tessera has not. An importer for
+    sys.path_hooks, not sys.meta_path: Python asks it after the package's folder, and pkgutil asks it too.
+
+    All of them are packages: then `from module import name` also asks it for a name that is missing."""
+
+    def __init__(self, entry):
+        if not entry.startswith(_ENTRY):
+            raise ImportError(f"no package's entry: {entry}")
+        self.package = entry.removeprefix(_ENTRY)
+
+    def find_spec(self, full_name, target=None):
+        folders = _folders_of(full_name)
+        if folders or full_name in NAMES:
+            spec = ModuleSpec(full_name, self, origin=__file__, is_package=True)
+            spec.submodule_search_locations += folders
+            return spec
+        if _not_yet.is_missing(full_name):
+            raise _not_yet.NotInTesseraError(_not_yet.sentence(full_name))
+        return None
+
+    def iter_modules(self, prefix=""):
+        """For pkgutil."""
+        names = {full_name.rpartition(".")[2] for full_name in NAMES if full_name.rpartition(".")[0] == self.package}
+        for folder in _folders_of(self.package):
+            names |= {entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name != "__pycache__"}
+        return [(prefix + name, True) for name in sorted(names)]
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        homes = {home for home, _ in _rows(module.__name__)}
+        module.__doc__ = f"Names of {', '.join(sorted(homes))}." if homes else "A package of modules."
+        serve(module.__name__)
+        for name in (name for _, names in _rows(module.__name__) for name in names):
+            if f"{module.__name__}.{name}" in NAMES:  # also a module, which would take the name at its first import
+                importlib.import_module(f"{module.__name__}.{name}")
+                vars(module).pop(name, None)
+
+
+sys.path_hooks.append(_FinderOfNames)

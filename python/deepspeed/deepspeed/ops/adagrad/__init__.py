@@ -1,3 +1,0 @@
-"""Adagrad."""
-
-from tessera.optimizers import DeepSpeedCPUAdagrad  # noqa: F401

@@ -1,3 +1,0 @@
-"""Adam."""
-
-from tessera.optimizers import DeepSpeedCPUAdam, FusedAdam  # noqa: F401

@@ -1,3 +1,0 @@
-"""DeepSpeedCPUAdam."""
-
-from tessera.optimizers import DeepSpeedCPUAdam  # noqa: F401

@@ -1,3 +1,0 @@
-"""FusedAdam."""
-
-from tessera.optimizers import FusedAdam  # noqa: F401

@@ -1,3 +1,0 @@
-"""LAMB."""
-
-from tessera.optimizers import FusedLamb  # noqa: F401

@@ -1,3 +1,0 @@
-"""Lion."""
-
-from tessera.optimizers import DeepSpeedCPULion, FusedLion  # noqa: F401

@@ -1,5 +1,0 @@
-"""Loss scaling."""
-
-from deepspeed._lazy import lazy_attributes
-
-__getattr__ = lazy_attributes(__name__)

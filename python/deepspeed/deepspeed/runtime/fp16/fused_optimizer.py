@@ -1,3 +1,0 @@
-"""FP16_Optimizer."""
-
-from deepspeed.runtime.optimizer_classes import FP16_Optimizer  # noqa: F401

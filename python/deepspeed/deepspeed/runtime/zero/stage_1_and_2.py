@@ -1,3 +1,0 @@
-"""DeepSpeedZeroOptimizer."""
-
-from deepspeed.runtime.optimizer_classes import DeepSpeedZeroOptimizer  # noqa: F401
