@@ -7,6 +7,7 @@
 #include "json.h"
 #include "tessera/base/suggest.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/config/hjson.h"
 #include "tessera/config/key_table.h"
 
 namespace tessera::python {
@@ -75,6 +76,10 @@ void bind_config(py::module_& module) {
                        : *self.dtypes.autocast == config::Dtype::kFp16 ? "float16"
                                                                        : "float32");
       });
+  module.def(
+      "parse_hjson",
+      [](const std::string& text, const std::string& name) { return object_of(config::parse_hjson(text, name).value); },
+      py::arg("text"), py::arg("name"), "name: what to call the text in messages");
   module.def("config_keys", &key_rows, "The table of all keys: path, kind, default, status, meaning");
   module.def(
       "nearest_name",

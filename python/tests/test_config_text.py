@@ -5,7 +5,9 @@ import json
 import math
 
 import pytest
-from tessera.config_text import ConfigTextError, parse_config, read_config
+import torch  # noqa: F401  its libraries come before ours
+from tessera._core import ConfigError
+from tessera.config_text import parse_config, read_config
 
 
 def test_a_dict_is_taken_as_it_is():
@@ -43,15 +45,16 @@ def test_infinity_is_a_number():
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "{a: 1, a: 2,}", '{"b": {"a": 1, "a": 2}}'])
 def test_a_key_given_twice_is_refused(text):
-    with pytest.raises(ValueError, match="appear twice.*: a;"):
+    with pytest.raises(ValueError, match="a' is given twice"):
         parse_config(text)
 
 
-@pytest.mark.parametrize("text, where", [("{a 1}", "1:4"), ('{"a": 1,\n "b": }', "2:7"), ("{a: [1, 2", "1:10"),
+@pytest.mark.parametrize("text, where", [("{a 1}", "1:4"), ('{"a": 1,\n "b": }', "2:7"), ("{a: [1, 2", "1:5"),
                                          ('{"a": "x\n', "1:7"), ("{} {}", "1:4")])
 def test_errors_have_a_place(text, where):
-    with pytest.raises(ConfigTextError, match=f"the config:{where}$"):
+    with pytest.raises(ConfigError) as refused:
         parse_config(text)
+    assert refused.value.where == f"the config:{where}"
 
 
 def test_base64():

@@ -11,7 +11,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/cli/commands.h"
-#include "tessera/config/commented_json.h"
+#include "tessera/config/hjson.h"
 #include "tessera/config/overrides.h"
 #include "tessera/config/print.h"
 #include "tessera/config/run_file.h"

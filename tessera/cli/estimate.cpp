@@ -16,7 +16,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/cli/commands.h"
-#include "tessera/config/commented_json.h"
+#include "tessera/config/hjson.h"
 #include "tessera/config/yaml_file.h"
 #include "tessera/plan/deepspeed_estimates.h"
 #include "tessera/plan/memory_check.h"

@@ -7,8 +7,8 @@
 #include <map>
 
 #include "tessera/base/error.h"
-#include "tessera/config/commented_json.h"
 #include "tessera/config/fill_auto.h"
+#include "tessera/config/hjson.h"
 #include "tessera/config/key_check.h"
 #include "tessera/config/yaml_file.h"
 
@@ -465,11 +465,11 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
 }
 
 DsConfig load_ds_config(const std::string& path, const DsConfigInput& input) {
-  return parse_ds_config(parse_commented_json(read_text(path), path), input);
+  return parse_ds_config(parse_hjson(read_text(path), path), input);
 }
 
 DsConfig parse_ds_config(const std::string& json_text, const std::string& name, const DsConfigInput& input) {
-  return parse_ds_config(parse_commented_json(json_text, name), input);
+  return parse_ds_config(parse_hjson(json_text, name), input);
 }
 
 DsConfig parse_ds_config(const Json& value, const std::string& base, const DsConfigInput& input) {

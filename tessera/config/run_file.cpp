@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "tessera/base/error.h"
-#include "tessera/config/commented_json.h"
+#include "tessera/config/hjson.h"
 #include "tessera/config/key_check.h"
 #include "tessera/config/overrides.h"
 #include "tessera/config/yaml_file.h"
@@ -45,7 +45,7 @@ Document deepspeed_of(const Document& document, const Paths& paths) {
                 {fmt::format("'deepspeed' names a file that does not exist: {}", path), document.place(key).text(),
                  "fix the path; it is relative to the run file's folder"});
   }
-  return parse_commented_json(read_text(path), path);
+  return parse_hjson(read_text(path), path);
 }
 
 const Json& value_of(const RunFile& run, std::string_view path) {

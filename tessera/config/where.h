@@ -1,6 +1,6 @@
 // A configuration together with the place of every key in it, so that each error can say file:line:column.
 //
-//   Document ds = parse_commented_json(text, "ds.json");
+//   Document ds = parse_hjson(text, "ds.json");
 //   ds.place(Pointer("/zero_optimization/stage")).text()   "ds.json:12:14"
 //
 // Keys are addressed by JSON pointer, because a key may itself contain dots (some programs pass such keys on purpose).

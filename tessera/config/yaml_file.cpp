@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
-#include "tessera/config/commented_json.h"
+#include "tessera/config/hjson.h"
 
 namespace tessera::config {
 namespace {
@@ -163,7 +163,7 @@ Document load_document(const std::string& path) {
   const std::string extension = std::filesystem::path(path).extension().string();
   const bool is_yaml = extension == ".yaml" || extension == ".yml";
   const bool is_json = extension == ".json" || (!is_yaml && looks_like_json(text));
-  return is_json ? parse_commented_json(text, path) : parse_yaml(text, path);
+  return is_json ? parse_hjson(text, path) : parse_yaml(text, path);
 }
 
 }  // namespace tessera::config

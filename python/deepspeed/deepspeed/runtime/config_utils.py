@@ -3,7 +3,16 @@
 import json
 
 from tessera.config_block import ConfigBlock
-from tessera.config_text import dict_without_duplicates as dict_raise_error_on_duplicate_keys  # noqa: F401
+
+
+def dict_raise_error_on_duplicate_keys(ordered_pairs):
+    """A dict of the pairs, for json.load; ValueError with the names of keys that come twice."""
+    found = dict(ordered_pairs)
+    if len(found) != len(ordered_pairs):
+        keys = [key for key, _ in ordered_pairs]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        raise ValueError(f"keys that appear twice in the ds_config: {', '.join(twice)}; keep one of each")
+    return found
 
 
 class DeepSpeedConfigModel(ConfigBlock):

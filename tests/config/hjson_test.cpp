@@ -1,4 +1,4 @@
-#include "tessera/config/commented_json.h"
+#include "tessera/config/hjson.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,28 +13,27 @@ namespace {
 
 std::string refusal(const std::string& text) {
   try {
-    parse_commented_json(text, "ds.json");
+    parse_hjson(text, "ds.json");
   } catch (const Error& error) {
     return error.what();
   }
   return "accepted";
 }
 
-TEST(CommentedJson, TakesCommentsAndTrailingCommas) {
-  const Document document =
-      parse_commented_json("// head\n{ \"a\": 1, /* b\n */ \"c\": [1, 2,], // end\n}\n", "ds.json");
+TEST(Hjson, TakesCommentsAndTrailingCommas) {
+  const Document document = parse_hjson("// head\n{ \"a\": 1, /* b\n */ \"c\": [1, 2,], // end\n}\n", "ds.json");
   EXPECT_EQ(document.value, Json({{"a", 1}, {"c", {1, 2}}}));
 }
 
-TEST(CommentedJson, LeavesCommentSignsInTextAlone) {
-  const Document document = parse_commented_json(R"({"url": "http://host/*path*/", "quote": "\"//\""})", "ds.json");
+TEST(Hjson, LeavesCommentSignsInTextAlone) {
+  const Document document = parse_hjson(R"({"url": "http://host/*path*/", "quote": "\"//\""})", "ds.json");
   EXPECT_EQ(document.value.at("url"), "http://host/*path*/");
   EXPECT_EQ(document.value.at("quote"), "\"//\"");
 }
 
 // Counted by hand; the two characters of the comment take six bytes, and columns count characters.
-TEST(CommentedJson, KnowsThePlaceOfEveryKey) {
-  const Document document = parse_commented_json("{\n  \"a\": {\"b\": 1},\n  /* 配置 */ \"c\": [5, 6]\n}", "ds.json");
+TEST(Hjson, KnowsThePlaceOfEveryKey) {
+  const Document document = parse_hjson("{\n  \"a\": {\"b\": 1},\n  /* 配置 */ \"c\": [5, 6]\n}", "ds.json");
   EXPECT_EQ(document.place(Pointer("/a")).text(), "ds.json:2:3");
   EXPECT_EQ(document.place(Pointer("/a/b")).text(), "ds.json:2:9");
   EXPECT_EQ(document.place(Pointer("/c")).text(), "ds.json:3:12");
@@ -42,18 +41,22 @@ TEST(CommentedJson, KnowsThePlaceOfEveryKey) {
   EXPECT_EQ(document.place(Pointer("/a/missing")).text(), "ds.json:2:3");  // the nearest that is there
 }
 
-TEST(CommentedJson, RefusesAKeyGivenTwiceAndNamesBothPlaces) {
+TEST(Hjson, RefusesAKeyGivenTwiceAndNamesBothPlaces) {
   const std::string text = refusal("{\"a\": {\"b\": 1,\n \"b\": 2}}");
   EXPECT_THAT(text, testing::HasSubstr("'a.b' is given twice"));
   EXPECT_THAT(text, testing::HasSubstr("ds.json:2:2"));
   EXPECT_THAT(text, testing::HasSubstr("ds.json:1:8"));
 }
 
-TEST(CommentedJson, RefusesWhatIsNotJsonAtItsPlace) {
+TEST(Hjson, RefusesWhatCannotBeReadAtItsPlace) {
   EXPECT_THAT(refusal(""), testing::HasSubstr("ds.json:1:1"));
   EXPECT_THAT(refusal("{\"a\" 1}"), testing::HasSubstr("ds.json:1:6"));
-  EXPECT_THAT(refusal("{\"a\": 1\n \"b\": 2}"), testing::HasSubstr("ds.json:2:2"));
-  EXPECT_THAT(refusal("{a: 1}"), testing::HasSubstr("double quotes"));
+  EXPECT_THAT(refusal("{a 1}"), testing::HasSubstr("ds.json:1:4"));
+  EXPECT_THAT(refusal("{\"a\": 1,\n \"b\": }"), testing::HasSubstr("ds.json:2:7"));
+  EXPECT_THAT(refusal("a: 1\nb"), testing::HasSubstr("expected ':' after the key 'b'"));
+  EXPECT_THAT(refusal("a: 1\n]"), testing::HasSubstr("expected a key here"));
+  EXPECT_THAT(refusal("{a: '''x"), testing::HasSubstr("never closed"));
+  EXPECT_THAT(refusal("{a: x\xFF\n}"), testing::HasSubstr("UTF-8"));
   EXPECT_THAT(refusal("{\"a\": 01}"), testing::HasSubstr("'01' is not a JSON number"));
   EXPECT_THAT(refusal("{\"a\": 1e}"), testing::HasSubstr("is not a JSON number"));
   EXPECT_THAT(refusal("{\"a\": True}"), testing::HasSubstr("'True' is Python"));
@@ -63,13 +66,27 @@ TEST(CommentedJson, RefusesWhatIsNotJsonAtItsPlace) {
   EXPECT_THAT(refusal("{\"a\": 1"), testing::HasSubstr("this '{' is never closed"));
   EXPECT_THAT(refusal("{} {}"), testing::HasSubstr("after the end"));
   EXPECT_THAT(refusal("{\"a\": 1 /* "), testing::HasSubstr("comment is never closed"));
-  EXPECT_THAT(refusal(","), testing::HasSubstr("expected a value here"));
+  EXPECT_THAT(refusal(","), testing::HasSubstr("expected a key here"));
   EXPECT_THAT(refusal("{\"a\": \"\xFF\"}"), testing::HasSubstr("UTF-8"));
   EXPECT_THAT(refusal(std::string(100'000, '[')), testing::HasSubstr("levels deep"));
 }
 
+// The values are those that the Python package hjson 3.1 gives for the same text.
+TEST(Hjson, TakesWhatPeopleLeaveOut) {
+  const auto value = [](const std::string& text) { return parse_hjson(text, "ds.json").value; };
+  EXPECT_EQ(value("a: 1\nb: {c: text with spaces, and a comma\n}\n"),
+            Json({{"a", 1}, {"b", {{"c", "text with spaces, and a comma"}}}}));
+  EXPECT_EQ(value("{ # head\n  betas: [0.9\n 0.99]\n  on: true\n}"), Json({{"betas", {0.9, 0.99}}, {"on", true}}));
+  EXPECT_EQ(value("{a: 1, b: 2,}"), Json({{"a", 1}, {"b", 2}}));
+  EXPECT_EQ(value("{'a': 'it\\'s \"x\"'}"), Json({{"a", "it's \"x\""}}));
+  EXPECT_EQ(value("{a: '''\n  one\n  two\n'''}"), Json({{"a", "one\ntwo"}}));
+  EXPECT_EQ(value("path: /a//b # c"), Json({{"path", "/a//b # c"}}));  // text goes on to the end of its line
+  EXPECT_EQ(value("version: 1.2.3\nname: 3 layers"), Json({{"version", "1.2.3"}, {"name", "3 layers"}}));
+  EXPECT_TRUE(std::isnan(value("{a: NaN}").at("a").get<double>()));
+}
+
 // Every beginning of a valid file is either refused with an Error or complete; none crashes or hangs.
-TEST(CommentedJson, SurvivesAFileThatIsCutOffAnywhere) {
+TEST(Hjson, SurvivesAFileThatIsCutOffAnywhere) {
   const std::string whole = "{\"a\": [1, -2.5e3, true, null], /* c */ \"b\": {\"c\": \"x\\\"y\"}, // d\n}";
   for (size_t length = 0; length < whole.size(); ++length) {
     EXPECT_NE(refusal(whole.substr(0, length)), "accepted") << length;
@@ -77,9 +94,9 @@ TEST(CommentedJson, SurvivesAFileThatIsCutOffAnywhere) {
   EXPECT_EQ(refusal(whole), "accepted");
 }
 
-TEST(CommentedJson, ReadsWhatPythonWritesForInfinity) {
-  EXPECT_TRUE(std::isinf(parse_commented_json("{\"a\": Infinity}", "").value.at("a").get<double>()));
-  EXPECT_LT(parse_commented_json("[-Infinity]", "").value.at(0).get<double>(), 0);
+TEST(Hjson, ReadsWhatPythonWritesForInfinity) {
+  EXPECT_TRUE(std::isinf(parse_hjson("{\"a\": Infinity}", "").value.at("a").get<double>()));
+  EXPECT_LT(parse_hjson("[-Infinity]", "").value.at(0).get<double>(), 0);
 }
 
 TEST(Yaml, GivesScalarsTheirTypesAndKeepsQuotedText) {
