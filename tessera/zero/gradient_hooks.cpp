@@ -11,12 +11,10 @@
 namespace tessera::zero {
 
 struct GradientHooks::OnArrival : torch::autograd::PostAccumulateGradHook {
-  OnArrival(const GradientHooks& hooks, at::TensorImpl* parameter, size_t unit, size_t param)
-      : hooks_(hooks), parameter_(parameter), unit_(unit), param_(param) {}
+  OnArrival(const GradientHooks& hooks, size_t unit, size_t param) : hooks_(hooks), unit_(unit), param_(param) {}
   void operator()(const at::Tensor& parameter) override { hooks_.arrived_(unit_, param_, parameter); }
 
   const GradientHooks& hooks_;  // takes its hooks away before it goes
-  at::TensorImpl* parameter_;
   size_t unit_;
   size_t param_;
   std::optional<unsigned> clearing_;  // the hook that clears what stands for the last gradient before the next arrives
@@ -49,7 +47,7 @@ void GradientHooks::watch(const at::Tensor& parameter, const std::string& name, 
   const auto accumulator = torch::autograd::impl::grad_accumulator(parameter);
   accumulators_.push_back(std::make_shared<std::decay_t<decltype(accumulator)>>(accumulator));
   c10::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
-  auto arrived = std::make_unique<OnArrival>(*this, impl, unit, param);
+  auto arrived = std::make_unique<OnArrival>(*this, unit, param);
   if (!shows_undefined_) {
     const at::Tensor hidden =
         unreadable(parameter.sizes().vec(), parameter.options().requires_grad(false), taken_gradient(name));
