@@ -18,10 +18,9 @@ RECORDED = Path(__file__).resolve().parent / "recorded"
 CASES = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
 PEERS = REPOSITORY / ".venv-peers" / "bin" / "python"
 
-sys.path.insert(0, str(REPOSITORY / "python"))
-from tessera import export_deepspeed, import_deepspeed  # noqa: E402
-from tessera.checkpoint_files import TesseraCheckpoint  # noqa: E402
-from tessera.import_deepspeed import load  # noqa: E402
+from tessera import export_deepspeed, import_deepspeed
+from tessera.checkpoint_files import TesseraCheckpoint
+from tessera.import_deepspeed import load
 
 
 @dataclass
