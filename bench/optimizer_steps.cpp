@@ -31,12 +31,12 @@ struct State {
 void adamw(State& state, const at::Tensor& grad, const at::Tensor& compute, int64_t step) {
   static const Adam adam({.decoupled_decay = true});
   static const std::vector<ParamGroup> groups{{.lr = 1e-4, .weight_decay = 0.01}};
-  std::vector<ParamSlice> slices{{.weight = state.weight,
+  std::vector<ParamShard> shards{{.weight = state.weight,
                                   .grad = grad,
                                   .state = {state.exp_avg, state.exp_avg_sq},
                                   .compute = compute,
                                   .step = step}};
-  adam.update(slices, {.groups = groups});
+  adam.update(shards, {.groups = groups});
 }
 
 template <class Grad>

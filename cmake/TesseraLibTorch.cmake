@@ -66,5 +66,10 @@ else()
   target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
 endif()
 target_include_directories(tessera_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
-# The wheel carries fmt's headers of its own version, without its library: where they are found first, fmt is header-only.
-target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO FMT_HEADER_ONLY)
+target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+# The wheel carries fmt's headers of its own version, found before others, without the library: that is one source, compiled
+# once here and not in every file that includes them.
+add_library(tessera_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt_of_torch.cpp)
+set_target_properties(tessera_fmt PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_include_directories(tessera_fmt SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
+target_link_libraries(tessera_libtorch INTERFACE tessera_fmt)

@@ -1,10 +1,16 @@
+# A release compiles code without loops over data of its own with -O1: that takes a third less time than -O3.
+set(TESSERA_COLD $<$<CONFIG:Release>:-O1>)
+
 # One target a room. PUBLIC_HEADERS are installed; any other header is private to the build. USES names the rooms that this
-# one includes (base is always there); scripts/check_layers checks the includes against its own table.
+# one includes (base is always there); scripts/check_layers checks the includes against its own table. COLD: see above.
 function(tessera_room name)
-  cmake_parse_arguments(PARSE_ARGV 1 ROOM "" "" "SOURCES;PUBLIC_HEADERS;USES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 ROOM "COLD" "" "SOURCES;PUBLIC_HEADERS;USES;LIBRARIES")
   add_library(tessera_${name} OBJECT ${ROOM_SOURCES})
   target_include_directories(tessera_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(tessera_${name} PRIVATE ${TESSERA_WARNINGS})
+  if(ROOM_COLD)
+    target_compile_options(tessera_${name} PRIVATE ${TESSERA_COLD})
+  endif()
   set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   if(NOT name STREQUAL "base")
     list(APPEND ROOM_USES base)
@@ -69,7 +75,7 @@ endfunction()
 function(tessera_room_test room)
   cmake_parse_arguments(PARSE_ARGV 1 TEST "" "" "SOURCES;USES;LIBRARIES")
   add_executable(${room}_test ${TEST_SOURCES})
-  target_compile_options(${room}_test PRIVATE ${TESSERA_WARNINGS})
+  target_compile_options(${room}_test PRIVATE ${TESSERA_WARNINGS} ${TESSERA_COLD})
   tessera_link_rooms(${room}_test ${room} ${TEST_USES})
   target_link_libraries(${room}_test PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock)
   set_target_properties(${room}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

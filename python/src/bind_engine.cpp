@@ -37,20 +37,27 @@ struct Tree {
 void add_module(Tree& self, const std::string& name) { self.tree.modules.push_back({name, {}}); }
 
 void add_param(Tree& self, size_t module, const std::string& name, const at::Tensor& parameter,
-               const std::shared_ptr<zero::PartitionedParam>& partitioned) {
+               const std::shared_ptr<zero::PartitionedParam>& partitioned, const std::map<std::string, int>& placements,
+               const comm::Mesh& mesh) {
   zero::NamedParam param{.spec = {.name = name}, .tensor = parameter};
   if (partitioned) {
     param.shape = partitioned->shape();
     self.partitioned[name] = partitioned;
   }
+  if (!placements.empty()) param.spec.shape = param.full_shape();
+  for (const auto& [axis, dim] : placements) {
+    param.spec.shards.push_back({axis, dim});
+    const auto index = static_cast<size_t>(dim);  // one that is not there is an error of the specification's
+    if (index < param.spec.shape.size()) param.spec.shape[index] *= mesh.shape().size(axis);
+  }
   self.tree.modules.at(module).params.push_back(std::move(param));
 }
 
 std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& config,
-                                    const std::shared_ptr<comm::Group>& world, const py::list& groups,
+                                    const std::shared_ptr<comm::Mesh>& mesh, const py::list& groups,
                                     std::map<std::string, size_t> group_of, const py::object& torch_step,
                                     std::optional<at::Device> device) {
-  InitializeOptions options{.world = world, .device = device};
+  InitializeOptions options{.mesh = mesh, .device = device};
   const std::vector<optim::ParamGroup> named =
       config.optimizer ? optim::param_groups(*config.optimizer) : std::vector<optim::ParamGroup>(1);
   for (const py::handle group : groups) {
@@ -143,11 +150,13 @@ void bind_engine(py::module_& module) {
   py::class_<Tree>(module, "ModelTree")
       .def(py::init<>())
       .def("add_module", &add_module, py::arg("name"))
-      .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"))
+      .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"),
+           py::arg("placements"), py::arg("mesh"),
+           "placements: {axis: dimension} that the mesh's ranks hold equal parts of")
       .def("add_buffer", [](Tree& self, const at::Tensor& buffer) { self.tree.buffers.push_back(buffer); });
 
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
-      .def(py::init(&make_engine), py::arg("tree"), py::arg("config"), py::arg("world"), py::arg("groups"),
+      .def(py::init(&make_engine), py::arg("tree"), py::arg("config"), py::arg("mesh"), py::arg("groups"),
            py::arg("group_of"), py::arg("torch_step"), py::arg("device"))
       .def("before_forward", &Engine::before_forward, py::arg("module"), py::arg("inputs"), no_gil)
       .def("after_forward", &Engine::after_forward, py::arg("module"), py::arg("outputs"), no_gil)
@@ -197,9 +206,9 @@ void bind_engine(py::module_& module) {
           py::arg("unit"), py::arg("root"), no_gil)
       .def(
           "partitioned",
-          [](Engine& self, const Place& at, const std::shared_ptr<comm::Group>& world) {
-            return std::make_shared<zero::PartitionedParam>(*self.sharded_model().units().at(at.first), at.second,
-                                                            world);
+          [](Engine& self, const Place& at) {
+            const zero::Unit& unit = *self.sharded_model().units().at(at.first);
+            return std::make_shared<zero::PartitionedParam>(unit, at.second, unit.groups().shard);
           },
           no_gil)
       .def("place_of", &place_of, py::arg("parameter"))

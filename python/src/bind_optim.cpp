@@ -46,16 +46,16 @@ class Schedule {
 // One rank that owns all of every parameter.
 class Alone : public optim::Peers {
  public:
-  std::vector<double> sum_by_param(std::span<const optim::ParamSlice>, std::span<const double> of_slices,
+  std::vector<double> sum_by_param(std::span<const optim::ParamShard>, std::span<const double> of_shards,
                                    size_t /*width*/) override {
-    return {of_slices.begin(), of_slices.end()};
+    return {of_shards.begin(), of_shards.end()};
   }
-  std::vector<at::Tensor> whole_grads(std::span<const optim::ParamSlice> slices) override {
+  std::vector<at::Tensor> whole_grads(std::span<const optim::ParamShard> shards) override {
     std::vector<at::Tensor> grads;
-    for (const optim::ParamSlice& slice : slices) grads.push_back(slice.grad);
+    for (const optim::ParamShard& shard : shards) grads.push_back(shard.grad);
     return grads;
   }
-  void mean_by_signs(std::span<const optim::ParamSlice>, std::span<at::Tensor>, std::span<const at::Tensor>) override {}
+  void mean_by_signs(std::span<const optim::ParamShard>, std::span<at::Tensor>, std::span<const at::Tensor>) override {}
   void clear_sign_errors() override {}
 };
 
@@ -86,13 +86,13 @@ class NativeOptimizer {
     const auto put_back = [&](const at::Tensor& kept, const at::Tensor& updated) {
       if (padded != numel) kept.view({-1}).copy_(updated.narrow(0, 0, numel));
     };
-    optim::ParamSlice slice{.weight = flat(weight), .grad = flat(grad), .state = {}, .step = step, .numbers = numbers};
-    for (const at::Tensor& each : state) slice.state.push_back(flat(each));
+    optim::ParamShard shard{.weight = flat(weight), .grad = flat(grad), .state = {}, .step = step, .numbers = numbers};
+    for (const at::Tensor& each : state) shard.state.push_back(flat(each));
     const std::vector<optim::WholeParam> params{{"parameter", weight.sizes().vec(), numel, 0}};
     Alone peers;
-    optimizer_->update({&slice, 1}, {.groups = groups, .step = step, .params = params, .peers = &peers});
-    put_back(weight, slice.weight);
-    for (size_t k = 0; k < state.size(); ++k) put_back(state[k], slice.state[k]);
+    optimizer_->update({&shard, 1}, {.groups = groups, .step = step, .params = params, .peers = &peers});
+    put_back(weight, shard.weight);
+    for (size_t k = 0; k < state.size(); ++k) put_back(state[k], shard.state[k]);
     return numbers;
   }
 

@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, module) {
   bind_errors(module);
   bind_config(module);
   bind_world(module);
+  bind_mesh(module);
   bind_optim(module);
   bind_zero(module);
   bind_engine(module);

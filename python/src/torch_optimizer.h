@@ -22,7 +22,7 @@ class TorchOptimizer : public optim::Optimizer {
 
   std::vector<std::string> state_names() const override { return {}; }
   bool takes_whole_model() const override { return true; }
-  void update(std::span<optim::ParamSlice> slices, const optim::UpdateInput& input) const override;
+  void update(std::span<optim::ParamShard> shards, const optim::UpdateInput& input) const override;
 
  private:
   pybind11::function step_;

@@ -28,10 +28,11 @@ logger = logging.getLogger("tessera")
 
 
 class Engine(nn.Module):
-    """Made by tessera.initialize(). `module` is the client's model, the same object. `device`: where its parameters and
-    buffers go; None: where the first of them is."""
+    """Made by tessera.initialize(). `module` is the client's model, the same object. `mesh`: the ranks, all of them or those
+    that the program gave as its data-parallel group. `placements(name, parameter)`: {axis: dimension} over which ranks hold
+    parts of it. `device`: where parameters and buffers go; None: where the first of them is."""
 
-    def __init__(self, model, config, raw_config, optimizer, torch_step, world, device=None):
+    def __init__(self, model, config, raw_config, optimizer, torch_step, mesh, placements, device=None):
         super().__init__()
         self._engine = None  # in C++; see core
         self._let_go = None  # after destroy(): why, and what to do
@@ -45,7 +46,8 @@ class Engine(nn.Module):
         self.hooks = None  # stage 3: see forward_hooks
         self._resolved = config
         self.torch_step = torch_step
-        self._world = world
+        self._mesh, self._placements = mesh, placements
+        self._world, self._data = mesh.world, mesh.data  # all ranks; those over which the batch is split
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
         self._no_sync = False
         self._ends_block = False  # the next step ends a coalesce_grad_reduction()
@@ -96,13 +98,13 @@ class Engine(nn.Module):
                     group_of[full_name] = group_of_id[id(parameter)]
                 piece = zero.piece_of(parameter)
                 shapes[id(parameter)] = (parameter, torch.Size(piece.shape) if piece else parameter.shape)
-                tree.add_param(number, full_name, parameter, piece)
+                tree.add_param(number, full_name, parameter, piece, self._placements(full_name, parameter), self._mesh)
         kept = self._buffers_in_fp32(model, config)
         for buffer in model.buffers():
             tree.add_buffer(buffer)
 
         self._engine = _core.Engine(
-            tree=tree, config=config, world=self._world,
+            tree=tree, config=config, mesh=self._mesh,
             groups=[_hyperparameters(group) for group in groups], group_of=group_of,
             torch_step=self.torch_step, device=device)
         for buffer, value in kept:  # the engine gave them data_types.buffer_dtype
@@ -143,7 +145,7 @@ class Engine(nn.Module):
                     if place is not None:
                         self.uses_external(module, place)
         passes = self.module.register_forward_hook(PastTheEngine(self))
-        leave = weakref.finalize(self, _leave, self.core, self._world, self.hooks, passes, weakref.ref(self.module))
+        leave = weakref.finalize(self, _leave, self.core, self.hooks, passes, weakref.ref(self.module))
         leave.atexit = False
         return leave
 
@@ -417,7 +419,7 @@ class Engine(nn.Module):
 
     def set_train_batch_size(self, train_batch_size):
         """Changes only gradient_accumulation_steps."""
-        share = self.train_micro_batch_size_per_gpu() * self._world.size
+        share = self.train_micro_batch_size_per_gpu() * self._data.size
         if train_batch_size % share:
             raise ValueError(f"train_batch_size {train_batch_size} is not a multiple of micro batch x ranks = {share}")
         self._set_batch(train_batch_size, self.train_micro_batch_size_per_gpu(), train_batch_size // share)
@@ -425,7 +427,7 @@ class Engine(nn.Module):
     def set_train_micro_batch_size(self, micro_batch_size):
         """Also changes train_batch_size."""
         accumulation = self.gradient_accumulation_steps()
-        self._set_batch(micro_batch_size * accumulation * self._world.size, micro_batch_size, accumulation)
+        self._set_batch(micro_batch_size * accumulation * self._data.size, micro_batch_size, accumulation)
 
     def _set_batch(self, *batch):
         self.core.set_batch(*batch)
@@ -435,7 +437,10 @@ class Engine(nn.Module):
 
     def consolidated_state_dict(self, exclude_frozen_parameters=False, keeps_on=0):
         """The module's state dict with whole parameters in the dtype of training, on the CPU; gathered unit by unit.
-        Collective; {} on other ranks than `keeps_on` (None: on every rank)."""
+        Collective; {} on other ranks than `keeps_on` (None: on every rank, whose own part of the model it is)."""
+        if self._mesh.parts > 1 and keeps_on is not None:
+            raise made(_core.UsageError, "the weights cannot be put together yet where ranks hold different parts of the model",
+                       "the mesh of initialize", "save a checkpoint, and load it without that axis")
         keeps = keeps_on is None or self._world.rank == keeps_on
         state = self.module.state_dict(keep_vars=True)
         values, of_unit = {}, {}
@@ -571,7 +576,7 @@ def _refuse_unless_default(given, known):
                        if name == "allreduce_gradients" else "leave it out")
 
 
-def _leave(core, world, hooks, passes, module_ref):
+def _leave(core, hooks, passes, module_ref):
     """Removes what the engine attached to the client's model."""
     passes.remove()
     if hooks is not None:
@@ -582,4 +587,4 @@ def _leave(core, world, hooks, passes, module_ref):
     for parameter in module.parameters():
         place = core.place_of(parameter)
         if place is not None:
-            zero.taken_from_engine(parameter, core.partitioned(place, world) if hooks is not None else None)
+            zero.taken_from_engine(parameter, core.partitioned(place) if hooks is not None else None)

@@ -9,6 +9,7 @@ from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
 from tessera.error_report import made
+from tessera.mesh import megatron_placements, mesh_of
 from tessera.optimizers import TorchStep
 from tessera.world import world_of
 from tessera.zero_optimizer import with_live_groups
@@ -22,34 +23,36 @@ _PLACEHOLDER = {"type": "SGD", "params": {"lr": 0.0}}  # for an engine that neve
 
 def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None,
                distributed_port=29500, mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None,
-               config_params=None, device=None, engine_class=Engine):
+               config_params=None, device=None, mesh=None, placements=megatron_placements, engine_class=Engine):
     """Collective. Returns (engine, optimizer, dataloader, lr_scheduler); the last three may be None.
 
     config: a dict, a path or base64 of JSON; or args.deepspeed_config. optimizer: a torch.optim.Optimizer, or a function
     of the parameters that returns one; it wins over the configuration's. lr_scheduler: a scheduler, or a function of
     the optimizer that returns one. model_parameters: parameters or parameter groups to train, for the configuration's
-    optimizer. device: where the model trains, to which it is moved; None: where its first parameter is.
+    optimizer. device: where the model trains, to which it is moved; None: where its first parameter is. mesh: a DeviceMesh
+    or groups by axis (see tessera/mesh.py) where ranks differ in more than their data; placements: a function of a
+    parameter's name and the parameter that returns {axis: dimension} over which ranks hold equal parts of it.
     """
     if model is None:
         raise AssertionError("initialize needs a model: model=<torch.nn.Module>")
     source = chosen_source(args, config, config_params)
     raw = read_config(source)
     parallelism.refuse_model_parallelism(model, mpu)
-    world = world_of(_data_parallel_group(mpu))
-    parallelism.refuse_sequence_parallelism(mesh_param, world.size)
-    parallelism.refuse_spread_experts(model, world)
+    mesh = _core.Mesh.data_parallel(world_of(_data_parallel_group(mpu))) if mesh is None else mesh_of(mesh)
+    parallelism.refuse_sequence_parallelism(mesh_param, mesh.data.size)
+    parallelism.refuse_spread_experts(model, mesh.data)
 
     values = _values_of_the_engine(raw, place_of(source))
-    if world.rank == 0:
+    if mesh.world.rank == 0:
         _warn_of_observers(raw)
     optimizer = _optimizer(optimizer, model, model_parameters, raw)
     block = _PLACEHOLDER if optimizer is None else optimizers.config_block_of(optimizer)
     torch_step = TorchStep(optimizer) if block is None else None
     if block is not None:
         values["optimizer"] = block
-    resolved = _core.Config(values, place=place_of(source), data_parallel_size=world.size)
+    resolved = _core.Config(values, place=place_of(source), data_parallel_size=mesh.data.size)
 
-    engine = engine_class(model, resolved, raw, optimizer, torch_step, world, device)
+    engine = engine_class(model, resolved, raw, optimizer, torch_step, mesh, placements, device)
     engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"))
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)

@@ -2,11 +2,11 @@
 //
 // Saving, step by step:
 //   0) (rank 0)     makes <folder>/<tag>.saving
-//   1) (all ranks)  write their slice of every tensor into a shard file there, checksummed and fsynced
+//   1) (all ranks)  write their shard of every tensor into a shard file there, checksummed and fsynced
 //   2) (all ranks)  tell each other how it went; if a rank failed, rank 0 removes the folder and every rank fails
 //   3) (rank 0)     writes manifest.json, fsyncs, renames the folder to <tag>, and last replaces <folder>/latest
 // So `latest` always names a whole checkpoint, whatever happens in between, and a failed save loses nothing. In the
-// background all of this happens on another thread; save() only copies the slices into buffers that are used again.
+// background all of this happens on another thread; save() only copies the shards into buffers that are used again.
 //
 // Loading works at any number of ranks and any stage: each rank reads from the shard files the runs of elements that it
 // owns, and checks the blocks that it reads. Only the state of single ranks (random numbers) needs the same number of

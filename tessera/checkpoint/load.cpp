@@ -36,21 +36,29 @@ std::string stored_name(const std::string& name, const Manifest& manifest, const
   return alias == manifest.aliases.end() || manifest.tensors.contains(stored) ? stored : alias->second;
 }
 
-// Names that ranks with other parts of the model know.
-std::set<std::string> known_to_other_parts(const std::set<std::string>& known, comm::Mesh& mesh) {
-  std::set<std::string> theirs;
-  comm::Group& parts = *mesh.group(mesh.shape().model_axes());
-  if (parts.size() == 1) return theirs;
-  for (const std::string& text : parts.exchange_texts(nlohmann::json(known).dump(), "the parts of a checkpoint")) {
-    theirs.merge(nlohmann::json::parse(text).get<std::set<std::string>>());
+// The names of the checkpoint that the model knows, on this rank or on those that hold its other parts; nothing where
+// one of them could not read the manifest. Collective, also for such a rank.
+std::optional<std::set<std::string>> known_names(const std::optional<Manifest>& manifest, const LoadInput& input) {
+  std::set<std::string> known;
+  for (const auto& unit : input.model.units()) {
+    for (const zero::NamedParam& param : unit->params()) {
+      if (manifest) known.insert(stored_name(param.name(), *manifest, input.options));
+    }
   }
-  return theirs;
+  comm::Group& parts = *input.model.groups().parts;
+  const nlohmann::json mine = manifest ? nlohmann::json(known) : nlohmann::json();
+  for (const std::string& text : parts.exchange_texts(mine.dump(), "the parts of a checkpoint")) {
+    const nlohmann::json theirs = nlohmann::json::parse(text);
+    if (theirs.is_null()) return std::nullopt;
+    known.merge(theirs.get<std::set<std::string>>());
+  }
+  return known;
 }
 
 // The checkpoint must be of this model: the same names and shapes, and the optimizer's states.
-void check_fits(const Manifest& manifest, const LoadInput& input, const std::string& path) {
+void check_fits(const Manifest& manifest, const LoadInput& input, const std::set<std::string>& known,
+                const std::string& path) {
   std::vector<std::string> missing, other_shape, without_state;
-  std::set<std::string> known;
   for (const auto& unit : input.model.units()) {
     for (const zero::NamedParam& param : unit->params()) {
       const std::string name = stored_name(param.name(), manifest, input.options);
@@ -59,7 +67,6 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
         if (unit->trainable() || !manifest.trainable_only) missing.push_back(param.name());
         continue;
       }
-      known.insert(name);
       const std::vector<int64_t>& shape = param.spec.shape;
       if (found->second.shape != shape) {
         other_shape.push_back(fmt::format("{} ([{}] instead of [{}])", param.name(),
@@ -75,7 +82,6 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::str
   std::vector<std::string> findings;
   if (!missing.empty() && input.options.strict) findings.push_back(fmt::format("it lacks {}", some_of(missing)));
   std::vector<std::string> unexpected;
-  known.merge(known_to_other_parts(known, input.model.mesh()));
   for (const auto& [name, tensor] : manifest.tensors) {
     if (!known.contains(name)) unexpected.push_back(name);
   }
@@ -129,11 +135,10 @@ std::vector<std::pair<std::string, int>> model_parts(const std::vector<layout::A
   return parts;
 }
 
-LoadResult load_here(const LoadInput& input, const std::string& tag) {
+LoadResult load_from(const std::filesystem::path& path, const Manifest& manifest, const LoadInput& input,
+                     const std::set<std::string>& known) {
   const at::NoGradGuard no_grad;
-  const std::filesystem::path path = input.folder / tag;
-  const Manifest manifest = read_manifest(path);
-  check_fits(manifest, input, path.string());
+  check_fits(manifest, input, known, path.string());
   TensorSource source(path, manifest);
   input.model.world().settle();
   for (const auto& unit : input.model.units()) read_unit(source, manifest, input, *unit);
@@ -147,7 +152,30 @@ LoadResult load_here(const LoadInput& input, const std::string& tag) {
   return result;
 }
 
-// The tags to try, in turn: every rank uses rank 0's.
+// What this rank makes of a checkpoint: the result, why it cannot use it, or neither, where another rank cannot.
+struct Attempt {
+  std::optional<LoadResult> result;
+  std::string failure;
+};
+
+Attempt attempt(const LoadInput& input, const std::string& tag) {
+  const std::filesystem::path path = input.folder / tag;
+  Attempt made;
+  std::optional<Manifest> manifest;
+  const auto noting_failure = [&made](const auto& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      made.failure = error.what();
+    }
+  };
+  noting_failure([&] { manifest = read_manifest(path); });
+  const std::optional<std::set<std::string>> known = known_names(manifest, input);
+  if (known) noting_failure([&] { made.result = load_from(path, *manifest, input, *known); });
+  return made;
+}
+
+// The tags to try, one after the other: every rank uses rank 0's.
 std::vector<std::string> candidates(const LoadInput& input) {
   comm::Group& world = input.model.world();
   nlohmann::json mine = nlohmann::json::array();
@@ -179,19 +207,13 @@ std::optional<LoadResult> load(const LoadInput& input) {
   const std::vector<std::string> tags = candidates(input);
   std::string first_failure;
   for (const std::string& tag : tags) {
-    std::optional<LoadResult> result;
-    std::string failure;
-    try {
-      result = load_here(input, tag);
-    } catch (const std::exception& error) {
-      failure = error.what();
-    }
-    const auto failures = world.exchange_texts(failure, "load of a checkpoint");
+    Attempt made = attempt(input, tag);
+    const auto failures = world.exchange_texts(made.failure, "load of a checkpoint");
     const auto failed = std::find_if(failures.begin(), failures.end(), [](const auto& text) { return !text.empty(); });
     if (failed == failures.end()) {
       if (tag != tags.front() && world.rank() == 0)
         log_warning("falling back to the newest intact checkpoint, {}", tag);
-      return result;
+      return std::move(made.result);
     }
     if (!input.options.fall_back) throw Error(ErrorKind::kData, {*failed, "", ""});
     if (world.rank() == 0) log_warning("the checkpoint {} cannot be used: {}", tag, *failed);

@@ -5,9 +5,9 @@
 // A start function returns at once. Tensors are contiguous, on the CPU (StagedExchange: anywhere), and borrowed until
 // wait() of the result returns; whoever gives the result up without waiting leaves them to the exchange, which keeps
 // them alive until it needs them no longer. After wait_for_result() what arrives is there, but what this rank sends may
-// still be read, so must not be written to, until settle() returns. A tag says which collective of which turn this is:
-// what is sent under one tag arrives under the same, in the order in which it was sent. Any thread, as long as what is
-// sent under one tag is sent by one.
+// still be read, so must not be written to, until settle() returns. A tag says which collective this is, with its
+// sequence number: what is sent under one tag arrives under the same, in the order in which it was sent. Any thread, as
+// long as what is sent under one tag is sent by one.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -232,7 +232,7 @@ class ExchangeBackend final : public c10d::Backend {
   const std::string getBackendName() const override { return name_; }
   void setTimeout(milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return turn_; }
+  uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
 
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override { return exchange_->empty(size, options); }
@@ -373,7 +373,7 @@ class ExchangeBackend final : public c10d::Backend {
   }
 
  private:
-  uint64_t next_tag() { return fnv1a(fmt::format("c10d/{}", turn_++)); }
+  uint64_t next_tag() { return fnv1a(fmt::format("c10d/{}", sequence_number_++)); }
   static uint64_t message_tag(int tag) { return fnv1a(fmt::format("c10d/message/{}", tag)); }
 
   WorkPtr work(OpType type, Tensors outputs, milliseconds timeout, Rest rest) {
@@ -487,7 +487,7 @@ class ExchangeBackend final : public c10d::Backend {
   std::string name_;
   std::shared_ptr<Exchange> exchange_;
   milliseconds timeout_;
-  std::atomic<uint64_t> turn_ = 0;
+  std::atomic<uint64_t> sequence_number_ = 0;
   std::shared_ptr<Runner> runner_ = std::make_shared<Runner>();
 };
 

@@ -110,9 +110,10 @@ std::string Group::where() const {
 
 std::string Group::of_group() const { return name_.empty() ? "" : fmt::format(" in group {}", name_); }
 
-// Every rank counts its collectives, so the same tag means the same collective of the same thing in the same turn.
+// Every rank counts its collectives, so the same tag means the same collective of the same thing, with the same
+// sequence number.
 uint64_t Group::next_tag(const std::string& operation) {
-  return fnv1a(fmt::format("{}#{}#{}", channel_, turn_++, operation));
+  return fnv1a(fmt::format("{}#{}#{}", channel_, sequence_number_++, operation));
 }
 
 struct Group::Move {
@@ -240,8 +241,8 @@ Collective Group::start_broadcast(at::Tensor buffer, int root, const std::string
   return start(move, [&](Exchange& exchange) { return exchange.broadcast(buffer, root, next_tag(move.operation)); });
 }
 
-// A message between two ranks is no turn of the others, so its tag counts no turns: messages of one label between one
-// pair arrive in the order in which they were sent.
+// A message between two ranks does not concern the others, so its tag has no sequence number: messages of one label
+// between one pair arrive in the order in which they were sent.
 Collective Group::start_send(at::Tensor buffer, int to, const std::string& label) {
   TESSERA_INVARIANT(connection_ != nullptr && to != rank_);
   const Move move{message_name(label, member(rank_), member(to)), TraceLane::kExchange, buffer.nbytes()};
@@ -289,8 +290,8 @@ void Group::explain_missing(const std::vector<std::string>& keys, const std::str
 
 std::vector<std::string> Group::exchange_texts(const std::string& text, const std::string& label) {
   if (!connection_) return {text};
-  // The last reader of a turn could delete its keys; a run has few of them, so they stay until the store closes.
-  const std::string name = fmt::format("exchange/{}/{}/{}", channel_, store_turn_++, label);
+  // The last reader of an exchange could delete its keys; a run has few of them, so they stay until the store closes.
+  const std::string name = fmt::format("exchange/{}/{}/{}", channel_, text_number_++, label);
   c10d::Store& store = own_store_ ? *own_store_->store : *connection_->store;
   try {
     return comm::exchange_texts(store, name, rank_, size(), text, [&](const Keys& keys) {

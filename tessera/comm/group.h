@@ -5,8 +5,8 @@
 //   gathering.finish();                                                     // waits; `full` is filled
 //
 // Each collective carries a label saying what it moves (a unit's name). Messages are matched by (collective, label,
-// turn), so a rank that runs something other than its peers is never given the wrong bytes: both wait, and when the
-// timeout expires the error names rank, collective and label of each. A peer that dies is an error at once.
+// sequence number), so a rank that runs something other than its peers is never given the wrong bytes: both wait, and
+// when the timeout expires the error names rank, collective and label of each. A peer that dies is an error at once.
 //
 // Sums are added in rank order, in fp32, and rounded once (ordered_sum.h), so an all-reduce has the same bits as a
 // reduce-scatter followed by an all-gather.
@@ -57,7 +57,7 @@ class Group {
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const std::string& name,
                                   const std::string& place = "");
 
-  // The same ranks and connections with a turn count of its own: collectives of two channels may interleave differently
+  // The same ranks and connections that count on their own: collectives of two channels may interleave differently
   // on each rank (the gathers of stage 3 and the reductions of backward do). Every rank creates its channels in the
   // same order.
   std::shared_ptr<Group> with_channel(const std::string& name);
@@ -137,8 +137,8 @@ class Group {
   std::atomic<bool> cancelled_ = false;
   int64_t channels_ = 0;                      // made of this one: two of one name must not be taken for each other
   std::map<std::string, int64_t> subgroups_;  // … by what they are called and who is in them
-  int64_t turn_ = 0;
-  int64_t store_turn_ = 0;
+  int64_t sequence_number_ = 0;
+  int64_t text_number_ = 0;  // … of exchange_texts
 };
 
 }  // namespace tessera::comm

@@ -160,16 +160,21 @@ ZeroOptions zero_of(const DsConfig& config) {
   optimizer.pipeline_write = config.value("zero_optimization.offload_optimizer.pipeline_write").get<bool>();
   OffloadOptions param = offload_of(config, "zero_optimization.offload_param");
   param.max_in_cpu = elements("offload_param.max_in_cpu");
+  const auto is_on = [&](const char* key) { return config.value(std::string("zero_optimization.") + key).get<bool>(); };
+  const Json& overlap = config.value("zero_optimization.overlap_comm");
   return {.stage = config.value("zero_optimization.stage").get<int>(),
           .offload_optimizer = std::move(optimizer),
           .offload_param = std::move(param),
-          .allgather_bucket_size = elements("allgather_bucket_size"),
-          .prefetch_bucket_size = elements("stage3_prefetch_bucket_size"),
-          .param_persistence_threshold = elements("stage3_param_persistence_threshold"),
-          .model_persistence_threshold = elements("stage3_model_persistence_threshold"),
-          .max_live_parameters = elements("stage3_max_live_parameters"),
-          .max_reuse_distance = elements("stage3_max_reuse_distance"),
-          .sub_group_size = elements("sub_group_size")};
+          .reduction = {.overlap_comm = overlap.is_null() || overlap.get<bool>(),
+                        .reduce_scatter = is_on("reduce_scatter"),
+                        .reduce_bucket_size = elements("reduce_bucket_size")},
+          .residency = {.max_live_parameters = elements("stage3_max_live_parameters"),
+                        .prefetch_bucket_size = elements("stage3_prefetch_bucket_size"),
+                        .max_reuse_distance = elements("stage3_max_reuse_distance"),
+                        .param_persistence_threshold = elements("stage3_param_persistence_threshold"),
+                        .model_persistence_threshold = elements("stage3_model_persistence_threshold")},
+          .sub_group_size = elements("sub_group_size"),
+          .ignore_unused_parameters = is_on("ignore_unused_parameters")};
 }
 
 // The keys under `prefix`, as one object.
@@ -388,13 +393,9 @@ LossScaling loss_scaling_of(const DsConfig& config) {
 }
 
 GradientAveraging averaging_of(const DsConfig& config) {
-  const Json& overlap = config.value("zero_optimization.overlap_comm");
-  return {.sum = config.value("gradient_allreduce_op") == "sum",
-          .prescale = config.value("prescale_gradients").get<bool>(),
-          .predivide = config.value("gradient_predivide_factor").get<double>(),
-          .overlap = overlap.is_null() || overlap.get<bool>(),
-          .reduce_scatter = config.value("zero_optimization.reduce_scatter").get<bool>(),
-          .bucket_numel = config.value("zero_optimization.reduce_bucket_size").get<int64_t>()};
+  return {.gradient_allreduce_op = config.value("gradient_allreduce_op").get<std::string>(),
+          .prescale_gradients = config.value("prescale_gradients").get<bool>(),
+          .gradient_predivide_factor = config.value("gradient_predivide_factor").get<double>()};
 }
 
 bool is_supported(const Key& key, const Json& value, Door door) {

@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +17,7 @@
 #include "tessera/config/auto_values.h"
 #include "tessera/config/batch_sizes.h"
 #include "tessera/config/where.h"
+#include "tessera/config/zero_options.h"
 
 namespace tessera::config {
 
@@ -54,12 +54,9 @@ struct LossScaling {
 
 // How the gradients of several ranks become one.
 struct GradientAveraging {
-  bool sum = false;       // gradient_allreduce_op "sum": no division by the ranks
-  bool prescale = false;  // divide before adding up
-  double predivide = 1;   // the part of the division that comes before adding up
-  bool overlap = true;
-  bool reduce_scatter = true;
-  int64_t bucket_numel = 500'000'000;
+  std::string gradient_allreduce_op = "mean";  // "sum": no division by the ranks
+  bool prescale_gradients = false;             // divide before adding up
+  double gradient_predivide_factor = 1;        // the part of the division that comes before adding up
 };
 
 struct OptimizerOptions {
@@ -78,30 +75,6 @@ struct SchedulerOptions {
   std::string type;  // "WarmupLR", …; see optim/schedule.h
   Json params;       // every parameter of that type, checked, defaults filled in; null where DeepSpeed has None
   std::string where;
-};
-
-struct OffloadOptions {
-  std::string device = "none";  // none, cpu or nvme
-  std::string nvme_path;        // empty when not given
-  bool pin_memory = true;
-  int64_t buffer_count = 0;     // through which tensors come from NVMe and go back
-  double ratio = 1;             // of the optimizer: the share that is offloaded
-  bool pipeline_read = false;   // of the optimizer: read the next part while one is updated
-  bool pipeline_write = false;  // … and write the last one
-  int64_t max_in_cpu = 0;       // of parameters on NVMe: elements that stay in host memory
-};
-
-struct ZeroOptions {
-  int stage = 0;  // 0: nothing is sharded; 1: optimizer state; 2: and gradients; 3: and parameters
-  OffloadOptions offload_optimizer;
-  OffloadOptions offload_param;
-  int64_t allgather_bucket_size = 500'000'000;  // elements, like all that follow
-  int64_t prefetch_bucket_size = 50'000'000;
-  int64_t param_persistence_threshold = 100'000;
-  int64_t model_persistence_threshold = std::numeric_limits<int64_t>::max();
-  int64_t max_live_parameters = 1'000'000'000;
-  int64_t max_reuse_distance = 1'000'000'000;
-  int64_t sub_group_size = 1'000'000'000;
 };
 
 // Acts on code that checkpoints activations; the model decides whether it does. See nn/activation_checkpoint.h.

@@ -31,14 +31,19 @@ std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfi
                                  .file = file});
 }
 
+std::shared_ptr<comm::Mesh> mesh_of(const InitializeOptions& options) {
+  if (options.mesh) return options.mesh;
+  return comm::Mesh::data_parallel(options.world ? options.world : comm::init_distributed());
+}
+
 }  // namespace
 
 Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options)
-    : activations_(make_activation_store(config)),
-      config_(config),
-      world_(options.mesh    ? options.mesh->world()
-             : options.world ? options.world
-                             : comm::init_distributed()) {
+    : Engine(std::move(model), config, options, mesh_of(options)) {}
+
+Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options,
+               std::shared_ptr<comm::Mesh> mesh)
+    : activations_(make_activation_store(config)), config_(config), world_(mesh->world()) {
   storage::use_reusing_cpu_allocator();
   config::require_supported(config_);
   if (config_.own.host_memory_limit > 0) {
@@ -49,8 +54,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   }
   for (const zero::ModuleParams& module : model.modules) module_names_.push_back(module.name);
   if (config_.dtypes.autocast) autocast_dtype_ = storage::scalar_type(*config_.dtypes.autocast);
-  engine::Wiring wiring =
-      engine::wire(std::move(model), config_, options, options.mesh ? options.mesh : comm::Mesh::data_parallel(world_));
+  engine::Wiring wiring = engine::wire(std::move(model), config_, options, std::move(mesh));
   optimizer_ = std::move(wiring.optimizer);
   sharded_ = std::move(wiring.sharded);
   log_memory();

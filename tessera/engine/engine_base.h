@@ -115,6 +115,8 @@ class Engine {
   const optim::Optimizer& optimizer() const { return *optimizer_; }
   const config::DsConfig& config() const { return config_; }
   comm::Group& world() { return *world_; }
+  // The ranks that train on different data: all, unless a mesh says otherwise.
+  comm::Group& data_group() { return *sharded_->groups().all; }
   at::Device device() const { return sharded_->device(); }  // where it trains
   // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
   int64_t model_state_bytes() const { return sharded_->model_state_bytes().memory; }
@@ -142,6 +144,9 @@ class Engine {
   std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
 
  private:
+  Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options,
+         std::shared_ptr<comm::Mesh> mesh);
+
   at::Tensor widened(const at::Tensor& loss) const;
   void begin_backward();
   void finish_backward();

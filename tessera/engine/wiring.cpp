@@ -21,16 +21,13 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
   if (zero.stage >= 1) {
     offload.optimizer = swap_file(zero.offload_optimizer, "zero_optimization.offload_optimizer.nvme_path");
     offload.optimizer_on_host = !device.is_cpu() && zero.offload_optimizer.device != "none";
-    offload.optimizer_share = zero.offload_optimizer.ratio;
-    offload.tile_numel = std::min(offload.tile_numel, std::max<int64_t>(zero.sub_group_size, 1));
-    offload.reads_ahead = zero.offload_optimizer.pipeline_read;
-    offload.writes_behind = zero.offload_optimizer.pipeline_write;
-    offload.tile_buffers = zero.offload_optimizer.buffer_count;
+    offload.optimizer_options = zero.offload_optimizer;
+    offload.sub_group_size = zero.sub_group_size;
   }
   if (zero.stage >= 3) {
     offload.parameters = swap_file(zero.offload_param, "zero_optimization.offload_param.nvme_path");
     offload.parameters_on_host = !device.is_cpu() && zero.offload_param.device != "none";
-    offload.parameters_in_memory = zero.offload_param.max_in_cpu;
+    offload.param_options = zero.offload_param;
     offload.fetches = std::make_shared<storage::BufferPool>(
         static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
   }
@@ -46,21 +43,16 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks, at::Device dev
   policy.state_dtype = scalar_type(dtypes.state);
   policy.grad_dtype = scalar_type(dtypes.grad);
   policy.averaging.dtype = scalar_type(dtypes.reduce);
-  policy.averaging.before = averaging.prescale ? 1.0 / ranks : 1.0 / averaging.predivide;
-  policy.averaging.after = averaging.prescale ? 1 : averaging.predivide / ranks;
-  if (averaging.sum) policy.averaging.before = policy.averaging.after = 1;
-  policy.averaging.overlap = averaging.overlap;
-  policy.averaging.scatter = averaging.reduce_scatter;
-  policy.averaging.bucket_numel = averaging.bucket_numel;
-  policy.gathering = {.most_numel = config.zero.max_live_parameters,
-                      .ahead_numel = config.zero.prefetch_bucket_size,
-                      .reuse_numel = config.zero.max_reuse_distance,
-                      .persistent_numel = config.zero.param_persistence_threshold,
-                      .all_persistent_numel = config.zero.model_persistence_threshold};
+  const double predivide = averaging.gradient_predivide_factor;
+  policy.averaging.before = averaging.prescale_gradients ? 1.0 / ranks : 1.0 / predivide;
+  policy.averaging.after = averaging.prescale_gradients ? 1 : predivide / ranks;
+  if (averaging.gradient_allreduce_op == "sum") policy.averaging.before = policy.averaging.after = 1;
+  policy.reduction = config.zero.reduction;
+  policy.residency = config.zero.residency;
   policy.offload = offload_of(config.zero, storage::io_options_of(config.aio), device);
   policy.publishes_lazily = config.own.lazy_publish.value_or(false);
   const bool has_that_choice = config.zero.stage == 1 || config.zero.stage == 2;  // as in DeepSpeed
-  policy.refuses_unused = has_that_choice && config.value("zero_optimization.ignore_unused_parameters") == false;
+  policy.refuses_unused = has_that_choice && !config.zero.ignore_unused_parameters;
   return policy;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +23,7 @@ struct ParamSpec {
   std::vector<int64_t> shape;   // of the whole, the global tensor
   std::vector<Shard> shards{};  // outermost first, where two cut the same dimension; replicated over any other axis
   bool trains = true;
-  bool decays = true;     // weight decay applies to it
-  std::string tied_to{};  // the name of the parameter that it is the same as; empty: of none
+  bool decays = true;  // weight decay applies to it
 };
 
 // The part of the global tensor that this rank holds, before ZeRO shards it. ErrorKind::kUsage names an axis that the

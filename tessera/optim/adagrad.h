@@ -14,7 +14,7 @@ class Adagrad : public Optimizer {
   explicit Adagrad(double lr_decay) : lr_decay_(lr_decay) {}
 
   std::vector<std::string> state_names() const override { return {"sum"}; }
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
   bool elementwise() const override { return true; }
 
  private:

@@ -21,25 +21,25 @@ constexpr double kVeryLate = 1e9;  // a step at which 1 - beta^t is 1
 
 std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
 
-void Adam::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
+void Adam::update(std::span<ParamShard> shards, const UpdateInput& input) const {
   static std::once_flag said;
   std::call_once(said, [] { log_debug("Adam's own kernel uses {} instructions", adam_kernel_instructions()); });
 
-  std::vector<std::vector<ParamSlice*>> fused(input.groups.size());
-  for (ParamSlice& slice : slices) {
-    if (fits_fused(slice)) {
-      fused[slice.group].push_back(&slice);
+  std::vector<std::vector<ParamShard*>> fused(input.groups.size());
+  for (ParamShard& shard : shards) {
+    if (fits_fused(shard)) {
+      fused[shard.group].push_back(&shard);
       continue;
     }
-    const ParamGroup& group = input.groups[slice.group];
-    const auto t = static_cast<double>(slice.step);
+    const ParamGroup& group = input.groups[shard.group];
+    const auto t = static_cast<double>(shard.step);
     AdamKernelStep step{
         .group = group, .decoupled_decay = options_.decoupled_decay, .grad_divisor = input.grad_divisor};
     if (options_.bias_correction) {
       step.correction1 = 1 - std::pow(group.beta1, t);
       step.correction2 = 1 - std::pow(group.beta2, t);
     }
-    adam_kernel(step, slice.grad, slice.weight, slice.state[0], slice.state[1], slice.compute);
+    adam_kernel(step, shard.grad, shard.weight, shard.state[0], shard.state[1], shard.compute);
   }
   for (size_t index = 0; index < fused.size(); ++index) {
     if (!fused[index].empty()) update_fused(fused[index], input.groups[index], input.grad_divisor);
@@ -47,24 +47,24 @@ void Adam::update(std::span<ParamSlice> slices, const UpdateInput& input) const 
 }
 
 // LibTorch's operators know one dtype, and always correct the bias: by nothing at a very late step, see update_fused().
-// There no slice is given in another dtype, see state_update.cpp.
-bool Adam::fits_fused(const ParamSlice& slice) const {
-  if (!slice.weight.is_cpu()) return true;
-  return options_.bias_correction && !slice.compute.defined() && slice.weight.scalar_type() == at::kFloat &&
-         slice.grad.scalar_type() == at::kFloat && slice.state[0].scalar_type() == at::kFloat;
+// There no shard is given in another dtype, see state_update.cpp.
+bool Adam::fits_fused(const ParamShard& shard) const {
+  if (!shard.weight.is_cpu()) return true;
+  return options_.bias_correction && !shard.compute.defined() && shard.weight.scalar_type() == at::kFloat &&
+         shard.grad.scalar_type() == at::kFloat && shard.state[0].scalar_type() == at::kFloat;
 }
 
-void Adam::update_fused(std::span<ParamSlice* const> slices, const ParamGroup& group, double grad_divisor) const {
-  const at::TensorOptions number = slices.front()->weight.options();
+void Adam::update_fused(std::span<ParamShard* const> shards, const ParamGroup& group, double grad_divisor) const {
+  const at::TensorOptions number = shards.front()->weight.options();
   std::optional<at::Tensor> divisor;
   if (grad_divisor != 1) divisor = at::full({}, grad_divisor, number);
   std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, steps;
-  for (const ParamSlice* const slice : slices) {
-    weights.push_back(slice->weight);
-    grads.push_back(slice->grad);
-    exp_avgs.push_back(slice->state[0]);
-    exp_avg_sqs.push_back(slice->state[1]);
-    steps.push_back(at::full({}, options_.bias_correction ? static_cast<double>(slice->step) : kVeryLate, number));
+  for (const ParamShard* const shard : shards) {
+    weights.push_back(shard->weight);
+    grads.push_back(shard->grad);
+    exp_avgs.push_back(shard->state[0]);
+    exp_avg_sqs.push_back(shard->state[1]);
+    steps.push_back(at::full({}, options_.bias_correction ? static_cast<double>(shard->step) : kVeryLate, number));
   }
   const auto fused = options_.decoupled_decay
                          ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)

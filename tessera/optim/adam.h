@@ -22,13 +22,13 @@ class Adam : public Optimizer {
   explicit Adam(const AdamOptions& options) : options_(options) {}
 
   std::vector<std::string> state_names() const override;
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
   bool elementwise() const override { return true; }
   bool takes_any_dtype() const override { return true; }
 
  private:
-  bool fits_fused(const ParamSlice& slice) const;
-  void update_fused(std::span<ParamSlice* const> slices, const ParamGroup& group, double grad_divisor) const;
+  bool fits_fused(const ParamShard& shard) const;
+  void update_fused(std::span<ParamShard* const> shards, const ParamGroup& group, double grad_divisor) const;
 
   AdamOptions options_;
 };

@@ -2,7 +2,7 @@
 // and master weight updated; the new weight out in the compute dtype as well. LibTorch's fused operators, which Adam
 // uses where all is fp32, would need a pass to widen the gradient and another to round the weight.
 //
-// Each element is computed in fp32, by the same operations whatever its neighbours, its place in the slice, the number
+// Each element is computed in fp32, by the same operations whatever its neighbours, its place in the shard, the number
 // of threads and the instruction set (chosen at run time: AVX-512, AVX2, or what every CPU has), so every ZeRO stage
 // and every machine gets the same bits. Products and sums are not fused.
 #pragma once

@@ -6,7 +6,7 @@
 namespace tessera::optim {
 
 // Sum of the squares of a flat fp32, bf16 or fp16 tensor, in fp64. The order of additions depends on the numel alone,
-// not on threads, so the same slice gives the same bits on every rank and at every stage. On a device, LibTorch
+// not on threads, so the same shard gives the same bits on every rank and at every stage. On a device, LibTorch
 // computes it in its own order, and this waits for the device.
 double sum_of_squares(const at::Tensor& flat);
 

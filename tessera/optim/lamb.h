@@ -23,7 +23,7 @@ class Lamb : public Optimizer {
   explicit Lamb(const LambOptions& options) : options_(options) {}
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
 
  private:
   LambOptions options_;

@@ -12,7 +12,7 @@ namespace tessera::optim {
 class Lion : public Optimizer {
  public:
   std::vector<std::string> state_names() const override { return {"exp_avg"}; }
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
   bool elementwise() const override { return true; }
 };
 

@@ -28,17 +28,17 @@ at::Tensor orthogonalized(const at::Tensor& matrix) {
 
 }  // namespace
 
-void Muon::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
-  std::vector<ParamSlice> matrices, others;
-  for (ParamSlice& slice : slices) {
-    (input.groups[slice.group].orthogonalized ? matrices : others).push_back(slice);
+void Muon::update(std::span<ParamShard> shards, const UpdateInput& input) const {
+  std::vector<ParamShard> matrices, others;
+  for (ParamShard& shard : shards) {
+    (input.groups[shard.group].orthogonalized ? matrices : others).push_back(shard);
   }
-  for (ParamSlice& slice : matrices) {
-    const ParamGroup& group = input.groups[slice.group];
-    at::Tensor& momentum = slice.state[0];
-    if (input.grad_divisor != 1) slice.grad.div_(input.grad_divisor);
-    momentum.lerp_(slice.grad, 1 - group.momentum);
-    slice.grad.lerp_(momentum, group.momentum);
+  for (ParamShard& shard : matrices) {
+    const ParamGroup& group = input.groups[shard.group];
+    at::Tensor& momentum = shard.state[0];
+    if (input.grad_divisor != 1) shard.grad.div_(input.grad_divisor);
+    momentum.lerp_(shard.grad, 1 - group.momentum);
+    shard.grad.lerp_(momentum, group.momentum);
   }
 
   const bool any = std::any_of(input.params.begin(), input.params.end(),
@@ -46,19 +46,19 @@ void Muon::update(std::span<ParamSlice> slices, const UpdateInput& input) const 
   std::vector<at::Tensor> wholes;
   if (any) wholes = input.peers->whole_grads(matrices);
   std::vector<at::Tensor> directions(wholes.size());
-  for (ParamSlice& slice : matrices) {
-    const ParamGroup& group = input.groups[slice.group];
-    at::Tensor& direction = directions[slice.param];
+  for (ParamShard& shard : matrices) {
+    const ParamGroup& group = input.groups[shard.group];
+    at::Tensor& direction = directions[shard.param];
     if (!direction.defined()) {
-      const int64_t rows = input.params[slice.param].shape.front();
-      const at::Tensor matrix = wholes[slice.param].view({rows, -1});
+      const int64_t rows = input.params[shard.param].shape.front();
+      const at::Tensor matrix = wholes[shard.param].view({rows, -1});
       const double ratio = static_cast<double>(rows) / static_cast<double>(matrix.size(1));
       direction = orthogonalized(matrix).contiguous().view({-1}).mul_(std::sqrt(std::max(1.0, ratio)));
     }
-    const int64_t numel = std::min(slice.weight.numel(), direction.numel() - slice.first);  // without padding
-    at::Tensor weight = slice.weight.narrow(0, 0, numel);
+    const int64_t numel = std::min(shard.weight.numel(), direction.numel() - shard.first);  // without padding
+    at::Tensor weight = shard.weight.narrow(0, 0, numel);
     if (group.weight_decay != 0) weight.mul_(1 - group.lr * group.weight_decay);
-    weight.sub_(direction.narrow(0, slice.first, numel), group.lr);
+    weight.sub_(direction.narrow(0, shard.first, numel), group.lr);
   }
   adam_.update(others, input);
 }

@@ -20,7 +20,7 @@ class Muon : public Optimizer {
   explicit Muon(const AdamOptions& adam) : adam_(adam) {}
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
 
  private:
   Adam adam_;

@@ -4,22 +4,22 @@
 
 namespace tessera::optim {
 
-void OneBitAdam::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
+void OneBitAdam::update(std::span<ParamShard> shards, const UpdateInput& input) const {
   const bool warm_up = !takes_own_gradients(input.step);
-  for (ParamSlice& slice : slices) {
-    const ParamGroup& group = input.groups[slice.group];
-    if (input.grad_divisor != 1) slice.grad.div_(input.grad_divisor);
-    if (!warm_up) silence_unseen(slice, /*second_moment=*/1);
-    slice.state[0].mul_(group.beta1).add_(slice.grad, 1 - group.beta1);
-    if (warm_up) slice.state[1].mul_(group.beta2).addcmul_(slice.grad, slice.grad, 1 - group.beta2);
+  for (ParamShard& shard : shards) {
+    const ParamGroup& group = input.groups[shard.group];
+    if (input.grad_divisor != 1) shard.grad.div_(input.grad_divisor);
+    if (!warm_up) silence_unseen(shard, /*second_moment=*/1);
+    shard.state[0].mul_(group.beta1).add_(shard.grad, 1 - group.beta1);
+    if (warm_up) shard.state[1].mul_(group.beta2).addcmul_(shard.grad, shard.grad, 1 - group.beta2);
   }
-  if (!warm_up) mean_state_by_signs(slices, input, /*state=*/0, /*live=*/1);
-  for (ParamSlice& slice : slices) {
-    const ParamGroup& group = input.groups[slice.group];
-    at::Tensor& direction = slice.grad;
-    direction.copy_(slice.state[1]).sqrt_().add_(group.eps).reciprocal_().mul_(slice.state[0]);
-    if (group.weight_decay != 0) direction.add_(slice.weight, group.weight_decay);
-    slice.weight.sub_(direction, group.lr);
+  if (!warm_up) mean_state_by_signs(shards, input, /*state=*/0, /*live=*/1);
+  for (ParamShard& shard : shards) {
+    const ParamGroup& group = input.groups[shard.group];
+    at::Tensor& direction = shard.grad;
+    direction.copy_(shard.state[1]).sqrt_().add_(group.eps).reciprocal_().mul_(shard.state[0]);
+    if (group.weight_decay != 0) direction.add_(shard.weight, group.weight_decay);
+    shard.weight.sub_(direction, group.lr);
   }
 }
 

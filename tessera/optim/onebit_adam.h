@@ -7,7 +7,7 @@
 //                m <- mean by signs of (b1 m + (1 - b1) g)
 //   always       w <- w - lr (m / (sqrt(v) + eps) + decay w)
 // Elements that had no gradient in the warm-up (v is 0: positions longer than any sample) stay where they are;
-// DeepSpeed needs a mask from the user for them. The scales are those of a parameter's part in one rank's slice.
+// DeepSpeed needs a mask from the user for them. The scales are those of a parameter's part in one rank's shard.
 // States: "exp_avg" (m), "exp_avg_sq" (v).
 #pragma once
 
@@ -21,7 +21,7 @@ class OneBitAdam : public Optimizer {
   explicit OneBitAdam(int64_t freeze_step) : freeze_step_(freeze_step) {}
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq"}; }
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
 
   bool averages_by_signs() const override { return true; }
   bool takes_own_gradients(int64_t step) const override { return step > freeze_step_; }

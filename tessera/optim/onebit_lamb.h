@@ -36,14 +36,14 @@ class OneBitLamb : public Optimizer {
 
   std::vector<std::string> state_names() const override { return {"exp_avg", "exp_avg_sq", "exp_avg_sq_fresh"}; }
   std::vector<std::string> number_names() const override { return {"lamb_coeff", "factor"}; }
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
 
   bool averages_by_signs() const override { return true; }
   bool takes_own_gradients(int64_t step) const override { return step > options_.freeze_step; }
 
  private:
-  void update_warm(std::span<ParamSlice> slices, const UpdateInput& input) const;
-  void update_compressed(std::span<ParamSlice> slices, const UpdateInput& input) const;
+  void update_warm(std::span<ParamShard> shards, const UpdateInput& input) const;
+  void update_compressed(std::span<ParamShard> shards, const UpdateInput& input) const;
 
   OneBitLambOptions options_;
 };

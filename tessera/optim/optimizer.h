@@ -1,8 +1,8 @@
-// The arithmetic of one step on "my slices": flat tensors, no ranks, no stages. What needs more than this rank's part
+// The arithmetic of one step on "my shards": flat tensors, no ranks, no stages. What needs more than this rank's part
 // of a parameter (LAMB's norms, Muon's whole matrices) asks Peers for it.
 //
-// Whoever owns the slices also owns the state tensors; an optimizer only says how many it needs and what they are
-// called, so that a checkpoint can name them. All tensors of a slice: flat, contiguous, the same numel, 64-byte
+// Whoever owns the shards also owns the state tensors; an optimizer only says how many it needs and what they are
+// called, so that a checkpoint can name them. All tensors of a shard: flat, contiguous, the same numel, 64-byte
 // aligned, a multiple of 16 elements long (padding included, whose gradient is zero), on one device.
 //
 // An optimizer of your own is two functions, state_names() and update(); see InitializeOptions::optimizer.
@@ -20,17 +20,17 @@
 namespace tessera::optim {
 
 // One parameter's part of what this rank updates.
-struct ParamSlice {
+struct ParamShard {
   at::Tensor weight;              // master weights, updated in place; fp32 (see takes_any_dtype)
   at::Tensor grad;                // may be overwritten; fp32 (see takes_any_dtype)
   std::vector<at::Tensor> state;  // in the order of state_names(), zero before the first step; fp32
   at::Tensor compute = {};  // where the new weight is needed in the compute dtype; undefined where `weight` serves
   int64_t step = 0;         // of this parameter, counting from 1
   size_t group = 0;         // index into the groups
-  std::span<double> numbers = {};  // of the whole parameter, in the order of number_names(); shared by its slices
-  size_t param = 0;                // index into the params of this update; a parameter's slices are in order, and may
+  std::span<double> numbers = {};  // of the whole parameter, in the order of number_names(); shared by its shards
+  size_t param = 0;                // index into the params of this update; a parameter's shards are in order, and may
                                    // be several on one rank
-  int64_t first = 0;               // index of the slice's first element in the flattened parameter
+  int64_t first = 0;               // index of the shard's first element in the flattened parameter
 };
 
 // A parameter as the model has it.
@@ -41,24 +41,24 @@ struct WholeParam {
   size_t group = 0;
 };
 
-// What the ranks that hold the other slices of the same parameters do together. Collective: every rank calls the same
-// methods in the same order, even one that has no slices.
+// What the ranks that hold the other shards of the same parameters do together. Collective: every rank calls the same
+// methods in the same order, even one that has no shards.
 class Peers {
  public:
   virtual ~Peers() = default;
 
-  // `of_slices`: `width` values a slice. Returns `width` sums a parameter, over its slices on all ranks, added in one
+  // `of_shards`: `width` values a shard. Returns `width` sums a parameter, over its shards on all ranks, added in one
   // order at every stage and so with the same bits on every rank.
-  virtual std::vector<double> sum_by_param(std::span<const ParamSlice> slices, std::span<const double> of_slices,
+  virtual std::vector<double> sum_by_param(std::span<const ParamShard> shards, std::span<const double> of_shards,
                                            size_t width) = 0;
 
-  // Of each parameter the slices' grads put together, flattened, fp32; undefined for parameters without slices here.
-  virtual std::vector<at::Tensor> whole_grads(std::span<const ParamSlice> slices) = 0;
+  // Of each parameter the shards' grads put together, flattened, fp32; undefined for parameters without shards here.
+  virtual std::vector<at::Tensor> whole_grads(std::span<const ParamShard> shards) = 0;
 
-  // For an optimizer that averages_by_signs(). values[i], one a slice, like its weight: become their mean over the
-  // ranks, as well as one bit an element and one number a slice can say it; what the rounding loses is added next time.
+  // For an optimizer that averages_by_signs(). values[i], one a shard, like its weight: become their mean over the
+  // ranks, as well as one bit an element and one number a shard can say it; what the rounding loses is added next time.
   // Elements where live[i] is 0 come out as 0: a sign has no zero. On one rank nothing changes.
-  virtual void mean_by_signs(std::span<const ParamSlice> slices, std::span<at::Tensor> values,
+  virtual void mean_by_signs(std::span<const ParamShard> shards, std::span<at::Tensor> values,
                              std::span<const at::Tensor> live) = 0;
 
   // Forgets what earlier roundings lost.
@@ -69,7 +69,7 @@ struct UpdateInput {
   std::span<const ParamGroup> groups;
   int64_t step = 1;         // of the run, counting from 1 the steps that were not skipped
   double grad_divisor = 1;  // gradients come in multiplied by this: loss scale and clipping in one number
-  std::span<const WholeParam> params = {};  // that ParamSlice::param counts
+  std::span<const WholeParam> params = {};  // that ParamShard::param counts
   Peers* peers = nullptr;                   // borrowed; never null for an optimizer that is used by the engine
 };
 
@@ -82,8 +82,8 @@ class Optimizer {
   // Numbers that the optimizer keeps for each parameter, 0 before the first step; the same on every rank.
   virtual std::vector<std::string> number_names() const { return {}; }
 
-  // Updates every slice.
-  virtual void update(std::span<ParamSlice> slices, const UpdateInput& input) const = 0;
+  // Updates every shard.
+  virtual void update(std::span<ParamShard> shards, const UpdateInput& input) const = 0;
 
   // True: weight, grad and state come in whatever dtypes the run has, and update() writes `compute` as well. False: all
   // are fp32, converted outside where they are not, and the new weights are rounded outside.
@@ -93,7 +93,7 @@ class Optimizer {
   // be given any part of a unit, without peers. What rests on disk then comes in by parts.
   virtual bool elementwise() const { return false; }
 
-  // True: update() wants the slices of all units in one call. Its params are then those of the whole model; weights,
+  // True: update() wants the shards of all units in one call. Its params are then those of the whole model; weights,
   // gradients and state must be fp32 and in memory, and there are no peers.
   virtual bool takes_whole_model() const { return false; }
 

@@ -9,14 +9,14 @@ std::vector<std::string> Sgd::state_names() const {
   return {"momentum_buffer"};
 }
 
-void Sgd::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
-  for (ParamSlice& slice : slices) {
-    const ParamGroup& group = input.groups[slice.group];
-    if (input.grad_divisor != 1) slice.grad.div_(input.grad_divisor);
-    std::vector<at::Tensor> weights{slice.weight}, grads{slice.grad};
-    at::_fused_sgd_(weights, grads, slice.state, group.weight_decay, options_.has_momentum ? group.momentum : 0,
+void Sgd::update(std::span<ParamShard> shards, const UpdateInput& input) const {
+  for (ParamShard& shard : shards) {
+    const ParamGroup& group = input.groups[shard.group];
+    if (input.grad_divisor != 1) shard.grad.div_(input.grad_divisor);
+    std::vector<at::Tensor> weights{shard.weight}, grads{shard.grad};
+    at::_fused_sgd_(weights, grads, shard.state, group.weight_decay, options_.has_momentum ? group.momentum : 0,
                     group.lr, options_.dampening, options_.nesterov, /*maximize=*/false,
-                    /*is_first_step=*/slice.step == 1);
+                    /*is_first_step=*/shard.step == 1);
   }
 }
 

@@ -20,7 +20,7 @@ class Sgd : public Optimizer {
   explicit Sgd(const SgdOptions& options) : options_(options) {}
 
   std::vector<std::string> state_names() const override;
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
   bool elementwise() const override { return true; }
 
  private:

@@ -4,27 +4,27 @@ namespace tessera::optim {
 namespace {
 
 template <class Tensor>
-void mean_by_signs(std::span<ParamSlice> slices, const UpdateInput& input, size_t live, Tensor tensor_of) {
+void mean_by_signs(std::span<ParamShard> shards, const UpdateInput& input, size_t live, Tensor tensor_of) {
   std::vector<at::Tensor> values, lives;
-  for (ParamSlice& slice : slices) {
-    values.push_back(tensor_of(slice));
-    lives.push_back(slice.state[live]);
+  for (ParamShard& shard : shards) {
+    values.push_back(tensor_of(shard));
+    lives.push_back(shard.state[live]);
   }
-  input.peers->mean_by_signs(slices, values, lives);
+  input.peers->mean_by_signs(shards, values, lives);
 }
 
 }  // namespace
 
-void mean_state_by_signs(std::span<ParamSlice> slices, const UpdateInput& input, size_t k, size_t live) {
-  mean_by_signs(slices, input, live, [k](ParamSlice& slice) { return slice.state[k]; });
+void mean_state_by_signs(std::span<ParamShard> shards, const UpdateInput& input, size_t k, size_t live) {
+  mean_by_signs(shards, input, live, [k](ParamShard& shard) { return shard.state[k]; });
 }
 
-void mean_grad_by_signs(std::span<ParamSlice> slices, const UpdateInput& input, size_t live) {
-  mean_by_signs(slices, input, live, [](ParamSlice& slice) { return slice.grad; });
+void mean_grad_by_signs(std::span<ParamShard> shards, const UpdateInput& input, size_t live) {
+  mean_by_signs(shards, input, live, [](ParamShard& shard) { return shard.grad; });
 }
 
-void silence_unseen(ParamSlice& slice, size_t second_moment) {
-  slice.grad.masked_fill_(slice.state[second_moment].eq(0), 0);
+void silence_unseen(ParamShard& shard, size_t second_moment) {
+  shard.grad.masked_fill_(shard.state[second_moment].eq(0), 0);
 }
 
 }  // namespace tessera::optim

@@ -31,49 +31,49 @@ bool ZeroOneAdam::ranks_meet(int64_t step) const {
   return step % std::min(interval, options_.local_step_clipper) == 0;
 }
 
-void ZeroOneAdam::update(std::span<ParamSlice> slices, const UpdateInput& input) const {
+void ZeroOneAdam::update(std::span<ParamShard> shards, const UpdateInput& input) const {
   const bool local = is_local(input.step), renews = renews_variance(input.step);
-  for (ParamSlice& slice : slices) {
-    const ParamGroup& group = input.groups[slice.group];
-    if (input.grad_divisor != 1) slice.grad.div_(input.grad_divisor);
-    if (!renews) silence_unseen(slice, kVariance);
-    if (renews) slice.state[kVariance].mul_(group.beta2).addcmul_(slice.grad, slice.grad, 1 - group.beta2);
+  for (ParamShard& shard : shards) {
+    const ParamGroup& group = input.groups[shard.group];
+    if (input.grad_divisor != 1) shard.grad.div_(input.grad_divisor);
+    if (!renews) silence_unseen(shard, kVariance);
+    if (renews) shard.state[kVariance].mul_(group.beta2).addcmul_(shard.grad, shard.grad, 1 - group.beta2);
   }
-  if (!renews && !local) mean_grad_by_signs(slices, input, kVariance);
+  if (!renews && !local) mean_grad_by_signs(shards, input, kVariance);
   // What is lost of momenta is of another size than what was lost of gradients.
   if (input.step == options_.var_freeze_step + 1) input.peers->clear_sign_errors();
 
-  for (ParamSlice& slice : slices) {
-    const ParamGroup& group = input.groups[slice.group];
-    at::Tensor& momentum = slice.state[kMomentum];
-    if (local && slice.numbers[kLrSum] == 0) slice.state[kMetWeight].copy_(slice.weight);
-    momentum.mul_(group.beta1).add_(slice.grad, 1 - group.beta1);
-    at::Tensor& direction = slice.grad;
-    direction.copy_(slice.state[kVariance]).sqrt_().add_(group.eps).reciprocal_().mul_(momentum);
-    if (group.weight_decay != 0) direction.add_(slice.weight, group.weight_decay);
-    slice.weight.sub_(direction, group.lr);
-    if (local) slice.state[kAccumulator].add_(momentum, group.lr);
+  for (ParamShard& shard : shards) {
+    const ParamGroup& group = input.groups[shard.group];
+    at::Tensor& momentum = shard.state[kMomentum];
+    if (local && shard.numbers[kLrSum] == 0) shard.state[kMetWeight].copy_(shard.weight);
+    momentum.mul_(group.beta1).add_(shard.grad, 1 - group.beta1);
+    at::Tensor& direction = shard.grad;
+    direction.copy_(shard.state[kVariance]).sqrt_().add_(group.eps).reciprocal_().mul_(momentum);
+    if (group.weight_decay != 0) direction.add_(shard.weight, group.weight_decay);
+    shard.weight.sub_(direction, group.lr);
+    if (local) shard.state[kAccumulator].add_(momentum, group.lr);
   }
   if (!local) return;
-  for (ParamSlice& slice : slices) {
-    if (slice.first == 0) slice.numbers[kLrSum] += input.groups[slice.group].lr;
+  for (ParamShard& shard : shards) {
+    if (shard.first == 0) shard.numbers[kLrSum] += input.groups[shard.group].lr;
   }
-  if (ranks_meet(input.step)) meet(slices, input);
+  if (ranks_meet(input.step)) meet(shards, input);
 }
 
-void ZeroOneAdam::meet(std::span<ParamSlice> slices, const UpdateInput& input) const {
-  mean_state_by_signs(slices, input, kAccumulator, kVariance);
-  for (ParamSlice& slice : slices) {
-    const ParamGroup& group = input.groups[slice.group];
-    const double lr_sum = slice.numbers[kLrSum];
-    at::Tensor& moved = slice.state[kAccumulator];
-    if (lr_sum != 0) slice.state[kMomentum].copy_(moved).div_(lr_sum);
-    at::Tensor& direction = slice.grad;
-    direction.copy_(slice.state[kVariance]).sqrt_().add_(group.eps).reciprocal_().mul_(moved);
-    slice.weight.copy_(slice.state[kMetWeight]).mul_(1 - lr_sum * group.weight_decay).sub_(direction);
+void ZeroOneAdam::meet(std::span<ParamShard> shards, const UpdateInput& input) const {
+  mean_state_by_signs(shards, input, kAccumulator, kVariance);
+  for (ParamShard& shard : shards) {
+    const ParamGroup& group = input.groups[shard.group];
+    const double lr_sum = shard.numbers[kLrSum];
+    at::Tensor& moved = shard.state[kAccumulator];
+    if (lr_sum != 0) shard.state[kMomentum].copy_(moved).div_(lr_sum);
+    at::Tensor& direction = shard.grad;
+    direction.copy_(shard.state[kVariance]).sqrt_().add_(group.eps).reciprocal_().mul_(moved);
+    shard.weight.copy_(shard.state[kMetWeight]).mul_(1 - lr_sum * group.weight_decay).sub_(direction);
     moved.zero_();
   }
-  for (ParamSlice& slice : slices) slice.numbers[kLrSum] = 0;
+  for (ParamShard& shard : shards) shard.numbers[kLrSum] = 0;
 }
 
 }  // namespace tessera::optim

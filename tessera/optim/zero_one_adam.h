@@ -37,7 +37,7 @@ class ZeroOneAdam : public Optimizer {
     return {"exp_avg", "exp_avg_sq", "momentum_accumulator", "met_weight"};
   }
   std::vector<std::string> number_names() const override { return {"lr_sum"}; }
-  void update(std::span<ParamSlice> slices, const UpdateInput& input) const override;
+  void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
 
   bool averages_by_signs() const override { return true; }
   bool takes_own_gradients(int64_t step) const override { return !renews_variance(step); }
@@ -48,7 +48,7 @@ class ZeroOneAdam : public Optimizer {
 
  private:
   bool is_local(int64_t step) const { return step > options_.var_freeze_step; }
-  void meet(std::span<ParamSlice> slices, const UpdateInput& input) const;
+  void meet(std::span<ParamShard> shards, const UpdateInput& input) const;
 
   ZeroOneAdamOptions options_;
 };

@@ -318,9 +318,9 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
                       .optimizer_buffers = config.zero.offload_optimizer.buffer_count,
                       .param_buffers = std::max<int64_t>(1, config.zero.offload_param.buffer_count),
                       .max_in_cpu = config.zero.offload_param.max_in_cpu,
-                      .max_live_parameters = config.zero.max_live_parameters,
-                      .max_reuse_distance = config.zero.max_reuse_distance,
-                      .prefetch_bucket_size = config.zero.prefetch_bucket_size,
+                      .max_live_parameters = config.zero.residency.max_live_parameters,
+                      .max_reuse_distance = config.zero.residency.max_reuse_distance,
+                      .prefetch_bucket_size = config.zero.residency.prefetch_bucket_size,
                       .wide_products = !kernels::has_fast_products(storage::scalar_type(config.dtypes.compute))};
   if (config.optimizer) {
     const std::string& type = config.optimizer->type;

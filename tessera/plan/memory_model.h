@@ -51,7 +51,7 @@ struct TrainingSetup {
   int64_t param_buffers = 5;               // shards on their way from NVMe
   int64_t max_in_cpu = 1'000'000'000;      // elements of an NVMe offload of parameters that stay in host memory
 
-  // Stage 3, elements of whole units; zero/policy.h's Gathering.
+  // Stage 3, elements of whole units; config/zero_options.h.
   int64_t max_live_parameters = 1'000'000'000;
   int64_t max_reuse_distance = 1'000'000'000;
   int64_t prefetch_bucket_size = 50'000'000;

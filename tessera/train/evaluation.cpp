@@ -13,8 +13,8 @@ data::LoaderOptions loader_options(Engine& engine, uint64_t seed) {
   const config::DsConfig& config = engine.config();
   return {.micro_batch = config.batch.micro,
           .accumulation = config.batch.accumulation,
-          .world_size = engine.world().size(),
-          .rank = engine.world().rank(),
+          .world_size = engine.data_group().size(),
+          .rank = engine.data_group().rank(),
           .seed = seed,
           .drop_last = config.dataloader_drop_last};
 }
@@ -37,14 +37,14 @@ int64_t evaluated_samples(const Task& task, int world_size, int64_t most_samples
 
 LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& options) {
   const at::NoGradGuard no_grad;
-  comm::Group& world = engine.world();
-  const int64_t all = evaluated_samples(task, world.size(), options.most_samples);
+  comm::Group& group = engine.data_group();
+  const int64_t all = evaluated_samples(task, group.size(), options.most_samples);
   const auto held_out = static_cast<int64_t>(task.eval_samples());
   std::vector<size_t> own;
-  for (int64_t i = world.rank(); i < all; i += world.size()) own.push_back(static_cast<size_t>(i * held_out / all));
+  for (int64_t i = group.rank(); i < all; i += group.size()) own.push_back(static_cast<size_t>(i * held_out / all));
   // Stage 3 gathers in each forward, so every rank runs as many: one that has no samples left runs some again,
   // uncounted.
-  const int64_t per_rank = (all + world.size() - 1) / world.size();
+  const int64_t per_rank = (all + group.size() - 1) / group.size();
   LossSum sum;
   engine.eval();
   for (int64_t first = 0; first < per_rank; first += options.micro_batch) {
@@ -54,14 +54,14 @@ LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& opti
         counted ? std::span(own).subspan(first, std::min(options.micro_batch, count - first)) : std::span(own).first(1);
     const BatchLoss batch = task.eval_loss(samples);
     const double loss = batch.sum.item<double>();
-    if (options.progress) options.progress(std::min((first + options.micro_batch) * world.size(), all), all);
+    if (options.progress) options.progress(std::min((first + options.micro_batch) * group.size(), all), all);
     if (!counted) continue;
     sum.loss += loss;
     sum.targets += batch.targets;
     sum.tokens += batch.tokens;
   }
   engine.train();
-  return sum_over_ranks(world, sum);
+  return sum_over_ranks(group, sum);
 }
 
 }  // namespace tessera::train

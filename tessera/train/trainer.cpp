@@ -95,7 +95,7 @@ void Trainer::restore_position(const LoadedCheckpoint& loaded) {
 
 LossSum Trainer::take_step(const data::StepPlace& step) {
   // The engine takes the mean over ranks and accumulation steps; the loss is to be the mean over targets.
-  const double shares = static_cast<double>(engine_.world().size() * engine_.config().batch.accumulation);
+  const double shares = static_cast<double>(engine_.data_group().size() * engine_.config().batch.accumulation);
   const double scale = shares / static_cast<double>(std::max<int64_t>(1, step.target_tokens));
   LossSum mine;
   const size_t count = task_.micro_batches();
@@ -112,7 +112,7 @@ LossSum Trainer::take_step(const data::StepPlace& step) {
     mine.targets += batch.targets;
     mine.tokens += batch.tokens;
   }
-  return sum_over_ranks(engine_.world(), mine);
+  return sum_over_ranks(engine_.data_group(), mine);
 }
 
 void Trainer::evaluate_now() {
@@ -126,10 +126,11 @@ void Trainer::evaluate_now() {
   report_.last = HeldOutLoss{step, sum.mean()};
   if (!report_.first) report_.first = report_.last;
   if (!speaks()) return;
-  metrics_->append(EvaluationMetrics{.step = step,
-                                     .loss = sum.mean(),
-                                     .samples = evaluated_samples(task_, engine_.world().size(), options_.eval_samples),
-                                     .seconds = duration<double>(steady_clock::now() - start).count()});
+  metrics_->append(
+      EvaluationMetrics{.step = step,
+                        .loss = sum.mean(),
+                        .samples = evaluated_samples(task_, engine_.data_group().size(), options_.eval_samples),
+                        .seconds = duration<double>(steady_clock::now() - start).count()});
   log_info("step {}: held-out loss {:.4f}", step, sum.mean());
 }
 

@@ -6,6 +6,8 @@
 //   replicate   … whose shards are the same: dp_replicate. Hybrid sharding (HSDP): stage 3 within a host, say, and
 //               replicas across hosts, so that parameters are gathered within a host alone. Of one rank otherwise.
 //
+// And across them, `parts`: the ranks that hold the model's parts, which are the same data-parallel rank of theirs.
+//
 // A rank's number in `all` is that in `replicate` times shard's size plus that in `shard`.
 #pragma once
 
@@ -17,7 +19,7 @@
 namespace tessera::zero {
 
 struct DataGroups {
-  std::shared_ptr<comm::Group> all, shard, replicate;
+  std::shared_ptr<comm::Group> all, shard, replicate, parts;
 
   static DataGroups of(comm::Mesh& mesh, bool shards_anything) {
     DataGroups groups;
@@ -25,12 +27,14 @@ struct DataGroups {
     groups.shard = shards_anything ? mesh.group({layout::kShardAxis, layout::kContextAxis}) : groups.all;
     groups.replicate =
         mesh.group(shards_anything ? std::vector<std::string>{layout::kReplicateAxis} : std::vector<std::string>{});
+    groups.parts = mesh.group(mesh.shape().model_axes());
     return groups;
   }
 
   // The same ranks on a channel of their own: see comm::Group::with_channel.
   DataGroups with_channel(const std::string& name) const {
-    return {all->with_channel(name), shard->with_channel(name), replicate->with_channel(name)};
+    return {all->with_channel(name), shard->with_channel(name), replicate->with_channel(name),
+            parts->with_channel(name)};
   }
 };
 

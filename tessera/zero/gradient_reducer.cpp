@@ -110,6 +110,7 @@ void GradientReducer::start_reduction(size_t unit) {
   const layout::FlatLayout& layout = units_[unit]->layout();
   Reduction reduction{.unit = unit, .adds = gradients.has_sum};
   const Averaging& averaging = policy_.averaging;
+  const config::ReductionOptions& options = policy_.reduction;
   at::Tensor source = gradients.pending;
   if (averaging.dtype != source.scalar_type()) {
     source = groups_.shard->empty(source.numel(), source.options().dtype(averaging.dtype)).copy_(source);
@@ -117,21 +118,21 @@ void GradientReducer::start_reduction(size_t unit) {
   if (averaging.before != 1) source.mul_(averaging.before);
   const std::string& label = units_[unit]->name();
   const layout::Range shard = layout.shard(groups_.shard->rank());
-  if (policy_.shard_optimizer && averaging.scatter) {
+  if (policy_.shard_optimizer && options.reduce_scatter) {
     const bool direct =
         !reduction.adds && averaging.dtype == policy_.grad_dtype && units_[unit]->grad().is_on(source.device());
     reduction.result = direct ? owned_grad(unit) : at::empty({shard.numel()}, source.options());
-    reduction.collective =
-        groups_.shard->start_reduce_scatter(reduction.result, source, averaging.after, label, averaging.bucket_numel);
+    reduction.collective = groups_.shard->start_reduce_scatter(reduction.result, source, averaging.after, label,
+                                                               options.reduce_bucket_size);
   } else {
-    reduction.collective = groups_.shard->start_all_reduce(source, averaging.after, label, averaging.bucket_numel);
+    reduction.collective = groups_.shard->start_all_reduce(source, averaging.after, label, options.reduce_bucket_size);
     reduction.result = policy_.shard_optimizer ? source.narrow(0, shard.begin, shard.numel()) : source;
   }
   gradients.pending = at::Tensor();
   std::fill(gradients.filled.begin(), gradients.filled.end(), false);
   gradients.has_sum = true;
   in_flight_.push_back(std::move(reduction));
-  if (in_flight_.size() > (averaging.overlap && groups_.all->size() > 1 ? kMaxInFlight : 0)) finish_oldest();
+  if (in_flight_.size() > (options.overlap_comm && groups_.all->size() > 1 ? kMaxInFlight : 0)) finish_oldest();
 }
 
 void GradientReducer::finish_oldest() {

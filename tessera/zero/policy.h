@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "tessera/config/zero_options.h"
 #include "tessera/storage/buffer_pool.h"
 #include "tessera/storage/swap_file.h"
 
@@ -26,9 +27,6 @@ struct Averaging {
   at::ScalarType dtype = at::kFloat;  // in which gradients travel and are rounded once they are summed
   double before = 1;
   double after = 1;
-  bool overlap = true;                 // reduce while backward goes on; false: wait for each reduction at once
-  bool scatter = true;                 // each rank receives its shard; false: the whole, of which it keeps its shard
-  int64_t bucket_numel = 500'000'000;  // largest number of elements that one reduction moves
 };
 
 // What rests on a disk between its uses (ZeRO-Infinity, Rajbhandari et al. 2021), and how it comes and goes; or, where
@@ -36,26 +34,13 @@ struct Averaging {
 // rank's; units share them.
 struct Offload {
   std::shared_ptr<storage::SwapFile> optimizer;   // of master weights, states and sharded gradients; null: in memory
-  double optimizer_share = 1;                     // of the model's elements, the first ones; the rest stays in memory
   bool optimizer_on_host = false;                 // what would lie in that file, where there is none
   std::shared_ptr<storage::SwapFile> parameters;  // of sharded compute weights; null: in memory
   bool parameters_on_host = false;                // … as above
-  int64_t parameters_in_memory = 0;               // elements of this rank's shards that stay in memory all the same
+  std::shared_ptr<storage::BufferPool> fetches;   // through which shards of parameters come in
 
-  int64_t tile_numel = 8 << 20;  // elements that an update holds in memory at a time, where it may be cut
-  bool reads_ahead = false;      // the next tile comes in while one is updated
-  bool writes_behind = false;    // … and the last one goes out
-  int64_t tile_buffers = 0;      // at least so many buffers of a tile's size
-  std::shared_ptr<storage::BufferPool> fetches;  // through which shards of parameters come in
-};
-
-// Stage 3: which units are whole beside those in use. All in elements of whole units; only the speed depends on it.
-struct Gathering {
-  int64_t most_numel = 0;         // whole at a time, those in use counted: others make room for them, last used first
-  int64_t ahead_numel = 0;        // … gathered, or brought in from the disk, before they are needed
-  int64_t reuse_numel = 0;        // stays whole where fewer are used until it is used again in this pass
-  int64_t persistent_numel = -1;  // a unit no larger stays whole until a step changes it, …
-  int64_t all_persistent_numel = std::numeric_limits<int64_t>::max();  // … as long as these together are no more
+  config::OffloadOptions optimizer_options, param_options;
+  int64_t sub_group_size = std::numeric_limits<int64_t>::max();  // elements; see largest_tile in state_tiles.h
 };
 
 struct Policy {
@@ -68,7 +53,8 @@ struct Policy {
   at::ScalarType state_dtype = at::kFloat;   // of what the optimizer keeps for each weight
   at::ScalarType grad_dtype = at::kFloat;    // in which gradients add up over micro batches
   Averaging averaging;
-  Gathering gathering;
+  config::ReductionOptions reduction;
+  config::ResidencyOptions residency;
   Offload offload;
   bool publishes_lazily = false;  // new weights arrive as forwards need them; false: before the step ends
   bool refuses_unused = false;    // a step is an error where a trainable parameter had no gradient on some rank
@@ -90,7 +76,8 @@ inline Policy policy_of_stage(int stage, at::ScalarType compute_dtype, int ranks
           .compute_dtype = compute_dtype,
           .grad_dtype = compute_dtype,
           .averaging = {.dtype = compute_dtype, .after = 1.0 / ranks},
-          .gathering = {},
+          .reduction = {},
+          .residency = {},
           .offload = {}};
 }
 

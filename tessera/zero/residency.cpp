@@ -7,10 +7,11 @@
 
 namespace tessera::zero {
 
-Residency::Residency(const Units& units, std::vector<bool> persistent, const Gathering& gathering, int shards)
+Residency::Residency(const Units& units, std::vector<bool> persistent, const config::ResidencyOptions& options,
+                     int shards)
     : units_(units),
       persistent_(std::move(persistent)),
-      gathering_(gathering),
+      options_(options),
       shards_(shards),
       holders_(units.size(), 0) {}
 
@@ -32,7 +33,7 @@ void Residency::hold_in_turn(const std::vector<size_t>& units) {
 
 // What comes next travels while the present units compute: from the disk, or between ranks.
 void Residency::prefetch() {
-  int64_t left = gathering_.ahead_numel, distance = 0;
+  int64_t left = options_.prefetch_bucket_size, distance = 0;
   for (const size_t index : order_.upcoming()) {
     Unit& unit = *units_[index];
     const int64_t numel = unit.layout().numel();
@@ -79,21 +80,21 @@ bool Residency::make_room(int64_t numel, int64_t distance) {
     numel += units_[unit]->layout().numel();
     if (holders_[unit] == 0) idle.push_back(unit);
   }
-  if (numel <= gathering_.most_numel) return true;
+  if (numel <= options_.max_live_parameters) return true;
   const std::vector<int64_t> until = distances();
   std::sort(idle.begin(), idle.end(), [&until](size_t a, size_t b) { return until[a] > until[b]; });
   for (const size_t unit : idle) {
-    if (numel <= gathering_.most_numel || until[unit] < distance) break;
+    if (numel <= options_.max_live_parameters || until[unit] < distance) break;
     numel -= units_[unit]->layout().numel();
     evict(unit);
   }
-  return numel <= gathering_.most_numel;
+  return numel <= options_.max_live_parameters;
 }
 
 void Residency::drop(size_t unit) {
   TESSERA_INVARIANT(holders_[unit] > 0);
   if (--holders_[unit] > 0) return;
-  if (persistent_[unit] || distances()[unit] < gathering_.reuse_numel) {
+  if (persistent_[unit] || distances()[unit] < options_.max_reuse_distance) {
     make_room(0, /*distance=*/0);
   } else {
     evict(unit);

@@ -1,7 +1,7 @@
 // Stage 3: which units are unsharded now, and so take memory; which are prefetched, and which are evicted to make room.
 //
 // A unit is held by whoever needs its parameters: a module's forward or backward, or somebody who reads them. A held
-// unit stays; one that nobody holds goes at once, unless the policy's Gathering lets it stay because it is small or is
+// unit stays; one that nobody holds goes at once, unless the options let it stay because it is small or is
 // used again soon. Every rank decides the same from the same record of what was used in which order.
 //
 // Owned by ShardedModel, over its units; used by its thread.
@@ -21,7 +21,7 @@ using Units = std::vector<std::unique_ptr<Unit>>;
 class Residency {
  public:
   // `units` outlive this. `persistent`, one for each: stays unsharded until a step changes it. `shards`: ranks.
-  Residency(const Units& units, std::vector<bool> persistent, const Gathering& gathering, int shards);
+  Residency(const Units& units, std::vector<bool> persistent, const config::ResidencyOptions& options, int shards);
 
   // Gathers what is not there yet, and waits for it. Collective.
   void hold(const std::vector<size_t>& units);
@@ -52,7 +52,7 @@ class Residency {
 
   const Units& units_;
   std::vector<bool> persistent_;
-  Gathering gathering_;
+  config::ResidencyOptions options_;
   int shards_;
   GatherOrder order_;
   std::vector<int> holders_;

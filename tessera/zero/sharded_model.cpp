@@ -40,7 +40,7 @@ void ShardedModel::build(std::vector<ModuleParams> modules, const FillParameter&
                .groups = gathers_,
                .fill = fill},
               built_, watch);
-  residency_.emplace(built_.units, built_.persistent, policy_.gathering, groups_.shard->size());
+  residency_.emplace(built_.units, built_.persistent, policy_.residency, groups_.shard->size());
   calls_ = std::make_shared<ModuleCalls>(built_.units, *residency_, built_.of_module, policy_.shard_parameters);
   std::vector<Unit*> borrowed;
   for (const auto& unit : built_.units) borrowed.push_back(unit.get());

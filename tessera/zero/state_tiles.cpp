@@ -7,6 +7,8 @@
 namespace tessera::zero {
 namespace {
 
+constexpr int64_t kMostTileNumel = 8 << 20;
+
 enum Part : size_t { kWeightPart, kGradPart, kComputePart, kFirstState };
 
 bool is_swapped(const Unit& unit) {
@@ -18,14 +20,15 @@ bool is_swapped(const Unit& unit) {
 }  // namespace
 
 int64_t largest_tile(const Offload& offload) {
-  return std::max(kTileAlign, offload.tile_numel / kTileAlign * kTileAlign);
+  return std::max(kTileAlign, std::min(offload.sub_group_size, kMostTileNumel) / kTileAlign * kTileAlign);
 }
 
 int64_t tile_slots(const ShardedModel& model) {
   const Offload& offload = model.policy().offload;
   const auto kinds = static_cast<int64_t>(kFirstState + model.state_count());
-  const int64_t overlapped = 1 + (offload.reads_ahead ? 1 : 0) + (offload.writes_behind ? 1 : 0);
-  return std::max(overlapped, offload.tile_buffers / kinds);
+  const config::OffloadOptions& options = offload.optimizer_options;
+  const int64_t overlapped = 1 + (options.pipeline_read ? 1 : 0) + (options.pipeline_write ? 1 : 0);
+  return std::max(overlapped, options.buffer_count / kinds);
 }
 
 StateTiles::StateTiles(ShardedModel& model, bool cuts, const std::vector<at::Tensor>* grads)
@@ -83,7 +86,7 @@ at::Tensor StateTiles::grad_of(size_t unit) const {
 
 bool StateTiles::next() {
   if (next_ == cuts_.size()) return false;
-  const size_t wanted = std::min(next_ + (offload_.reads_ahead ? 2 : 1), cuts_.size());
+  const size_t wanted = std::min(next_ + (offload_.optimizer_options.pipeline_read ? 2 : 1), cuts_.size());
   for (; started_ < wanted; ++started_) start_reading(started_);
   const auto& [index, range] = cuts_[next_];
   Unit& unit = *model_.units()[index];
@@ -114,7 +117,7 @@ void StateTiles::put_back() {
     if (number == kGradPart || !part.home.swapped()) continue;
     part.transfer = part.home.start_write(tile_.range, part.buffer);
   }
-  if (!offload_.writes_behind) finish_writing(buffers);
+  if (!offload_.optimizer_options.pipeline_write) finish_writing(buffers);
   if (next_ < cuts_.size()) return;
   for (TileBuffers& each : slots_) finish_writing(each);
 }

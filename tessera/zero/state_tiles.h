@@ -6,7 +6,7 @@
 //   }
 //
 // A tile is a unit's owned part; or, where state of the unit rests in a swap file and the optimizer may be cut, at most
-// Offload::tile_numel elements of it. What rests in memory is given as it is; what rests in the file is read before,
+// largest_tile() elements of it. What rests in memory is given as it is; what rests in the file is read before,
 // and written after, through buffers of bounded size: one tile's, and one more for reading ahead and for writing behind
 // each. Every rank sees its units in the same order, but not the same number of tiles.
 #pragma once
@@ -29,7 +29,7 @@ struct StateTile {
   bool last_of_unit = false;
 };
 
-// Elements of a tile at most, where a unit may be cut.
+// Elements of a tile at most, where a unit may be cut: sub_group_size, but no more than 8 Mi.
 int64_t largest_tile(const Offload& offload);
 
 // Tiles that may be in memory at a time.

@@ -57,7 +57,7 @@ Gathered exchange(ShardedModel& model) {
     }
   }
   if (model.reducer().keeps_own()) result.norm_square /= sharers.size();
-  comm::Group& parts = *model.mesh().group(model.mesh().shape().model_axes());
+  comm::Group& parts = *model.groups().parts;
   if (parts.size() == 1) return result;
   const std::vector<double> part{result.norm_square};
   result.norm_square = 0;
@@ -156,27 +156,27 @@ void update_tile(const StateTile& tile, ShardedModel& model, std::span<const cha
     const layout::FlatParam& place = unit.layout().params()[param];
     params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
   }
-  std::vector<optim::ParamSlice> slices;
+  std::vector<optim::ParamShard> shards;
   for (const layout::Segment& segment : owned_segments(unit, tile.range)) {
     if (!used[segment.param]) continue;
     const auto part = [&](const at::Tensor& owned) {
       return owned.narrow(0, segment.offset - unit.owned().begin - tile.range.begin, segment.padded_numel);
     };
-    optim::ParamSlice slice{.weight = part(tensors.weight), .grad = part(tensors.grad)};
-    for (const at::Tensor& state : tensors.state) slice.state.push_back(part(state));
-    if (tensors.compute.defined()) slice.compute = part(tensors.compute);
-    slice.step = unit.steps()[segment.param];
-    slice.group = unit.params()[segment.param].group;
-    slice.numbers = unit.numbers(segment.param);
-    slice.param = segment.param;
-    slice.first = segment.first;
-    slices.push_back(std::move(slice));
+    optim::ParamShard shard{.weight = part(tensors.weight), .grad = part(tensors.grad)};
+    for (const at::Tensor& state : tensors.state) shard.state.push_back(part(state));
+    if (tensors.compute.defined()) shard.compute = part(tensors.compute);
+    shard.step = unit.steps()[segment.param];
+    shard.group = unit.params()[segment.param].group;
+    shard.numbers = unit.numbers(segment.param);
+    shard.param = segment.param;
+    shard.first = segment.first;
+    shards.push_back(std::move(shard));
   }
   UnitPeers peers(unit, *model.groups().shard);
   optim::UpdateInput input = common;
   input.params = params;
   input.peers = &peers;
-  optimizer.update(slices, input);
+  optimizer.update(shards, input);
   tensors.put_back();
 }
 
@@ -206,12 +206,12 @@ std::vector<std::string> nonfinite_parameters(ShardedModel& model) {
   return names;
 }
 
-// Master weights in fp32 and in memory: see Optimizer::takes_whole_model. One slice for each parameter, or for this
+// Master weights in fp32 and in memory: see Optimizer::takes_whole_model. One shard for each parameter, or for this
 // rank's part of it.
 void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, const optim::UpdateInput& common,
                         std::span<const char> used, const std::function<void(Unit&)>& updated) {
   std::vector<optim::WholeParam> params;
-  std::vector<optim::ParamSlice> slices;
+  std::vector<optim::ParamShard> shards;
   for (size_t index = 0; index < model.units().size(); ++index) {
     Unit& unit = *model.units()[index];
     if (!unit.trainable()) continue;
@@ -228,7 +228,7 @@ void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, 
       const auto part = [&](const at::Tensor& owned) {
         return owned.narrow(0, segment.offset - unit.owned().begin, segment.padded_numel);
       };
-      slices.push_back({.weight = part(unit.master().tensor()),
+      shards.push_back({.weight = part(unit.master().tensor()),
                         .grad = part(grad),
                         .state = {},
                         .step = unit.steps()[segment.param],
@@ -239,7 +239,7 @@ void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, 
   }
   optim::UpdateInput input = common;
   input.params = params;
-  optimizer.update(slices, input);
+  optimizer.update(shards, input);
   for (const auto& unit : model.units()) {
     if (!unit->trainable()) continue;
     unit->refresh_compute();

@@ -124,7 +124,7 @@ class Unit {
     return std::span(numbers_).subspan(param * needs_.numbers, needs_.numbers);
   }
 
-  // What compression has lost so far: of this rank's whole buffer, and of the mean that it computes for its slice.
+  // What compression has lost so far: of this rank's whole buffer, and of the mean that it computes for its shard.
   // Undefined where nothing is compressed.
   const at::Tensor& worker_error() const { return worker_error_; }
   const at::Tensor& server_error() const { return server_error_; }

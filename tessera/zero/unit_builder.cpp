@@ -43,9 +43,9 @@ class Allowances {
   Allowances(const BuildInput& input)
       : policy_(input.policy),
         shards_(input.groups.shard->size()),
-        stays_in_memory_(policy_.offload.parameters_in_memory),
-        leaves_(policy_.offload.optimizer_share * static_cast<double>(trainable_numel(input.modules))),
-        may_persist_(policy_.gathering.all_persistent_numel) {}
+        stays_in_memory_(policy_.offload.param_options.max_in_cpu),
+        leaves_(policy_.offload.optimizer_options.ratio * static_cast<double>(trainable_numel(input.modules))),
+        may_persist_(policy_.residency.model_persistence_threshold) {}
 
   Policy policy_for(int64_t numel, bool trainable) {
     Policy policy = policy_;
@@ -60,7 +60,7 @@ class Allowances {
   }
 
   bool persists(int64_t numel) {
-    if (numel > policy_.gathering.persistent_numel || numel > may_persist_) return false;
+    if (numel > policy_.residency.param_persistence_threshold || numel > may_persist_) return false;
     may_persist_ -= numel;
     return true;
   }

@@ -39,16 +39,16 @@ void collectives_of_device_agree_with_their_formulas(World world, at::Device dev
       const auto input = [&](int rank, int64_t count) { return input_of(rank, count, dtype).to(device); };
       const auto place = at::TensorOptions(device).dtype(dtype);
 
-      at::Tensor slice = at::empty({slice_numel}, place);
-      world->start_reduce_scatter(slice, input(world->rank(), numel), 0.5, "a").finish();
-      EXPECT_TRUE(at::equal(slice.cpu(), sum.narrow(0, world->rank() * slice_numel, slice_numel)));
+      at::Tensor shard = at::empty({slice_numel}, place);
+      world->start_reduce_scatter(shard, input(world->rank(), numel), 0.5, "a").finish();
+      EXPECT_TRUE(at::equal(shard.cpu(), sum.narrow(0, world->rank() * slice_numel, slice_numel)));
 
       at::Tensor reduced = input(world->rank(), numel);
       world->start_all_reduce(reduced, 0.5, "b").finish();
       EXPECT_TRUE(at::equal(reduced.cpu(), sum));
 
       at::Tensor full = at::zeros({numel}, place);
-      world->start_all_gather(full, slice, "c").finish();
+      world->start_all_gather(full, shard, "c").finish();
       EXPECT_TRUE(at::equal(full.cpu(), sum));
 
       at::Tensor sent = input(world->rank(), slice_numel);

@@ -28,20 +28,20 @@ at::Tensor values(int rank, int64_t numel) {
 void large_collectives_may_be_waited_for_in_any_order(World world) {
   constexpr int64_t kLarge = 3 << 20;
   const auto other = world->with_channel("other");
-  at::Tensor a = at::empty({world->size() * kLarge}), slice = at::empty({kLarge});
+  at::Tensor a = at::empty({world->size() * kLarge}), shard = at::empty({kLarge});
   const at::Tensor full = values(world->rank(), world->size() * kLarge);
   auto gathering = world->start_all_gather(a, values(world->rank(), kLarge), "a");
-  auto reducing = other->start_reduce_scatter(slice, full, 1, "b", /*bucket_numel=*/kLarge / 2);
+  auto reducing = other->start_reduce_scatter(shard, full, 1, "b", /*bucket_numel=*/kLarge / 2);
   (world->rank() == 0 ? gathering : reducing).finish();
   (world->rank() == 0 ? reducing : gathering).finish();
   at::Tensor sum = at::zeros_like(full);
-  std::vector<at::Tensor> slices;
+  std::vector<at::Tensor> shards;
   for (int rank = 0; rank < world->size(); ++rank) {
-    slices.push_back(values(rank, kLarge));
+    shards.push_back(values(rank, kLarge));
     sum += values(rank, world->size() * kLarge);
   }
-  EXPECT_TRUE(at::equal(a, at::cat(slices)));
-  EXPECT_TRUE(at::equal(slice, sum.narrow(0, world->rank() * kLarge, kLarge)));
+  EXPECT_TRUE(at::equal(a, at::cat(shards)));
+  EXPECT_TRUE(at::equal(shard, sum.narrow(0, world->rank() * kLarge, kLarge)));
 }
 
 // MPI counts in int. What rank 0 sends is zeros that were never written to, so it costs no memory.

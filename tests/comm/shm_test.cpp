@@ -28,7 +28,7 @@ using test::outcomes_of_ranks;
 using test::spawn_ranks;
 using testing::HasSubstr;
 
-constexpr int64_t kLarge = 3 << 20;  // fp32 elements of a slice: 12 MiB, many staged pieces
+constexpr int64_t kLarge = 3 << 20;  // fp32 elements of a shard: 12 MiB, many staged pieces
 
 // Small integers: their sums are exact in any order.
 at::Tensor values(int rank, int64_t numel) {
@@ -48,13 +48,13 @@ TEST(Shm, InPlaceAndStagedTensorsMayMeet) {
                   return rank == 1 ? tensor : in_heap(*world, tensor);
                 };
                 const at::Tensor full = mine(values(rank, size * kLarge));
-                at::Tensor slice = mine(at::empty({kLarge}));
-                world->start_reduce_scatter(slice, full, 1, "sum").finish();
+                at::Tensor shard = mine(at::empty({kLarge}));
+                world->start_reduce_scatter(shard, full, 1, "sum").finish();
                 const at::Tensor sum = values(0, size * kLarge) + values(1, size * kLarge) + values(2, size * kLarge);
-                EXPECT_TRUE(at::equal(slice, sum.narrow(0, rank * kLarge, kLarge)));
+                EXPECT_TRUE(at::equal(shard, sum.narrow(0, rank * kLarge, kLarge)));
 
                 at::Tensor all = mine(at::empty({size * kLarge}));
-                world->start_all_gather(all, slice, "gather").finish();
+                world->start_all_gather(all, shard, "gather").finish();
                 EXPECT_TRUE(at::equal(all, sum));
 
                 at::Tensor sent = mine(values(rank, kLarge));
@@ -104,13 +104,13 @@ TEST(Shm, LargeCollectivesOfTwoChannelsMayBeWaitedForInAnyOrder) {
 TEST(Shm, WhatIsLentMayBeWrittenOnceItIsSettled) {
   spawn_ranks(2,
               [](std::shared_ptr<Group> world) {
-                at::Tensor slice = in_heap(*world, values(world->rank(), kLarge));
+                at::Tensor shard = in_heap(*world, values(world->rank(), kLarge));
                 at::Tensor full = at::empty({2 * kLarge});
-                auto gathering = world->start_all_gather(full, slice, "weights");
+                auto gathering = world->start_all_gather(full, shard, "weights");
                 if (world->rank() == 1) usleep(300'000);  // it reads in take_result(), when rank 0 has long had its own
                 gathering.take_result();
                 world->settle();
-                slice.fill_(-1);
+                shard.fill_(-1);
                 EXPECT_TRUE(at::equal(full, at::cat({values(0, kLarge), values(1, kLarge)})));
               },
               {.backend = "shm"});

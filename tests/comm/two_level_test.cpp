@@ -55,16 +55,16 @@ TEST_P(TwoLevels, CollectivesAgreeWithTheirFormulas) {
           };
           const int64_t numel = slice_numel * size;
           const at::Tensor sum = sum_of_values(size, numel, dtype);
-          at::Tensor slice = at::empty({slice_numel}, dtype);
-          world->start_reduce_scatter(slice, prepared(values(world->rank(), numel, dtype)), 1, "a").finish();
-          EXPECT_TRUE(at::equal(slice, sum.narrow(0, world->rank() * slice_numel, slice_numel)));
+          at::Tensor shard = at::empty({slice_numel}, dtype);
+          world->start_reduce_scatter(shard, prepared(values(world->rank(), numel, dtype)), 1, "a").finish();
+          EXPECT_TRUE(at::equal(shard, sum.narrow(0, world->rank() * slice_numel, slice_numel)));
 
           at::Tensor reduced = prepared(values(world->rank(), numel, dtype));
           world->start_all_reduce(reduced, 2, "b").finish();
           EXPECT_TRUE(at::equal(reduced, sum * 2));
 
           at::Tensor full = prepared(at::zeros({numel}, dtype));
-          world->start_all_gather(full, prepared(slice), "c").finish();
+          world->start_all_gather(full, prepared(shard), "c").finish();
           EXPECT_TRUE(at::equal(full, sum));
         }
       }
@@ -108,14 +108,14 @@ TEST_P(TwoLevels, CollectivesOfManyChannelsMayBeWaitedForInAnyOrder) {
     const int size = world->size(), rank = world->rank();
     std::vector<std::shared_ptr<Group>> channels;
     for (int i = 0; i < kChannels; ++i) channels.push_back(world->with_channel("channel"));
-    std::vector<at::Tensor> slices(kChannels), fulls(kChannels);
+    std::vector<at::Tensor> shards(kChannels), fulls(kChannels);
     std::vector<Collective> reductions(kChannels), gathers(kChannels);
     for (int turn = 0; turn < 20; ++turn) {
       for (int step = 0; step < kChannels; ++step) {
         const int i = (step + rank) % kChannels;
-        slices[i] = at::empty({kNumel});
+        shards[i] = at::empty({kNumel});
         fulls[i] = at::empty({size * kNumel});
-        reductions[i] = channels[i]->start_reduce_scatter(slices[i], values(rank + i, size * kNumel), 1, "x");
+        reductions[i] = channels[i]->start_reduce_scatter(shards[i], values(rank + i, size * kNumel), 1, "x");
         gathers[i] = channels[i]->start_all_gather(fulls[i], values(rank + i, kNumel), "y");
       }
       for (int step = 0; step < kChannels; ++step) {
@@ -126,7 +126,7 @@ TEST_P(TwoLevels, CollectivesOfManyChannelsMayBeWaitedForInAnyOrder) {
         (rank % 2 == 0 ? reductions : gathers)[i].finish();
         at::Tensor sum = at::zeros({size * kNumel});
         for (int peer = 0; peer < size; ++peer) sum.add_(values(peer + i, size * kNumel));
-        ASSERT_TRUE(at::equal(slices[i], sum.narrow(0, rank * kNumel, kNumel)));
+        ASSERT_TRUE(at::equal(shards[i], sum.narrow(0, rank * kNumel, kNumel)));
         for (int peer = 0; peer < size; ++peer) {
           ASSERT_TRUE(at::equal(fulls[i].narrow(0, peer * kNumel, kNumel), values(peer + i, kNumel)));
         }
@@ -141,9 +141,9 @@ TEST(TwoLevelsInBf16, SumsOfAHostAreKeptInFp32) {
       4,
       [](std::shared_ptr<Group> world) {
         const double own[] = {256, 1, 1, 0};
-        at::Tensor slice = at::empty({5000}, at::kBFloat16);
-        world->start_reduce_scatter(slice, at::full({20000}, own[world->rank()], at::kBFloat16), 1, "x").finish();
-        EXPECT_TRUE(at::equal(slice, at::full({5000}, 258, at::kBFloat16)));
+        at::Tensor shard = at::empty({5000}, at::kBFloat16);
+        world->start_reduce_scatter(shard, at::full({20000}, own[world->rank()], at::kBFloat16), 1, "x").finish();
+        EXPECT_TRUE(at::equal(shard, at::full({5000}, 258, at::kBFloat16)));
       },
       {.ranks_a_host = 2});
 }

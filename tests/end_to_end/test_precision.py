@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 from fixtures import STAGES
-from tessera_runs import losses_and_norms, metrics, train, write_run_file
+from tessera_runs import losses_and_norms, metrics, tessera, train, train_arguments, write_run_file
 
 CONFIGS = Path(__file__).resolve().parents[1] / "config" / "configs"
 
@@ -79,6 +80,17 @@ def test_an_fp16_run_resumes_with_its_loss_scale(tiny_run, tmp_path):
            [(line["loss"], line["loss_scale"], line["lr"]) for line in whole]
 
 
+def assert_state_went_through_the_disk(folder, steps):
+    """Each step reads and writes the weights of the update, Adam's two moments, and at stage 3 the model's weights: of every
+    element at least 12 bytes, on one rank or the other. Overflow skips steps, at most half of them here."""
+    model = safetensors.torch.load_file(folder / "out/export/model.safetensors")
+    elements = sum(tensor.numel() for tensor in model.values())
+    events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    for direction in ("read", "write"):
+        moved = sum(event["args"]["bytes"] for event in events if event.get("cat") == "I/O" and event["name"] == direction)
+        assert moved >= steps / 2 * 12 * elements, direction
+
+
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 def test_the_full_configuration_of_document_002_trains(tiny_run, tmp_path, precision):
     """Its ZeRO-3 file with everything that it sets, offload of optimizer and parameters to NVMe included."""
@@ -93,7 +105,11 @@ def test_the_full_configuration_of_document_002_trains(tiny_run, tmp_path, preci
     (tmp_path / "ds_config.json").write_text(json.dumps(config))
     tiny_run["deepspeed"] = "ds_config.json"
     run_file = write_run_file(tmp_path, tiny_run)
-    result = train(run_file, 2, {"training.max_steps": 40, "output": tmp_path / "out"})
+    steps = 40
+    arguments = train_arguments(run_file, 2, {"training.max_steps": steps, "output": tmp_path / "out"})
+    result = tessera(*arguments, "--trace", tmp_path / "timeline.json")
+    assert result.code == 0, str(result)
+    assert_state_went_through_the_disk(tmp_path, steps)
     lines = metrics(tmp_path / "out")
     assert (lines[-1]["loss_scale"] > 1) == (precision == "fp16"), str(result)
     assert sum(line["loss"] for line in lines[-5:]) < sum(line["loss"] for line in lines[:5])

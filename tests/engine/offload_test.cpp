@@ -307,7 +307,7 @@ TEST(Offload, SavesAndLoadsWhatRestsOnDisk) {
 }
 
 // In bf16: a tile of 2048 elements has 4 bytes of weight, 2 of gradient, 2 of compute weight and 8 of moments;
-// gradients leave and parameters come in as whole slices of 2.
+// gradients leave and parameters come in as whole shards of 2.
 TEST(Offload, KnowsTheMostThatItsBuffersTake) {
   const TemporaryFolder folder;
   json config = config_of(3, "AdamW", {{"bf16", {{"enabled", true}}}});
@@ -317,9 +317,9 @@ TEST(Offload, KnowsTheMostThatItsBuffersTake) {
   const auto engine = initialize(std::make_shared<WideModel>(), config::parse_ds_config(config, "the test", {}),
                                  {.world = comm::Group::alone()});
   zero::ShardedModel& model = engine->sharded_model();
-  const auto slice = static_cast<int64_t>(storage::whole_pages(model.units()[0]->layout().numel() * 2));
+  const auto shard = static_cast<int64_t>(storage::whole_pages(model.units()[0]->layout().numel() * 2));
   const int64_t tiles = 3 * 2048 * (4 + 2 + 2 + 8);
-  EXPECT_EQ(zero::memory_budget(model, /*cuts=*/true).buffers, tiles + 2 * slice + (4 + 1) * slice);
+  EXPECT_EQ(zero::memory_budget(model, /*cuts=*/true).buffers, tiles + 2 * shard + (4 + 1) * shard);
 
   engine->backward(engine->forward(at::ones({2, kWide}, at::kBFloat16)));
   engine->step();

@@ -324,9 +324,9 @@ TEST(OptimizerReferences, MoveTheWeightsAndDifferFromEachOther) {
 class OwnOptimizer : public optim::Optimizer {
  public:
   std::vector<std::string> state_names() const override { return {}; }
-  void update(std::span<optim::ParamSlice> slices, const optim::UpdateInput& input) const override {
-    for (optim::ParamSlice& slice : slices) {
-      slice.weight.sub_(slice.grad, input.groups[slice.group].lr / input.grad_divisor);
+  void update(std::span<optim::ParamShard> shards, const optim::UpdateInput& input) const override {
+    for (optim::ParamShard& shard : shards) {
+      shard.weight.sub_(shard.grad, input.groups[shard.group].lr / input.grad_divisor);
     }
   }
 };

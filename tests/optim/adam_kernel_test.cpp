@@ -38,18 +38,18 @@ Training train(int64_t numel, const Dtypes& dtypes, const AdamOptions& options, 
   const std::vector<ParamGroup> groups{kGroup};
   for (int step = 1; step <= kSteps; ++step) {
     at::Tensor grad = gradient(numel, step, dtypes.grad);
-    std::vector<ParamSlice> slices;
+    std::vector<ParamShard> shards;
     for (int64_t cut = 0; cut < cuts; ++cut) {
       const auto part = [&](const at::Tensor& whole) {
         return whole.defined() ? whole.narrow(0, cut * (numel / cuts), numel / cuts) : whole;
       };
-      slices.push_back({.weight = part(t.weight),
+      shards.push_back({.weight = part(t.weight),
                         .grad = part(grad),
                         .state = {part(t.exp_avg), part(t.exp_avg_sq)},
                         .compute = part(t.compute),
                         .step = step});
     }
-    adam.update(slices, {.groups = groups, .grad_divisor = kDivisor});
+    adam.update(shards, {.groups = groups, .grad_divisor = kDivisor});
   }
   return t;
 }

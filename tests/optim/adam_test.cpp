@@ -18,23 +18,23 @@ const ParamGroup kGroup{.lr = 3e-2, .beta1 = 0.9, .beta2 = 0.98, .eps = 1e-7, .w
 at::Tensor initial(int64_t numel) { return at::sin(at::arange(numel, at::kFloat)); }
 at::Tensor gradient(int64_t numel, int step) { return at::cos(at::arange(numel, at::kFloat) * 0.7 + step) * 0.3; }
 
-// Runs our optimizer over the tensor cut into `cuts` slices.
+// Runs our optimizer over the tensor cut into `cuts` shards.
 at::Tensor ours(const Optimizer& optimizer, int64_t numel, int64_t cuts, double divisor) {
   at::Tensor weight = initial(numel);
   std::vector<at::Tensor> state;
   for (size_t k = 0; k < optimizer.state_names().size(); ++k) state.push_back(at::zeros_like(weight));
   for (int step = 1; step <= kSteps; ++step) {
     at::Tensor grad = gradient(numel, step) * divisor;
-    std::vector<ParamSlice> slices;
+    std::vector<ParamShard> shards;
     for (int64_t cut = 0; cut < cuts; ++cut) {
       const int64_t length = numel / cuts;
-      ParamSlice slice{.weight = weight.narrow(0, cut * length, length), .grad = grad.narrow(0, cut * length, length)};
-      for (const at::Tensor& each : state) slice.state.push_back(each.narrow(0, cut * length, length));
-      slice.step = step;
-      slices.push_back(std::move(slice));
+      ParamShard shard{.weight = weight.narrow(0, cut * length, length), .grad = grad.narrow(0, cut * length, length)};
+      for (const at::Tensor& each : state) shard.state.push_back(each.narrow(0, cut * length, length));
+      shard.step = step;
+      shards.push_back(std::move(shard));
     }
     const std::vector<ParamGroup> groups{kGroup};
-    optimizer.update(slices, {.groups = groups, .grad_divisor = divisor});
+    optimizer.update(shards, {.groups = groups, .grad_divisor = divisor});
   }
   return weight;
 }
@@ -91,10 +91,10 @@ TEST(Adam, GivesTheSameBitsHoweverTheTensorIsCut) {
 TEST(Adam, WithoutBiasCorrectionFollowsTheFormula) {
   at::Tensor weight = at::ones({32});
   at::Tensor grad = at::full({32}, 0.5f);
-  std::vector<ParamSlice> slices{
+  std::vector<ParamShard> shards{
       {.weight = weight, .grad = grad, .state = {at::zeros({32}), at::zeros({32})}, .step = 1}};
   const std::vector<ParamGroup> groups{kGroup};
-  Adam({.decoupled_decay = true, .bias_correction = false}).update(slices, {.groups = groups});
+  Adam({.decoupled_decay = true, .bias_correction = false}).update(shards, {.groups = groups});
   const double m = 0.1 * 0.5, v = 0.02 * 0.25;
   EXPECT_NEAR(weight[0].item<float>(), 1 - kGroup.lr * kGroup.weight_decay - kGroup.lr * m / (std::sqrt(v) + 1e-7),
               1e-6);

@@ -67,6 +67,11 @@ PLANTED = {
 }
 
 
+TABLE = ("| room | what lives there | begin with | may use | LibTorch |\n| --- | --- | --- | --- | --- |\n"
+         "| base | errors | error.h | | no |\n| comm | ranks | | | yes |\n| zero | units | | comm | yes |\n"
+         "| nn | layers | | | yes |\n| launch | processes | | | no |\n")
+
+
 def check(tree: Path) -> tuple[int, str]:
     done = subprocess.run([sys.executable, TOP / "scripts" / "check_layers", tree], capture_output=True, text=True, timeout=60)
     assert not done.stderr, done.stderr
@@ -92,6 +97,32 @@ def test_names_file_and_line_of_a_planted_violation(tmp_path, kind):
     assert code == 1
     assert any(line.startswith(named) for line in output.splitlines()), output
     assert all(line.startswith((path, "check_layers: ")) for line in output.splitlines()), output
+
+
+def in_a_tree_with(tmp_path, table):
+    plant(tmp_path, {**IN_ORDER, "docs/architecture.md": "# Picture\n" + table,
+                     "tessera/comm/CMakeLists.txt": "tessera_room(comm SOURCES group.cpp)\n",
+                     "tessera/launch/CMakeLists.txt": "tessera_room(launch SOURCES rank_process.cpp)\n"})
+    return check(tmp_path)
+
+
+def test_the_tree_is_held_to_the_table_of_its_own_page(tmp_path):
+    assert in_a_tree_with(tmp_path, TABLE) == (0, "check_layers: the rooms are in order\n")
+
+
+@pytest.mark.parametrize("row, instead, named", [
+    ("| nn | layers | | | yes |\n", "", "tessera/nn/CMakeLists.txt:1: the room 'nn' has no row"),
+    ("| nn | layers | | | yes |\n", "| nn | layers | | | yes |\n| moe | experts | | | yes |\n",
+     "docs/architecture.md:8: there is no room 'moe'"),
+    ("| comm | ranks | | | yes |\n| zero | units | | comm | yes |\n", "| zero | units | | comm | yes |\n| comm | ranks | | | yes |\n",
+     "docs/architecture.md:5: zero may not use comm"),
+    ("| zero | units | | comm | yes |\n", "| zero | units | | | yes |\n", "tessera/zero/CMakeLists.txt:1: USES comm"),
+    ("| nn | layers | | | yes |\n", "| nn | layers | | | no |\n", "tessera/nn/layers.h:2: <torch/nn/module.h>: nn/ does without"),
+])
+def test_a_page_that_is_not_the_tree_is_named(tmp_path, row, instead, named):
+    assert row in TABLE
+    code, output = in_a_tree_with(tmp_path, TABLE.replace(row, instead))
+    assert code == 1 and any(line.startswith(named) for line in output.splitlines()), output
 
 
 def test_this_project_is_in_order():

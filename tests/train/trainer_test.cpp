@@ -66,8 +66,8 @@ struct Trained {
   }
 };
 
-Trained run(const std::shared_ptr<comm::Group>& world, int stage, TrainerOptions options) {
-  const auto engine = initialize(std::make_shared<Line>(), config_of(stage, world->size()), {.world = world});
+Trained run(const std::shared_ptr<comm::Mesh>& mesh, int stage, TrainerOptions options) {
+  const auto engine = initialize(std::make_shared<Line>(), config_of(stage, mesh->shape().replicas()), {.mesh = mesh});
   BatchTask<Rows> task({.train = samples(kSamples, 1),
                         .loss = [&](const Rows& batch) -> BatchLoss {
                           return {.sum = engine->forward(batch.x, batch.y), .targets = batch.x.size(0)};
@@ -79,6 +79,10 @@ Trained run(const std::shared_ptr<comm::Group>& world, int stage, TrainerOptions
   std::ifstream file(output / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) result.rows.push_back(json::parse(line));
   return result;
+}
+
+Trained run(const std::shared_ptr<comm::Group>& world, int stage, TrainerOptions options) {
+  return run(comm::Mesh::data_parallel(world), stage, std::move(options));
 }
 
 Trained run_alone(int stage, TrainerOptions options) { return run(comm::Group::alone(), stage, std::move(options)); }
@@ -102,6 +106,21 @@ TEST(Trainer, ALossIsTheMeanOverTheTargetsOfTheGlobalBatch) {
   std::vector<size_t> held_out(10);
   for (size_t i = 0; i < held_out.size(); ++i) held_out[i] = i;
   EXPECT_NEAR(done.report.first->loss, rows_of(held_out, 0.5).y.square().mean().item<double>(), 1e-6);
+}
+
+// Ranks that differ in a model axis alone see the same batches, and a loss counts once.
+TEST(Trainer, AMeshSplitsDataOverItsDataAxesAlone) {
+  const test::TemporaryFolder folder;
+  const Trained alone = run_alone(0, {.output = folder.path() / "one", .max_steps = 5, .eval_steps = 2});
+  test::spawn_ranks(4, [&](const std::shared_ptr<comm::Group>& world) {
+    const auto mesh = std::make_shared<comm::Mesh>(world, layout::MeshShape({{layout::kShardAxis, 2}, {"toy", 2}}));
+    const Trained four = run(mesh, 2, {.output = folder.path() / "four", .max_steps = 5, .eval_steps = 2});
+    world->barrier("metrics");
+    if (world->rank() != 0) return;
+    EXPECT_THAT(four.losses("loss"), testing::Pointwise(testing::DoubleNear(1e-5), alone.losses("loss")));
+    EXPECT_THAT(four.losses("eval_loss"), testing::Pointwise(testing::DoubleNear(1e-5), alone.losses("eval_loss")));
+    EXPECT_EQ(four.losses("samples"), alone.losses("samples"));
+  });
 }
 
 TEST(Trainer, ARunOnTwoRanksHasTheLossesOfOne) {

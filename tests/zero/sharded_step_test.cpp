@@ -28,21 +28,21 @@ class WholeModelDescent : public optim::Optimizer {
  public:
   std::vector<std::string> state_names() const override { return {}; }
   bool takes_whole_model() const override { return true; }
-  void update(std::span<optim::ParamSlice> slices, const optim::UpdateInput& input) const override {
+  void update(std::span<optim::ParamShard> shards, const optim::UpdateInput& input) const override {
     ++calls;
     EXPECT_EQ(input.peers, nullptr);
     names.clear();
     for (const optim::WholeParam& param : input.params) names.push_back(param.name);
     pieces.assign(input.params.size(), layout::Range{});
     steps.assign(input.params.size(), 0);
-    for (const optim::ParamSlice& slice : slices) {
-      EXPECT_EQ(slice.weight.scalar_type(), at::kFloat);
-      EXPECT_EQ(slice.grad.scalar_type(), at::kFloat);
-      EXPECT_TRUE(slice.state.empty());
-      slice.weight.sub_(slice.grad * (input.groups[slice.group].lr / input.grad_divisor));
-      const int64_t end = std::min(slice.first + slice.weight.numel(), input.params[slice.param].numel);
-      pieces[slice.param] = {slice.first, end};
-      steps[slice.param] = slice.step;
+    for (const optim::ParamShard& shard : shards) {
+      EXPECT_EQ(shard.weight.scalar_type(), at::kFloat);
+      EXPECT_EQ(shard.grad.scalar_type(), at::kFloat);
+      EXPECT_TRUE(shard.state.empty());
+      shard.weight.sub_(shard.grad * (input.groups[shard.group].lr / input.grad_divisor));
+      const int64_t end = std::min(shard.first + shard.weight.numel(), input.params[shard.param].numel);
+      pieces[shard.param] = {shard.first, end};
+      steps[shard.param] = shard.step;
     }
   }
 
@@ -157,9 +157,9 @@ TEST(AStepThatRefusesUnusedParameters, CountsFromTheStepBefore) {
 class DescentWithALateRank : public WholeModelDescent {
  public:
   explicit DescentWithALateRank(comm::Group& world) : world_(world) {}
-  void update(std::span<optim::ParamSlice> slices, const optim::UpdateInput& input) const override {
+  void update(std::span<optim::ParamShard> shards, const optim::UpdateInput& input) const override {
     if (world_.rank() == 1) world_.barrier("steps of the others");
-    WholeModelDescent::update(slices, input);
+    WholeModelDescent::update(shards, input);
   }
 
  private:

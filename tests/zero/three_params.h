@@ -1,7 +1,7 @@
-// A model of three parameters in one unit, for three ranks: its second parameter straddles two slices.
+// A model of three parameters in one unit, for three ranks: its second parameter straddles two shards.
 //
 //   buffer   [ a: 35 of 64 | b: 100 of 128 | c: 3 of 32 | pad ]   288 elements
-//   slices   [ rank 0: 0 to 96 | rank 1: 96 to 192 | rank 2: 192 to 288 ]
+//   shards   [ rank 0: 0 to 96 | rank 1: 96 to 192 | rank 2: 192 to 288 ]
 //   pieces   a: [0, 35) on rank 0    b: [0, 32) on rank 0, [32, 100) on rank 1    c: [0, 3) on rank 2
 #pragma once
 

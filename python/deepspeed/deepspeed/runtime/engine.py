@@ -86,12 +86,15 @@ class DeepSpeedEngine(tessera.Engine):
     def world_size(self):
         return self._world.size
 
-    dp_world_size = world_size
-    seq_dp_world_size = world_size
+    @property
+    def dp_world_size(self):
+        return self._data.size
+
+    seq_dp_world_size = dp_world_size
 
     @property
     def mp_world_size(self):
-        return 1
+        return self._mesh.parts
 
     @property
     def global_rank(self):
@@ -102,10 +105,10 @@ class DeepSpeedEngine(tessera.Engine):
         return int(os.environ.get("LOCAL_RANK", "0"))
 
     def get_data_parallel_rank(self):
-        return self._world.rank
+        return self._data.rank
 
     def get_tensor_parallel_rank(self):
-        return 0
+        return self._mesh.coordinate("tp")
 
     get_model_parallel_rank = get_tensor_parallel_rank
 
@@ -261,12 +264,12 @@ class DeepSpeedEngine(tessera.Engine):
                      num_local_io_workers=None):
         """A loader of this rank's part of the dataset; shuffled for the route "train"."""
         if data_sampler is None and route != "train" and not isinstance(dataset, IterableDataset):
-            data_sampler = DistributedSampler(dataset, self._world.size, self._world.rank, shuffle=False)
+            data_sampler = DistributedSampler(dataset, self._data.size, self._data.rank, shuffle=False)
         return DeepSpeedDataLoader(
             dataset=dataset, batch_size=batch_size or self.train_micro_batch_size_per_gpu(), pin_memory=pin_memory,
             local_rank=self.local_rank, tput_timer=self.tput_timer if route == "train" else None, collate_fn=collate_fn,
             data_sampler=data_sampler, num_local_io_workers=num_local_io_workers,
-            data_parallel_world_size=self._world.size, data_parallel_rank=self._world.rank,
+            data_parallel_world_size=self._data.size, data_parallel_rank=self._data.rank,
             dataloader_drop_last=self.dataloader_drop_last())
 
     # ---- weights and checkpoints

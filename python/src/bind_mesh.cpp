@@ -1,0 +1,39 @@
+// Mesh: the ranks on named axes, as comm/mesh.h has them.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+#include "tessera/comm/mesh.h"
+
+namespace tessera::python {
+
+namespace py = pybind11;
+using comm::Mesh;
+
+void bind_mesh(py::module_& module) {
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  py::class_<Mesh, std::shared_ptr<Mesh>>(module, "Mesh")
+      .def_static("data_parallel", &Mesh::data_parallel, py::arg("world"), no_gil)
+      .def_static("of_coordinates", &Mesh::of_coordinates, py::arg("world"), py::arg("axes"), py::arg("own"),
+                  "Collective. own: this rank's coordinate on each axis", no_gil)
+      .def_property_readonly("world", &Mesh::world)
+      .def_property_readonly("data", [](Mesh& self) { return self.group(self.shape().data_axes()); })
+      .def_property_readonly("axes",
+                             [](const Mesh& self) {
+                               std::vector<std::pair<std::string, int>> axes;
+                               for (const layout::Axis& axis : self.shape().axes()) {
+                                 axes.emplace_back(axis.name, axis.size);
+                               }
+                               return axes;
+                             })
+      .def(
+          "size", [](const Mesh& self, const std::string& axis) { return self.shape().size(axis); }, py::arg("axis"))
+      .def("coordinate", &Mesh::coordinate, py::arg("axis"))
+      .def("group", &Mesh::group, py::arg("axes"))
+      .def_property_readonly("parts", [](const Mesh& self) { return self.shape().parts(); });
+}
+
+}  // namespace tessera::python

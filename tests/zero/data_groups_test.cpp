@@ -1,0 +1,54 @@
+#include "tessera/zero/data_groups.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/spawn_ranks.h"
+
+namespace tessera::zero {
+namespace {
+
+using layout::kReplicateAxis;
+using layout::kShardAxis;
+
+// 2 replicas x 2 shards x 2 parts of the model: rank = 4 * replica + 2 * shard + part.
+TEST(DataGroups, AreTheAxesOfTheMeshAndNumberedAsTheHeaderSays) {
+  test::spawn_ranks(8, [](const std::shared_ptr<comm::Group>& world) {
+    comm::Mesh mesh(world, layout::MeshShape({{kReplicateAxis, 2}, {kShardAxis, 2}, {"tp", 2}}));
+    const int rank = world->rank(), part = rank % 2, shard = rank / 2 % 2, replica = rank / 4;
+    const DataGroups groups = DataGroups::of(mesh, /*shards_anything=*/true);
+    EXPECT_THAT(groups.all->members(), testing::ElementsAre(part, 2 + part, 4 + part, 6 + part));
+    EXPECT_THAT(groups.shard->members(), testing::ElementsAre(4 * replica + part, 4 * replica + 2 + part));
+    EXPECT_THAT(groups.replicate->members(), testing::ElementsAre(2 * shard + part, 4 + 2 * shard + part));
+    EXPECT_THAT(groups.parts->members(), testing::ElementsAre(rank - part, rank - part + 1));
+    EXPECT_EQ(groups.all->rank(), groups.replicate->rank() * groups.shard->size() + groups.shard->rank());
+
+    const DataGroups unsharded = DataGroups::of(mesh, /*shards_anything=*/false);
+    EXPECT_EQ(unsharded.shard->members(), groups.all->members());
+    EXPECT_EQ(unsharded.replicate->size(), 1);
+  });
+}
+
+TEST(DataGroups, OfAChannelAreTheSameRanks) {
+  test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
+    const DataGroups groups = DataGroups::of(*comm::Mesh::data_parallel(world), true);
+    const DataGroups channel = groups.with_channel("gathers");
+    for (const auto& [own, other] : {std::pair(groups.all, channel.all), std::pair(groups.shard, channel.shard)}) {
+      EXPECT_EQ(own->members(), other->members());
+      EXPECT_NE(own, other);
+    }
+    // Each rank begins with another channel: a shared count would mix the two up.
+    const auto& first = world->rank() == 0 ? groups : channel;
+    const auto& second = world->rank() == 0 ? channel : groups;
+    at::Tensor mine = at::full({1}, world->rank(), at::kFloat), a = at::empty({2}), b = at::empty({2});
+    auto gathering = first.all->start_all_gather(world->rank() == 0 ? a : b, mine, "x");
+    auto other = second.all->start_all_gather(world->rank() == 0 ? b : a, mine, "x");
+    gathering.finish();
+    other.finish();
+    EXPECT_TRUE(at::equal(a, b));
+  });
+}
+
+}  // namespace
+}  // namespace tessera::zero

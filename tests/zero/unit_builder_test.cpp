@@ -1,0 +1,76 @@
+#include "tessera/zero/unit_builder.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/base/error.h"
+
+namespace tessera::zero {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+NamedParam param(const std::string& name, const at::Tensor& tensor) { return {{.name = name}, tensor}; }
+at::Tensor weights(int64_t numel, bool trainable = true) { return at::ones({numel}).requires_grad_(trainable); }
+
+BuiltUnits built(std::vector<ModuleParams> modules, const Policy& policy) {
+  const auto mesh = comm::Mesh::data_parallel(comm::Group::alone());
+  const DataGroups groups = DataGroups::of(*mesh, /*shards_anything=*/true);
+  BuiltUnits units;
+  build_units({std::move(modules), {}, policy, *mesh, groups, nullptr}, units, [](size_t) {});
+  return units;
+}
+
+std::vector<std::string> names_of(const BuiltUnits& built) {
+  std::vector<std::string> names;
+  for (const auto& unit : built.units) names.push_back(unit->name());
+  return names;
+}
+
+TEST(UnitBuilder, PutsFrozenParametersIntoUnitsOfTheirOwn) {
+  const BuiltUnits units = built({{"a", {param("a.w", weights(3)), param("a.frozen", weights(4, false))}},
+                                  {"b", {param("b.frozen", weights(5, false))}},
+                                  {"empty", {}}},
+                                 policy_of_stage(3, at::kFloat, 1));
+  EXPECT_THAT(names_of(units), ElementsAre("a", "a (frozen)", "b (frozen)"));
+  EXPECT_THAT(units.of_module, ElementsAre(ElementsAre(0, 1), ElementsAre(2), ElementsAre()));
+  for (const auto& unit : units.units) EXPECT_EQ(unit->state(), UnitState::kSharded);
+}
+
+TEST(UnitBuilder, GivesASharedParameterToItsFirstModuleAndKnowsItsOtherName) {
+  const at::Tensor tied = weights(6);
+  const BuiltUnits units = built({{"embedding", {param("embedding.w", tied)}}, {"head", {param("head.w", tied)}}},
+                                 policy_of_stage(3, at::kFloat, 1));
+  EXPECT_THAT(names_of(units), ElementsAre("embedding"));
+  EXPECT_THAT(units.of_module, ElementsAre(ElementsAre(0), ElementsAre(0)));
+  ASSERT_EQ(units.aliases.size(), 1u);
+  EXPECT_EQ(units.aliases[0].name, "head.w");
+  EXPECT_EQ(units.aliases[0].canonical, "embedding.w");
+}
+
+TEST(UnitBuilder, LetsSmallUnitsPersistAsFarAsTheModelsThresholdGoes) {
+  Policy policy = policy_of_stage(3, at::kFloat, 1);
+  policy.residency = {.param_persistence_threshold = 10, .model_persistence_threshold = 15};
+  const BuiltUnits units = built({{"a", {param("a", weights(10))}},
+                                  {"b", {param("b", weights(11))}},
+                                  {"c", {param("c", weights(6))}},
+                                  {"d", {param("d", weights(5))}}},
+                                 policy);
+  EXPECT_THAT(units.persistent, ElementsAre(true, false, false, true));
+}
+
+TEST(UnitBuilder, RefusesAParameterThatIsNotWhatItsSpecificationSays) {
+  NamedParam wrong = param("w", weights(4));
+  wrong.spec.shape = {5};
+  try {
+    built({{"a", {wrong}}}, policy_of_stage(1, at::kFloat, 1));
+    FAIL() << "was built";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'w' is of shape [4] on rank 0, but its specification makes it [5]"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera::zero
