@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, module) {
   bind_optim(module);
   bind_zero(module);
   bind_engine(module);
+  bind_checkpoint(module);
 }

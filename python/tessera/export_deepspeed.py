@@ -11,16 +11,19 @@ there is one group in the order of the shard files, which is the model's where o
 """
 
 import argparse
+import os
 import sys
 import types
 from collections import OrderedDict
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 
 import torch
 
-from tessera.checkpoint_files import Failure, SavingFolder, TesseraCheckpoint, check_tag, numel, run_program
-from tessera.import_deepspeed import Source, StandIn, find
+from tessera import _core
+from tessera.error_report import run_program
+from tessera.import_deepspeed import Source, StandIn, failure, find
 
 DEEPSPEED = "0.19.8"  # the version whose files these are
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -52,41 +55,33 @@ def named_classes(*names):
                 sys.modules[package] = before
 
 
-def trainable_names(checkpoint):
-    """Parameters with states of the optimizer; all of them where the optimizer keeps none."""
-    tensors = checkpoint.manifest["tensors"]
-    kept = [name for name, stored in tensors.items() if len(stored["kinds"]) > 1]
-    names = [name for name in (kept or tensors) if numel(tensors[name]["shape"])]
-    return sorted(names, key=checkpoint.place)
-
-
 def groups_like(checkpoint, reference):
     """The groups of a DeepSpeed checkpoint, which must be of the same parameters: [[name]]."""
-    tensors = checkpoint.manifest["tensors"]
+    tensors = checkpoint.tensors
     shapes = reference.shapes()
     if reference.stage == 3:  # its sub-groups are not the optimizer's groups
-        raise Failure("the order of parameters cannot be taken from a stage 3 checkpoint", reference.folder,
+        raise failure("the order of parameters cannot be taken from a stage 3 checkpoint", reference.folder,
                       "give one of stage 1 or 2 with --like")
     for group in shapes:
         for name, shape in group.items():
             if name not in tensors or tuple(tensors[name]["shape"]) != shape:
-                raise Failure(f"the checkpoints are of different models: '{name}' {list(shape)} is only in one",
+                raise failure(f"the checkpoints are of different models: '{name}' {list(shape)} is only in one",
                               reference.folder, "give a checkpoint of the same model with --like")
     listed = {name for group in shapes for name in group}
-    missing = sorted(set(trainable_names(checkpoint)) - listed)
+    missing = sorted(set(checkpoint.names_as_written(trained=True)) - listed)
     if missing:
-        raise Failure(f"the checkpoints are of different models: '{missing[0]}' is only in the Tessera checkpoint", reference.folder,
+        raise failure(f"the checkpoints are of different models: '{missing[0]}' is only in the Tessera checkpoint", reference.folder,
                       "give a checkpoint of the same model with --like")
     return [list(group) for group in shapes]
 
 
 def flat(checkpoint, names, kind):
     """One group's buffer, filled parameter by parameter; DeepSpeed pads it to a multiple of two and cuts that off again."""
-    tensors = checkpoint.manifest["tensors"]
-    buffer = torch.zeros(sum(numel(tensors[name]["shape"]) for name in names), dtype=torch.float32)
+    tensors = checkpoint.tensors
+    buffer = torch.zeros(sum(prod(tensors[name]["shape"]) for name in names), dtype=torch.float32)
     at = 0
     for name in names:
-        count = numel(tensors[name]["shape"])
+        count = prod(tensors[name]["shape"])
         if kind in tensors[name]["kinds"]:
             buffer[at:at + count] = checkpoint.tensor(name, kind).reshape(-1)
         at += count
@@ -96,7 +91,7 @@ def flat(checkpoint, names, kind):
 def optimizer_state(checkpoint, groups, reference):
     """The wrapped optimizer's states. By group, as elastic checkpoints have it, which leaves the options of the groups as
     they are; with a reference as torch.optim has it, with the reference's options."""
-    tensors = checkpoint.manifest["tensors"]
+    tensors = checkpoint.tensors
     steps = max((tensors[name]["steps"] for names in groups for name in names), default=0)
     states = []
     for names in groups:
@@ -117,7 +112,7 @@ def optimizer_state(checkpoint, groups, reference):
 
 
 def loss_scaler(checkpoint, dtype, scaler, dynamic):
-    kept = checkpoint.manifest["engine_state"]["loss_scaler"]
+    kept = checkpoint.engine_state["loss_scaler"]
     if dtype != "fp16":
         vars(scaler).update(cur_scale=1.0, dynamic=False)
     elif not dynamic:
@@ -141,10 +136,10 @@ def take_options(scaler, reference):
 
 
 def model_states(checkpoint, groups, dtype):
-    tensors, aliases = checkpoint.manifest["tensors"], checkpoint.manifest["aliases"]
-    state, trainable = checkpoint.manifest["engine_state"], {name for names in groups for name in names}
+    tensors, aliases = checkpoint.tensors, checkpoint.aliases
+    state, trainable = checkpoint.engine_state, {name for names in groups for name in names}
     module = OrderedDict()
-    for name in sorted(tensors, key=checkpoint.place):
+    for name in checkpoint.names_as_written():
         weight = checkpoint.tensor(name, "weight")
         module[name] = weight.to(COMPUTE[dtype]) if name in trainable else weight
     frozen = OrderedDict((name, module[name]) for name in module if name not in trainable)
@@ -170,36 +165,44 @@ def compute_dtype(checkpoint, reference):
             if isinstance(block, dict) and block.get("enabled") not in (None, False):
                 return "fp16" if name == "fp16" else "bf16"
         return "fp32"
-    for name, stored in checkpoint.manifest["tensors"].items():
+    for name, stored in checkpoint.tensors.items():
         if stored["kinds"] == ["weight"] and stored["pieces"]:
             for short, dtype in COMPUTE.items():
-                if checkpoint.tensor(name, "weight").dtype == dtype and short != "fp32":
+                if checkpoint.dtype(name, "weight") == dtype and short != "fp32":
                     return short
     return "fp32"
 
 
+def save(content, path):
+    with open(path, "wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write(options):
-    checkpoint = TesseraCheckpoint(options.checkpoint)
+    checkpoint = _core.CheckpointReader(options.checkpoint)
     reference = Source(find(options.like, None)) if options.like else None
     if reference is not None and reference.stage == 0:
-        raise Failure("a stage 0 checkpoint does not name the optimizer's groups", reference.folder,
+        raise failure("a stage 0 checkpoint does not name the optimizer's groups", reference.folder,
                       "give one of stage 1 or 2 with --like")
-    if checkpoint.manifest.get("node_local"):
-        raise Failure("the checkpoint's files are on several hosts", checkpoint.path, "gather them in one folder first")
+    if checkpoint.node_local:
+        raise failure("the checkpoint's files are on several hosts", checkpoint.path, "gather them in one folder first")
     dtype = options.dtype or compute_dtype(checkpoint, reference)
-    groups = groups_like(checkpoint, reference) if reference else [trainable_names(checkpoint)]
-    tag = check_tag(checkpoint.manifest["tag"], checkpoint.path / "manifest.json")
+    groups = groups_like(checkpoint, reference) if reference else [checkpoint.names_as_written(trained=True)]
+    _core.check_tag(checkpoint.tag, checkpoint.path)
+    path = Path(options.to) / checkpoint.tag
     base, steps = optimizer_state(checkpoint, groups, reference)
     prefix = "bf16_" if dtype == "bf16" else ""
-    dynamic = dtype == "fp16" and checkpoint.manifest["engine_state"]["loss_scaler"]["steps"] > 0
+    dynamic = dtype == "fp16" and checkpoint.engine_state["loss_scaler"]["steps"] > 0
     scaler_class = "DynamicLossScaler" if dynamic else "LossScaler"
-    with SavingFolder(options.to, tag) as saving:
-        torch.save(model_states(checkpoint, groups, dtype), saving / "mp_rank_00_model_states.pt")
+    with _core.NewFolder(path) as aside:
+        save(model_states(checkpoint, groups, dtype), aside / "mp_rank_00_model_states.pt")
         with named_classes(f"deepspeed.runtime.fp16.loss_scaler.{scaler_class}",
                            "deepspeed.utils.tensor_fragment.fragment_address") as (scaler_type, address):
             scaler = take_options(loss_scaler(checkpoint, dtype, scaler_type(), dynamic), reference)
-            sizes = [sum(numel(checkpoint.manifest["tensors"][name]["shape"]) for name in names) for names in groups]
-            torch.save({
+            sizes = [sum(prod(checkpoint.tensors[name]["shape"]) for name in names) for names in groups]
+            save({
                 "optimizer_state_dict": {
                     "loss_scaler": scaler, "dynamic_loss_scale": dynamic, "overflow": False, "clip_grad": clip_of(reference),
                     "base_optimizer_state": base, "base_optimizer_state_step": steps,
@@ -209,8 +212,9 @@ def write(options):
                     "ds_version": DEEPSPEED, "param_slice_mappings": slices(checkpoint, groups, address),
                 },
                 "ds_config": {}, "ds_version": DEEPSPEED,
-            }, saving / f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt")
-    print(f"{Path(options.to) / tag}: {len(checkpoint.manifest['tensors'])} parameters, compute dtype {dtype}")
+            }, aside / f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    _core.replace_file(path.parent / "latest", path.name)
+    print(f"{path}: {len(checkpoint.tensors)} parameters, compute dtype {dtype}")
     if reference is None:
         print("  DeepSpeed's zero_to_fp32 can read it; to continue training with its moments, name a checkpoint of that training "
               "with --like, which gives the order of the parameters")
@@ -223,7 +227,7 @@ def slices(checkpoint, groups, address):
         begin, places = 0, OrderedDict()
         for name in names:
             places[name] = address()
-            vars(places[name]).update(numel=numel(checkpoint.manifest["tensors"][name]["shape"]), start=begin)
+            vars(places[name]).update(numel=prod(checkpoint.tensors[name]["shape"]), start=begin)
             begin += vars(places[name])["numel"]
         found.append(places)
     return found

@@ -18,12 +18,13 @@ import pickle
 import re
 import sys
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
 import torch
 
-from tessera.checkpoint_files import (Failure, SavingFolder, check_tag, numel, read_latest, run_program, write_manifest,
-                                      write_shard)
+from tessera import _core
+from tessera.error_report import made, run_program
 
 STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")  # what Adam, Lion, SGD and Adagrad keep
 
@@ -40,21 +41,28 @@ class StandIn:
         pass
 
 
+def failure(what, where, fix):
+    """A file that cannot be used, as an error to be raised."""
+    return made(_core.DataError, what, str(where), fix)
+
+
 def load(path):
     """What torch.save wrote, its tensors mapped and read when they are used."""
     def unreadable(why):
-        return Failure(f"the file cannot be read: {why}", path, "use another copy of it, or an earlier checkpoint")
+        return failure(f"the file cannot be read: {why}", path, "use another copy of it, or an earlier checkpoint")
 
     if not path.is_file():
-        raise Failure("a file of the checkpoint is missing", path, "copy the files of all ranks into one folder")
+        raise failure("a file of the checkpoint is missing", path, "copy the files of all ranks into one folder")
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
         foreign = sorted(name for name in unknown if not name.startswith("deepspeed."))
         if foreign:
-            raise Failure(f"the file contains objects of classes that are not DeepSpeed's: {', '.join(foreign)}", path,
+            raise failure(f"the file contains objects of classes that are not DeepSpeed's: {', '.join(foreign)}", path,
                           "save the checkpoint again without them; they usually come from the client state")
         with torch.serialization.safe_globals([(StandIn, name) for name in unknown]):
             content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except _core.Error:
+        raise
     except (RuntimeError, ValueError, EOFError, KeyError, TypeError, AttributeError, IndexError, AssertionError, OSError,
             pickle.UnpicklingError) as error:
         raise unreadable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
@@ -100,12 +108,12 @@ class Source:
         self.optimizer_files = self._files("*_optim_states.pt",
                                            r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
         if not self.model_files:
-            raise Failure("no DeepSpeed checkpoint here: there is no *_model_states.pt", folder,
+            raise failure("no DeepSpeed checkpoint here: there is no *_model_states.pt", folder,
                           "name the folder with `latest`, or one tag's folder")
         self.models = [load(path) for path in self.model_files]
         self.model = self.models[0]
         if not isinstance(self.model.get("module"), dict):
-            raise Failure("the file has no weights", self.model_files[0], "pipeline checkpoints cannot be imported")
+            raise failure("the file has no weights", self.model_files[0], "pipeline checkpoints cannot be imported")
         self.optimizers = []
         for path in self.optimizer_files:
             state = load(path).get("optimizer_state_dict")
@@ -118,19 +126,19 @@ class Source:
         for path in self.folder.glob(glob):
             match = re.fullmatch(pattern, path.name)
             if match is None or int(match[2]) != 0:
-                raise Failure("the checkpoint is from tensor-, pipeline- or expert-parallel ranks", path,
+                raise failure("the checkpoint is from tensor-, pipeline- or expert-parallel ranks", path,
                               "only data-parallel (ZeRO) checkpoints can be imported")
             if int(match[1] or 0) in found:
-                raise Failure("there are two files for the same rank", path, "remove the one from the earlier save")
+                raise failure("there are two files for the same rank", path, "remove the one from the earlier save")
             found[int(match[1] or 0)] = path
         for rank in range(max(found, default=-1) + 1):
             if rank not in found:
-                raise Failure(f"rank {rank}'s file is missing", self.folder / glob.replace("*", f"…_rank_{rank}_…"),
+                raise failure(f"rank {rank}'s file is missing", self.folder / glob.replace("*", f"…_rank_{rank}_…"),
                               "copy the files of all ranks into one folder")
         return [found[rank] for rank in sorted(found)]
 
     def unlike(self, path, what):
-        return Failure(f"the file does not have the form that DeepSpeed 0.19 writes: {what}", path,
+        return failure(f"the file does not have the form that DeepSpeed 0.19 writes: {what}", path,
                        "use a checkpoint that DeepSpeed's own zero_to_fp32.py can read")
 
     @property
@@ -145,14 +153,14 @@ class Source:
         count = self.optimizers[0].get("partition_count")
         counts = {int(number(each)) for each in (count if isinstance(count, list) else [count])}
         if len(counts) != 1:
-            raise Failure("the param groups have different numbers of ranks", self.optimizer_files[0],
+            raise failure("the param groups have different numbers of ranks", self.optimizer_files[0],
                           "expert-parallel checkpoints cannot be imported")
         ranks = counts.pop()
         if ranks != len(self.optimizers):
-            raise Failure(f"{ranks} ranks saved the checkpoint, but there are files from {len(self.optimizers)}", self.folder,
+            raise failure(f"{ranks} ranks saved the checkpoint, but there are files from {len(self.optimizers)}", self.folder,
                           "copy the files of all ranks into one folder")
         if self.stage == 3 and len(self.models) != ranks:
-            raise Failure(f"{ranks} ranks saved the checkpoint, but there are model files from {len(self.models)}",
+            raise failure(f"{ranks} ranks saved the checkpoint, but there are model files from {len(self.models)}",
                           self.folder, "copy the files of all ranks into one folder")
 
     def shapes(self):
@@ -231,7 +239,7 @@ def partitioned_groups(source):
             begins.append(begins[-1] + flat.numel())
         offset = 0
         for (name, shape), padding in zip(group.items(), paddings):
-            end = offset + numel(shape)
+            end = offset + prod(shape)
             if end > begins[-1]:
                 raise source.unlike(source.folder, f"param group {index} has {begins[-1]} elements, too few for '{name}'")
             runs = [(rank, max(offset, begin) - begin, min(end, begins[rank + 1]) - max(offset, begin))
@@ -262,10 +270,10 @@ def partitioned_parameters(source):
     parameters, offset = [], 0
     for group in source.shapes():
         for name, shape in group.items():
-            part = -(-numel(shape) // ranks)
+            part = -(-prod(shape) // ranks)
             if offset + part > begins[-1]:
                 raise source.unlike(source.folder, f"a rank has {begins[-1]} elements, too few for '{name}'")
-            runs, left = [], numel(shape)  # the last rank's part may end in padding
+            runs, left = [], prod(shape)  # the last rank's part may end in padding
             for rank in range(ranks):
                 end = offset + min(part, left)
                 left -= end - offset
@@ -290,7 +298,7 @@ def frozen_parameters(source, trainable, aliases):
             if source.stage < 3:
                 fragments = fragments[:1]
             flats = [fragment.reshape(-1) for fragment in fragments]
-            runs, left = [], numel(shape)
+            runs, left = [], prod(shape)
             for rank, flat in enumerate(flats):
                 runs.append((rank, 0, min(left, flat.numel())))
                 left -= runs[-1][2]
@@ -312,7 +320,7 @@ def whole_parameters(source):
     """Stage 0: the module's own weights, and the optimizer's states by the number of the parameter. (parameters, aliases)"""
     optimizer = source.model.get("optimizer")
     if not isinstance(optimizer, dict) or "param_groups" not in optimizer:
-        raise Failure("the optimizer state does not say which parameters it belongs to", source.model_files[0],
+        raise failure("the optimizer state does not say which parameters it belongs to", source.model_files[0],
                       "save with zero_optimization.stage 1; at stage 0 only fp32 checkpoints can be imported")
     ids = [each for group in optimizer["param_groups"] for each in group["params"]]
     parameters, aliases, seen = [], {}, {}
@@ -327,14 +335,14 @@ def whole_parameters(source):
         parameters.append((name, value))
     states = [optimizer["state"].get(each, {}) for each in ids]
     if len(optimizer["param_groups"]) != 1 or any(not isinstance(state.get("exp_avg"), torch.Tensor) for state in states):
-        raise Failure("the order of the optimizer's parameters is not known: there are several param groups, or parameters without state", source.model_files[0], "save with zero_optimization.stage 1, which keeps their names")
+        raise failure("the order of the optimizer's parameters is not known: there are several param groups, or parameters without state", source.model_files[0], "save with zero_optimization.stage 1, which keeps their names")
     # The optimizer counts the trainable parameters in the model's order; which are frozen only their absence tells.
     made, index = [], 0
     for at, (name, value) in enumerate(parameters):
         takes = index < len(states) and tuple(states[index]["exp_avg"].shape) == tuple(value.shape)
         spare = len(parameters) - at - (len(states) - index)
         if takes and spare > 0 and any(tuple(other.shape) == tuple(value.shape) for _, other in parameters[at + 1:]):
-            raise Failure(f"it is not known whether '{name}' is frozen: other parameters have the same shape", source.model_files[0],
+            raise failure(f"it is not known whether '{name}' is frozen: other parameters have the same shape", source.model_files[0],
                           "save with zero_optimization.stage 1, which keeps the names")
         state = {key: each.reshape(-1) if isinstance(each, torch.Tensor) and each.dim() else each
                  for key, each in states[index].items()} if takes else {}
@@ -390,25 +398,17 @@ def write(source, folder, client_state=None):
     try:
         parameters, aliases, trainable_only = read(source)
         state = engine_state(source)
+        kinds = {parameter.name: parameter.kinds for parameter in parameters}
+        announced = [(each.name, each.shape, {kind: dtype for kind, (dtype, _) in each.kinds.items()}, each.steps)
+                     for each in parameters]
+        path = _core.write_checkpoint(folder, f"global_step{state['global_steps']}", announced,
+                                      read=lambda name, kind: kinds[name][kind][1](), aliases=aliases, engine_state=state,
+                                      client_state=client_state or {}, trainable_only=trainable_only)
+    except _core.Error:
+        raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:  # nothing in a file is sure
         raise source.unlike(source.folder, f"{type(error).__name__}: {error}") from None
-    tag = f"global_step{state['global_steps']}"
-    plan, tensors = [], []
-    for kind in ("weight", *STATES):
-        for parameter in parameters:
-            if kind in parameter.kinds and numel(parameter.shape):
-                dtype, flat = parameter.kinds[kind]
-                plan.append((f"{kind}/{parameter.name}", dtype, numel(parameter.shape)))
-                tensors.append(flat)
-    entries = {parameter.name: {"shape": list(parameter.shape), "kinds": list(parameter.kinds), "steps": parameter.steps,
-                                "pieces": [[0, 0, numel(parameter.shape)]] if numel(parameter.shape) else []}
-               for parameter in parameters}
-    with SavingFolder(folder, tag) as saving:
-        file = write_shard(saving / "shard-00000-of-00001.safetensors", plan, lambda index: tensors[index]())
-        write_manifest(saving / "manifest.json",
-                       {"tag": tag, "world_size": 1, **({"trainable_only": True} if trainable_only else {}),
-                        "engine_state": state, "client_state": client_state or {}, "aliases": aliases, "tensors": entries}, file)
-    return Path(folder) / tag, len(parameters)
+    return path, len(parameters)
 
 
 def convert(source, folder):
@@ -429,15 +429,16 @@ def find(folder, tag):
     """The folder of one tag."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise Failure("no such folder", folder, "name a folder of DeepSpeed checkpoints")
+        raise failure("no such folder", folder, "name a folder of DeepSpeed checkpoints")
     if tag is None and is_deepspeeds(folder):
         return folder
-    tag = tag or read_latest(folder)
+    tag = tag or _core.read_latest(folder)
     if not tag:
-        raise Failure("there is no DeepSpeed checkpoint here: neither *_model_states.pt nor latest", folder,
+        raise failure("there is no DeepSpeed checkpoint here: neither *_model_states.pt nor latest", folder,
                       "name the folder with `latest`, one tag's folder, or use --tag")
-    if not (folder / check_tag(tag, folder / "latest")).is_dir():
-        raise Failure(f"there is no checkpoint '{tag}'", folder, "use --tag to name a folder there")
+    _core.check_tag(tag, folder / "latest")
+    if not (folder / tag).is_dir():
+        raise failure(f"there is no checkpoint '{tag}'", folder, "use --tag to name a folder there")
     return folder / tag
 
 

@@ -13,9 +13,8 @@ import tempfile
 from pathlib import Path
 
 from tessera import _core
-from tessera.checkpoint_files import Failure, read_latest
 from tessera.client_state import encode
-from tessera.import_deepspeed import Source, is_deepspeeds, optimizer_groups, write
+from tessera.import_deepspeed import Source, failure, is_deepspeeds, optimizer_groups, write
 
 # What DeepSpeed writes beside the program's client state.
 OWN_KEYS = {"module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
@@ -36,8 +35,8 @@ def readable(load_dir, tag, world):
                 _import(stock, made)
                 said = {"folder": made, "path": str(stock)}
         except Exception as error:  # of any kind: the other ranks wait
-            if not isinstance(error, Failure):
-                error = Failure(f"DeepSpeed's checkpoint cannot be read: {type(error).__name__}: {error}", load_dir,
+            if not isinstance(error, _core.Error):
+                error = failure(f"DeepSpeed's checkpoint cannot be read: {type(error).__name__}: {error}", load_dir,
                                 "check free space and permissions there, or use an earlier checkpoint")
             said = {"failure": str(error)}
     try:
@@ -54,7 +53,7 @@ def readable(load_dir, tag, world):
 
 
 def _stock_folder(folder, tag):
-    tag = read_latest(folder) if tag is None else str(tag)
+    tag = _core.read_latest(folder) if tag is None else str(tag)
     if not tag:
         return None
     return folder / tag if is_deepspeeds(folder / tag) else None
@@ -65,7 +64,7 @@ def _new_folder(beside, world):
         return tempfile.mkdtemp(prefix=".importing-", dir=beside)
     except OSError as error:
         if int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1"))) < world.size:
-            raise Failure(f"DeepSpeed's checkpoint has to be imported next to its files, which failed: {error.strerror}", beside,
+            raise failure(f"DeepSpeed's checkpoint has to be imported next to its files, which failed: {error.strerror}", beside,
                           "make the folder writable, or copy the checkpoint to a folder that is") from None
     return tempfile.mkdtemp(prefix="tessera-importing-")
 

@@ -7,9 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/inspect.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/checkpoint/tensor_source.h"
+#include "tessera/checkpoint/reader.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/dtype.h"
 #include "tessera/storage/safetensors.h"
@@ -48,17 +47,17 @@ fs::path model_folder(const ExportInput& input, const Manifest& manifest) {
                                   "name the folder with that model's config.json (--model)"});
 }
 
-void write_weights(const fs::path& folder, const Manifest& manifest, const fs::path& output, const ExportInput& input) {
+void write_weights(CheckpointReader& checkpoint, const fs::path& output, const ExportInput& input) {
   const at::NoGradGuard no_grad;
+  const Manifest& manifest = checkpoint.manifest();
   std::vector<storage::PlannedTensor> plan;
   for (const auto& [name, tensor] : manifest.tensors) plan.push_back({name, input.dtype, tensor.shape});
-  TensorSource source(folder, manifest);
   int64_t largest = 0;
   for (const auto& [name, tensor] : manifest.tensors) largest = std::max(largest, tensor.numel());
   const at::Tensor buffer = at::empty({largest}, input.dtype);  // one tensor at a time, all in the same place
   const auto read = [&](const std::string& name) {
     const at::Tensor value = buffer.narrow(0, 0, manifest.tensors.at(name).numel());
-    source.read(name, kWeight, 0, value);
+    checkpoint.source().read(name, kWeight, 0, value);
     return value;
   };
   WeightFiles how = input.files;
@@ -83,13 +82,13 @@ void write_config(const fs::path& model, const fs::path& output, at::ScalarType 
 
 void export_hf(const ExportInput& input) {
   refuse_to_remove(input.output);
-  const fs::path folder = resolve(input.checkpoint);
-  const Manifest manifest = read_manifest(folder);
+  CheckpointReader checkpoint(input.checkpoint);
+  const Manifest& manifest = checkpoint.manifest();
   const fs::path model = input.weights_only ? fs::path() : model_folder(input, manifest);
   storage::create_aside(input.output);
   try {
     const fs::path aside = storage::aside_of(input.output);
-    write_weights(folder, manifest, aside, input);
+    write_weights(checkpoint, aside, input);
     if (!input.weights_only) write_config(model, aside, input.dtype, manifest);
     for (const char* const name : kTokenizerFiles) {
       if (!input.weights_only && fs::exists(model / name)) {

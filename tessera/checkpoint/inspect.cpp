@@ -10,7 +10,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/tensor_source.h"
+#include "tessera/checkpoint/reader.h"
 #include "tessera/storage/checked_file.h"
 
 namespace tessera::checkpoint {
@@ -20,20 +20,12 @@ namespace {
 
 constexpr int64_t kChunk = 1 << 20;  // elements compared at a time
 
-struct Opened {
-  explicit Opened(const fs::path& path)
-      : folder(resolve(path)), manifest(read_manifest(folder)), source(folder, manifest) {}
-  fs::path folder;
-  Manifest manifest;
-  TensorSource source;
-};
-
-void compare_values(Opened& a, Opened& b, Difference& difference) {
-  const int64_t numel = a.manifest.tensors.at(difference.tensor).numel();
+void compare_values(CheckpointReader& a, CheckpointReader& b, Difference& difference) {
+  const int64_t numel = a.manifest().tensors.at(difference.tensor).numel();
   for (int64_t first = 0; first < numel; first += kChunk) {
-    const auto read = [&](Opened& from) {
+    const auto read = [&](CheckpointReader& from) {
       const at::Tensor values = at::empty({std::min(kChunk, numel - first)}, at::kDouble);
-      from.source.read(difference.tensor, difference.kind, first, values);
+      from.source().read(difference.tensor, difference.kind, first, values);
       return values;
     };
     const at::Tensor x = read(a), y = read(b);
@@ -45,16 +37,6 @@ void compare_values(Opened& a, Opened& b, Difference& difference) {
 }
 
 }  // namespace
-
-fs::path resolve(const fs::path& path) {
-  if (fs::exists(path / "manifest.json")) return path;
-  const std::string tag = read_latest(path);
-  if (tag.empty()) {
-    throw Error(ErrorKind::kData, {"there is no checkpoint here: neither manifest.json nor latest", path.string(),
-                                   "name a checkpoint's folder or the folder that holds checkpoints"});
-  }
-  return path / tag;
-}
 
 std::vector<std::string> verify(const fs::path& checkpoint) {
   std::vector<std::string> findings;
@@ -83,11 +65,11 @@ std::vector<std::string> verify(const fs::path& checkpoint) {
 
 std::vector<Difference> compare(const fs::path& a_path, const fs::path& b_path) {
   const at::NoGradGuard no_grad;
-  Opened a(a_path), b(b_path);
+  CheckpointReader a(a_path), b(b_path);
   using Entry = std::pair<std::string, std::string>;  // tensor, kind
-  const auto entries = [](const Opened& opened) {
+  const auto entries = [](const CheckpointReader& opened) {
     std::set<Entry> all;
-    for (const auto& [name, tensor] : opened.manifest.tensors) {
+    for (const auto& [name, tensor] : opened.manifest().tensors) {
       for (const std::string& kind : tensor.kinds) all.emplace(name, kind);
     }
     return all;
@@ -102,7 +84,7 @@ std::vector<Difference> compare(const fs::path& a_path, const fs::path& b_path) 
       difference.what = "only in A";
     } else if (!in_a.contains({tensor, kind})) {
       difference.what = "only in B";
-    } else if (a.manifest.tensors.at(tensor).shape != b.manifest.tensors.at(tensor).shape) {
+    } else if (a.manifest().tensors.at(tensor).shape != b.manifest().tensors.at(tensor).shape) {
       difference.what = "shape";
     } else {
       compare_values(a, b, difference);

@@ -11,9 +11,6 @@
 
 namespace tessera::checkpoint {
 
-// The checkpoint's own folder: `path` itself, or what its `latest` names. ErrorKind::kData where there is none.
-std::filesystem::path resolve(const std::filesystem::path& path);
-
 // Reads every byte. Returns what is wrong, one text per file; empty: all is as it was written. Damage that keeps the
 // manifest from being read is one of them.
 std::vector<std::string> verify(const std::filesystem::path& checkpoint);

@@ -183,6 +183,7 @@ std::vector<std::string> candidates(const LoadInput& input) {
   if (world.rank() == 0) {
     try {
       const std::string latest = input.tag.empty() ? read_latest(input.folder) : input.tag;
+      if (input.tag.empty() && !latest.empty()) check_tag(latest, input.folder / "latest");
       if (!latest.empty()) mine.push_back(latest);
     } catch (const std::exception& error) {
       if (!input.options.fall_back) failure = error.what();

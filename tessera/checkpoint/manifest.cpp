@@ -33,6 +33,11 @@ size_t place_of_own_sum(const std::string& text) {
                                  "name an earlier checkpoint in the same folder"});
 }
 
+[[noreturn]] void refuse_damaged(const std::string& what, const fs::path& where) {
+  throw Error(ErrorKind::kData,
+              {"the checkpoint is damaged: " + what, where.string(), "name an earlier checkpoint in the same folder"});
+}
+
 StoredTensor tensor_of(const json& value) {
   StoredTensor tensor{.shape = value.at("shape").get<std::vector<int64_t>>(),
                       .kinds = value.at("kinds").get<std::vector<std::string>>(),
@@ -75,17 +80,21 @@ std::optional<int64_t> product_of(const std::vector<int64_t>& shape) {
 
 void check(const Manifest& manifest, const fs::path& folder) {
   for (const ShardFile& file : manifest.files) {
+    if (!is_plain_name(file.name)) {
+      refuse_damaged(fmt::format("'{}' is not the name of a shard file", file.name), folder / "manifest.json");
+    }
     std::error_code error;
     const uintmax_t bytes = fs::file_size(folder / file.name, error);
     if (error && manifest.node_local) continue;  // another host's
-    if (error) refuse(fmt::format("the shard file {} is missing", file.name), folder);
+    if (error) refuse_damaged(fmt::format("the shard file {} is missing", file.name), folder);
     if (bytes != file.sum.bytes) {
-      refuse(fmt::format("the shard file {} has {} bytes instead of {}", file.name, bytes, file.sum.bytes), folder);
+      refuse_damaged(fmt::format("the shard file {} has {} bytes instead of {}", file.name, bytes, file.sum.bytes),
+                     folder);
     }
   }
   for (const auto& [name, tensor] : manifest.tensors) {
     const std::string wrong = why_not_whole(tensor, manifest.files.size());
-    if (!wrong.empty()) refuse(fmt::format("'{}' is not whole: {}", name, wrong), folder / "manifest.json");
+    if (!wrong.empty()) refuse_damaged(fmt::format("'{}' is not whole: {}", name, wrong), folder / "manifest.json");
   }
 }
 
@@ -125,6 +134,10 @@ std::map<std::string, StoredTensor> tensors_of(const nlohmann::json& object) {
   return tensors;
 }
 
+std::string shard_name(int rank, int world_size) {
+  return fmt::format("shard-{:05}-of-{:05}.safetensors", rank, world_size);
+}
+
 std::string piece_name(const std::string& kind, const std::string& tensor) { return kind + "/" + tensor; }
 
 std::string to_text(const Manifest& manifest) {
@@ -162,14 +175,16 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
   const auto is = [&](const char* key, json::value_t type) { return text.contains(key) && text[key].type() == type; };
   if (!text.is_object() || !is("format", json::value_t::string) || text["format"] != kFormat ||
       !is("version", json::value_t::number_unsigned)) {
-    refuse("manifest.json is damaged", path);
+    refuse_damaged("manifest.json is not a manifest", path);
   }
   const int version = text["version"];
   if (version > kFormatVersion) {
     refuse(fmt::format("its format version is {}, but this program knows versions up to {}", version, kFormatVersion),
            path);
   }
-  if (version < 1 || (version > 1 && !has_its_sum(written))) refuse("manifest.json is damaged", path);
+  if (version < 1 || (version > 1 && !has_its_sum(written))) {
+    refuse_damaged("manifest.json does not match its checksum", path);
+  }
   Manifest manifest;
   try {
     if (version > 1 && text.at("block_bytes") != storage::kSumBlockBytes) {
@@ -194,10 +209,20 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
     }
     manifest.tensors = tensors_of(text.at("tensors"));
   } catch (const json::exception& error) {
-    refuse(std::string("manifest.json is damaged: ") + error.what(), path);
+    refuse_damaged(std::string("manifest.json is not usable: ") + error.what(), path);
   }
   check(manifest, checkpoint_folder);
   return manifest;
+}
+
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
+}
+
+void check_tag(const std::string& tag, const fs::path& where) {
+  if (is_plain_name(tag)) return;
+  throw Error(ErrorKind::kData, {fmt::format("'{}' is not the name of a checkpoint", tag), where.string(),
+                                 "use the name of a folder there"});
 }
 
 std::string read_tag(const fs::path& path) {
@@ -208,5 +233,16 @@ std::string read_tag(const fs::path& path) {
 }
 
 std::string read_latest(const fs::path& folder) { return read_tag(folder / "latest"); }
+
+fs::path resolve(const fs::path& path) {
+  if (fs::exists(path / "manifest.json")) return path;
+  const std::string tag = read_latest(path);
+  if (tag.empty()) {
+    throw Error(ErrorKind::kData, {"there is no Tessera checkpoint here: neither manifest.json nor latest",
+                                   path.string(), "name a checkpoint's folder or the folder that holds checkpoints"});
+  }
+  check_tag(tag, path / "latest");
+  return path / tag;
+}
 
 }  // namespace tessera::checkpoint

@@ -72,13 +72,26 @@ std::string why_not_whole(const StoredTensor& tensor, size_t files);
 // missing, torn, altered or in a newer format.
 Manifest read_manifest(const std::filesystem::path& checkpoint_folder);
 
+// "shard-00000-of-00002.safetensors"
+std::string shard_name(int rank, int world_size);
+
 // The name of a piece inside its shard file.
 std::string piece_name(const std::string& kind, const std::string& tensor);
+
+// Whether a name stays in the folder that it is put after: not empty, ".", ".." or with a slash.
+bool is_plain_name(const std::string& name);
+
+// ErrorKind::kData, with `where` the tag was found, for one that could lead out of its folder.
+void check_tag(const std::string& tag, const std::filesystem::path& where);
 
 // The tag in a file such as <folder>/latest; empty when there is no such file.
 std::string read_tag(const std::filesystem::path& path);
 
 // <folder>/latest; empty when there is none.
 std::string read_latest(const std::filesystem::path& folder);
+
+// The checkpoint's own folder: `path` itself, or what its `latest` names. ErrorKind::kData where there is none,
+// or as check_tag.
+std::filesystem::path resolve(const std::filesystem::path& path);
 
 }  // namespace tessera::checkpoint

@@ -14,6 +14,7 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/publish.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/safetensors.h"
@@ -53,15 +54,6 @@ Outcome attempt(Work work) {
     outcome.error = error.what();
   }
   return outcome;
-}
-
-void check_tag(const std::string& tag) {
-  const bool wrong = tag.empty() || tag == "." || tag == ".." || tag == "latest" ||
-                     tag.find('/') != std::string::npos || tag.ends_with(".saving") || tag.ends_with(".old");
-  if (wrong) {
-    throw Error(ErrorKind::kUsage, {fmt::format("'{}' cannot be a checkpoint tag", tag), "save_checkpoint",
-                                    "use a plain name, such as global_step100"});
-  }
 }
 
 // All ranks save under the tag of rank 0, and beside training only if all of them can.
@@ -221,12 +213,7 @@ void Saver::run(Job& job) {
         job.manifest.files.push_back({shard_name(static_cast<int>(rank), job.manifest.world_size), written[rank].sum});
         bytes += written[rank].sum.bytes;
       }
-      storage::write_file_atomically(aside / "manifest.json", to_text(job.manifest));
-      fault_point();
-      storage::publish(final_folder);
-      fault_point();
-      if (job.sets_latest) storage::write_file_atomically(job.folder / "latest", job.tag + "\n");
-      fault_point();
+      publish_checkpoint(job.folder, job.manifest, job.sets_latest);
       if (job.reports) log_info("saved {} ({})", final_folder.string(), format_bytes(bytes));
       prune(job.folder, job.retention);
     }));
@@ -263,7 +250,7 @@ std::string Saver::save(const SaveInput& given) {
   if (input.folder.empty()) {
     throw Error(ErrorKind::kUsage, {"the name of the folder to save to is empty", "save_checkpoint", "name a folder"});
   }
-  check_tag(input.tag);
+  check_new_tag(input.tag);
   ShardPlan plan = plan_shard(input);
   if (input.options.in_background) input.options.in_background = image_fits(plan);
   agree_on_how(input);

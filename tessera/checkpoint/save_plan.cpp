@@ -32,10 +32,6 @@ const zero::StateTensor& stored(const zero::Unit& unit, size_t kind) {
 
 }  // namespace
 
-std::string shard_name(int rank, int world_size) {
-  return fmt::format("shard-{:05}-of-{:05}.safetensors", rank, world_size);
-}
-
 bool ShardPlan::in_memory() const {
   return std::none_of(sources.begin(), sources.end(), [](const Source& source) { return source.tensor.swapped(); });
 }

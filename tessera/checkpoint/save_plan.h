@@ -22,9 +22,6 @@ struct ShardPlan {
   bool in_memory() const;  // all of it
 };
 
-// "shard-00000-of-00002.safetensors"
-std::string shard_name(int rank, int world_size);
-
 ShardPlan plan_shard(const SaveInput& input);
 
 // All but the tensors and the files.

@@ -78,9 +78,20 @@ void TensorSource::read(const std::string& tensor, const std::string& kind, int6
   read(tensor, kind, {whole, {first, first + into.numel()}}, into);
 }
 
-at::ScalarType TensorSource::dtype(const std::string& tensor, const std::string& kind) {
+const storage::TensorEntry& TensorSource::first_entry(const std::string& tensor, const std::string& kind) {
   const Piece& piece = manifest_.tensors.at(tensor).pieces.front();
-  return entry(shard(piece.file), piece_name(kind, tensor), piece.at.run.numel()).dtype;
+  return entry(shard(piece.file), piece_name(kind, tensor), piece.at.run.numel());
+}
+
+TensorSource::Place TensorSource::place(const std::string& tensor, const std::string& kind) {
+  const auto& pieces = manifest_.tensors.at(tensor).pieces;
+  if (pieces.empty()) return {0, 0};
+  return {pieces.front().file, first_entry(tensor, kind).begin};
+}
+
+at::ScalarType TensorSource::dtype(const std::string& tensor, const std::string& kind) {
+  if (manifest_.tensors.at(tensor).pieces.empty()) return at::kFloat;
+  return first_entry(tensor, kind).dtype;
 }
 
 std::map<std::string, at::Tensor> TensorSource::rank_tensors(int rank) {

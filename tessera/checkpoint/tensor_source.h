@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/checkpoint/manifest.h"
@@ -28,7 +29,11 @@ class TensorSource {
   // … elements [first, first + into.numel()) of the whole tensor, flattened.
   void read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into);
 
-  // In which dtype the kind is stored.
+  // Where a kind of the tensor begins: file, and byte of its data. Tensors sort by it as they were written.
+  using Place = std::pair<size_t, uint64_t>;
+  Place place(const std::string& tensor, const std::string& kind);
+
+  // In which dtype the kind is stored; fp32 for a tensor without elements.
   at::ScalarType dtype(const std::string& tensor, const std::string& kind);
 
   // The tensors that were one rank's own, by name.
@@ -42,6 +47,7 @@ class TensorSource {
 
   Shard& shard(size_t file);
   const storage::TensorEntry& entry(Shard& shard, const std::string& name, int64_t numel) const;
+  const storage::TensorEntry& first_entry(const std::string& tensor, const std::string& kind);
   void read_entry(Shard& shard, const storage::TensorEntry& entry, int64_t first, at::Tensor into);
 
   std::filesystem::path folder_;

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/error.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/state_dict_writer.h"
 
@@ -63,6 +65,20 @@ void write_part(const fs::path& path, const Plan& part, const Read& read, const 
 }
 
 }  // namespace
+
+uint64_t shard_bytes(const std::string& text, const std::string& where) {
+  size_t digits = 0;
+  while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
+  std::string unit = text.substr(digits);
+  for (char& letter : unit) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  const std::map<std::string, uint64_t> units = {
+      {"", 1}, {"B", 1}, {"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}};
+  const auto found = units.find(unit);
+  if (digits == 0 || digits > 9 || found == units.end() || std::stoull(text) == 0) {
+    throw Error(ErrorKind::kUsage, {"'" + text + "' is not a size", where, "use a size such as 5GB or 200MB"});
+  }
+  return std::stoull(text) * found->second;
+}
 
 void write_weight_files(const fs::path& folder, const Plan& plan, const Read& read, const WeightFiles& how) {
   const Names names = names_of(how.format);

@@ -26,6 +26,9 @@ struct WeightFiles {
   std::map<std::string, std::string> aliases = {};  // other name of a shared tensor -> its name; state dicts have both
 };
 
+// "5GB", "200MB", "1000000": as transformers counts, in powers of 1000. ErrorKind::kUsage, `where` the text was found.
+uint64_t shard_bytes(const std::string& text, const std::string& where);
+
 // Writes the tensors in the order planned; `read` gives each when its turn has come. ErrorKind::kMachine as storage
 // says.
 void write_weight_files(const std::filesystem::path& folder, const std::vector<storage::PlannedTensor>& plan,

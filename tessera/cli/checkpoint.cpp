@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,8 +12,8 @@
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/export_hf.h"
 #include "tessera/checkpoint/inspect.h"
+#include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/retention.h"
-#include "tessera/checkpoint/tensor_source.h"
 #include "tessera/cli/commands.h"
 #include "tessera/storage/dtype.h"
 
@@ -46,20 +45,6 @@ checkpoint::WeightFormat format_of(const std::string& name) {
   if (name == "safetensors") return checkpoint::WeightFormat::kSafetensors;
   if (name == "bin") return checkpoint::WeightFormat::kStateDict;
   throw Error(ErrorKind::kUsage, {"there is no format '" + name + "'", "--format", "use safetensors or bin"});
-}
-
-// "5GB", "200MB", "1000000": as transformers counts, in powers of 1000.
-uint64_t bytes_of(const std::string& text) {
-  size_t digits = 0;
-  while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
-  const std::string unit = text.substr(digits);
-  const std::map<std::string, uint64_t> units = {{"", 1}, {"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}};
-  const auto found = units.find(unit);
-  if (digits == 0 || digits > 9 || found == units.end() || std::stoull(text) == 0) {
-    throw Error(ErrorKind::kUsage,
-                {"'" + text + "' is not a size", "--max-shard-size", "use a size such as 5GB or 200MB"});
-  }
-  return std::stoull(text) * found->second;
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
@@ -94,10 +79,9 @@ void list_checkpoints(const fs::path& folder) {
 }
 
 void show_checkpoint(const fs::path& path) {
-  const fs::path folder = checkpoint::resolve(path);
-  const checkpoint::Manifest manifest = checkpoint::read_manifest(folder);
-  checkpoint::TensorSource source(folder, manifest);
-  print(fmt::format("{}\n  step {}, saved by {}{}{}\n", folder.string(), step_text(manifest),
+  checkpoint::CheckpointReader reader(path);
+  const checkpoint::Manifest& manifest = reader.manifest();
+  print(fmt::format("{}\n  step {}, saved by {}{}{}\n", reader.folder().string(), step_text(manifest),
                     count_of(manifest.world_size, "rank"), manifest.trainable_only ? ", trainable parameters only" : "",
                     manifest.node_local ? ", each host's files on its own disk" : ""));
   print(fmt::format("  engine state  {}\n  client state  {}\n", manifest.engine_state.dump(),
@@ -107,7 +91,7 @@ void show_checkpoint(const fs::path& path) {
   for (const auto& [name, tensor] : manifest.tensors) {
     std::vector<std::string> kinds;
     for (const std::string& kind : tensor.kinds) {
-      kinds.push_back(fmt::format("{} {}", kind, storage::safetensors_name(source.dtype(name, kind))));
+      kinds.push_back(fmt::format("{} {}", kind, storage::safetensors_name(reader.source().dtype(name, kind))));
     }
     std::vector<std::string> parts;
     for (const checkpoint::Piece& piece : tensor.pieces) {
@@ -174,7 +158,8 @@ void add_export(CLI::App& command) {
          .model = options->model,
          .output = options->output,
          .dtype = dtype_of(options->dtype),
-         .files = {.format = format_of(options->format), .max_shard_bytes = bytes_of(options->max_shard_size)},
+         .files = {.format = format_of(options->format),
+                   .max_shard_bytes = checkpoint::shard_bytes(options->max_shard_size, "--max-shard-size")},
          .weights_only = options->weights_only});
     log_info("wrote {}", options->output);
   });

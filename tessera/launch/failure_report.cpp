@@ -47,7 +47,9 @@ std::string failure_sentence(const RankFailure& failure) {
 std::string failure_report(const RankFailure& failure, const std::string& others) {
   std::string report = fmt::format("error: {}\n", failure_sentence(failure));
   report += fmt::format("  where: process {}: {}\n", failure.pid, command_words(failure.command));
-  if (failure.output_not_seen && failure.last_lines.empty()) {
+  if (!failure.log_file.empty()) {
+    report += fmt::format("  its output is in {}\n", failure.log_file);
+  } else if (failure.output_not_seen && failure.last_lines.empty()) {
     report += "  its last lines are above\n";
   } else if (failure.last_lines.empty()) {
     report += "  it wrote no output\n";

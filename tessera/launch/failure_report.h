@@ -25,6 +25,7 @@ struct RankFailure {
   std::vector<std::string> command = {};
   std::deque<std::string> last_lines = {};
   bool output_not_seen = false;  // it wrote to the terminal itself
+  std::string log_file = {};     // it wrote to this file
 };
 
 // "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (peak 21.9 GB) of 23.0 GB, 14 s after

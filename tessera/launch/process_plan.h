@@ -16,6 +16,8 @@ struct RankPlan {
   Environment environment = {};  // to set over what the launcher inherited
   bool inherits_input = false;   // standard input is the launcher's; else it is empty
   bool plain_output = false;     // written through as it comes; else line by line behind "[rank N] "
+  bool inherits_output = false;  // the rank has the launcher's own standard output and error
+  std::string log_file = {};     // the rank writes both to this file instead, which is made anew
 };
 
 struct Host {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <sstream>
 
+#include "tessera/base/env.h"
 #include "tessera/base/error.h"
 
 namespace tessera::launch {
@@ -57,6 +58,10 @@ std::string program_path(const std::string& name, const std::string& search_path
                                    : how_to_run(name, execute_error(name));
   }
   throw Error(ErrorKind::kUsage, {fmt::format("program '{}' not found", name), "PATH", fix});
+}
+
+std::string program_path(const std::string& name) {
+  return program_path(name, env_text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
 }
 
 }  // namespace tessera::launch

@@ -9,4 +9,7 @@ namespace tessera::launch {
 // the directories of `search_path` (PATH's form). ErrorKind::kUsage, with what to write instead where that is known.
 std::string program_path(const std::string& name, const std::string& search_path);
 
+// … in PATH, or where programs usually are if it is not set.
+std::string program_path(const std::string& name);
+
 }  // namespace tessera::launch

@@ -1,5 +1,6 @@
 #include "tessera/launch/rank_loop.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -30,18 +31,29 @@ bool rank_draws_on(int fd, const std::vector<RankPlan>& plans) {
 
 std::string prefix_of(const RankPlan& plan) { return plan.plain_output ? "" : fmt::format("[rank {}] ", plan.rank); }
 
+UniqueFd open_log(const std::string& path) {
+  if (path.empty()) return {};
+  UniqueFd log(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (log.open()) return log;
+  throw Error(ErrorKind::kMachine,
+              {"cannot write a rank's output: " + errno_text(errno), path, "name a folder that you can write to"});
+}
+
 }  // namespace
 
-RankLoop::Rank::Rank(const RankPlan& rank_plan, const std::string& program, const RankProcess::Wiring& wiring)
-    : plan(rank_plan),
+RankLoop::Rank::Rank(int rank_slot, const RankPlan& rank_plan, const std::string& program,
+                     const RankProcess::Wiring& wiring)
+    : slot(rank_slot),
+      plan(rank_plan),
       process(rank_plan, program, wiring),
       output(prefix_of(rank_plan), last_lines),
       error(prefix_of(rank_plan), last_lines) {}
 
-RankLoop::RankLoop(const LocalRun& run, const std::vector<RankPlan>& plans, std::string program)
-    : run_(run),
+RankLoop::RankLoop(const Supervision& supervision, const std::vector<RankPlan>& plans,
+                   std::vector<std::string> programs)
+    : supervision_(supervision),
       plans_(plans),
-      program_(std::move(program)),
+      programs_(std::move(programs)),
       one_stream_(same_target(STDOUT_FILENO, STDERR_FILENO)),
       output_(STDOUT_FILENO, rank_draws_on(STDOUT_FILENO, plans)),
       error_(STDERR_FILENO, rank_draws_on(STDERR_FILENO, plans)),
@@ -71,10 +83,13 @@ void RankLoop::start_ranks() {
   kills_before_ = out_of_memory_kills();
   for (const RankPlan& plan : plans_) {
     // A terminal is handed on itself: a progress bar looks for one, and nothing can be written past it anyway.
-    const RankProcess::Wiring wiring{.inherit_output = plan.plain_output && isatty(STDOUT_FILENO) == 1,
-                                     .inherit_error = plan.plain_output && isatty(STDERR_FILENO) == 1};
-    Rank& rank = ranks_.emplace_back(plan, program_, wiring);
-    guard_.watch(plan.rank, rank.process.pid());
+    const auto hands_on = [&](int fd) { return plan.inherits_output || (plan.plain_output && isatty(fd) == 1); };
+    const UniqueFd log = open_log(plan.log_file);
+    const RankProcess::Wiring wiring{
+        .inherit_output = hands_on(STDOUT_FILENO), .inherit_error = hands_on(STDERR_FILENO), .log = log.get()};
+    const size_t slot = ranks_.size();
+    Rank& rank = ranks_.emplace_back(static_cast<int>(slot), plan, programs_[slot], wiring);
+    guard_.watch(rank.slot, rank.process.pid());
     strays_.except(rank.process.pid());
   }
 }
@@ -132,10 +147,10 @@ void RankLoop::on_signal(int signal) {
   if (phase_ == Phase::kRunning) {
     forwarded_signal_ = signal;
     phase_ = Phase::kEnding;
-    phase_end_ = Clock::now() + run_.ending_time;
+    phase_end_ = Clock::now() + supervision_.ending_time;
     signal_all(signal);
     say(fmt::format("info: {}: the ranks have {} to save and exit{}\n", signal_name(signal),
-                    format_duration(run_.ending_time),
+                    format_duration(supervision_.ending_time),
                     signal == SIGINT ? "; press Ctrl-C again to stop them at once" : ""));
   } else if (signal == SIGINT && phase_ != Phase::kKilled) {
     kill_all();
@@ -148,7 +163,7 @@ void RankLoop::reap() {
     const auto exit = rank.process.poll_exit();
     if (!exit) continue;
     rank.exit = exit;
-    guard_.forget(rank.plan.rank);
+    guard_.forget(rank.slot);
     strays_.forget(rank.process.pid());
     const bool plain = rank.plan.plain_output;
     // What it wrote last is still in the pipes, at most 64 KiB each unless somebody out of reach goes on writing.
@@ -205,7 +220,8 @@ void RankLoop::blame(const Rank& rank) {
                                .out_of_memory_kills = out_of_memory_kills() - kills_before_,
                                .command = rank.plan.command,
                                .last_lines = rank.last_lines.lines(),
-                               .output_not_seen = rank.plan.plain_output};
+                               .output_not_seen = rank.plan.plain_output || rank.plan.inherits_output,
+                               .log_file = rank.plan.log_file};
   if (running() > 0 && phase_ != Phase::kStopping) {
     say(fmt::format("info: {} failed; stopping the others\n", failure_name(*first_failure_)));
   }
@@ -243,7 +259,7 @@ void RankLoop::write_output() {
 
 void RankLoop::stop_all() {
   phase_ = Phase::kStopping;
-  phase_end_ = Clock::now() + run_.grace;
+  phase_end_ = Clock::now() + supervision_.grace;
   signal_all(SIGTERM);
 }
 
@@ -304,6 +320,7 @@ void RankLoop::finish() {
 }
 
 int RankLoop::outcome() const {
+  if (forwarded_signal_ != 0 && supervision_.signal_fails) return 128 + forwarded_signal_;
   if (first_failure_) return exit_code_of(first_failure_->exit);
   if (output_error_ != 0) return output_error_ == EPIPE ? 128 + SIGPIPE : exit_code(ErrorKind::kMachine);
   const bool all_well =

@@ -8,7 +8,7 @@
 // The rank to blame is the first whose end is seen; one that was ending at that moment already takes its place when it
 // turns out to have been killed (a peer that loses the connection to it fails sooner than its own end is seen).
 //
-// No threads: one poll() over signals, output and time. local_runner.h says what it promises.
+// No threads: one poll() over signals, output and time. planned_ranks.h says what it promises.
 #pragma once
 
 #include <array>
@@ -20,10 +20,10 @@
 
 #include "tessera/base/signals.h"
 #include "tessera/launch/failure_report.h"
-#include "tessera/launch/local_runner.h"
 #include "tessera/launch/orphan_guard.h"
 #include "tessera/launch/output_lines.h"
 #include "tessera/launch/output_stream.h"
+#include "tessera/launch/planned_ranks.h"
 #include "tessera/launch/process_plan.h"
 #include "tessera/launch/rank_process.h"
 #include "tessera/launch/stray_processes.h"
@@ -32,8 +32,8 @@ namespace tessera::launch {
 
 class RankLoop {
  public:
-  // `run` and `plans` are borrowed and outlive this. `program` is the path of what the plans' commands begin with.
-  RankLoop(const LocalRun& run, const std::vector<RankPlan>& plans, std::string program);
+  // `plans` are borrowed and outlive this. `programs` are the paths of what the plans' commands begin with.
+  RankLoop(const Supervision& supervision, const std::vector<RankPlan>& plans, std::vector<std::string> programs);
 
   // Once. Returns the code to leave with.
   int run();
@@ -43,8 +43,9 @@ class RankLoop {
   enum class Phase { kRunning, kEnding, kStopping, kKilled };
 
   struct Rank {
-    Rank(const RankPlan& rank_plan, const std::string& program, const RankProcess::Wiring& wiring);
+    Rank(int rank_slot, const RankPlan& rank_plan, const std::string& program, const RankProcess::Wiring& wiring);
 
+    const int slot;  // of the ranks that are started here
     const RankPlan& plan;
     RankProcess process;
     LastLines last_lines;
@@ -82,9 +83,9 @@ class RankLoop {
 
   OutputStream& error_stream() { return one_stream_ ? output_ : error_; }
 
-  const LocalRun& run_;
+  const Supervision supervision_;
   const std::vector<RankPlan>& plans_;
-  const std::string program_;
+  const std::vector<std::string> programs_;
   const bool one_stream_;
   OutputStream output_;
   OutputStream error_;

@@ -95,8 +95,9 @@ int wait_for_exec(int failure) {
 }  // namespace
 
 RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const Wiring& wiring) {
-  Pipe output = wiring.inherit_output ? Pipe{} : make_pipe();
-  Pipe error = wiring.inherit_error ? Pipe{} : make_pipe();
+  const bool logs = wiring.log >= 0;
+  Pipe output = wiring.inherit_output || logs ? Pipe{} : make_pipe();
+  Pipe error = wiring.inherit_error || logs ? Pipe{} : make_pipe();
   Pipe failure = make_pipe();
   const UniqueFd empty_input(plan.inherits_input ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<std::string> arguments = plan.command;
@@ -107,8 +108,8 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
                    .arguments = argument_pointers.data(),
                    .environment = environment_pointers.data(),
                    .input = empty_input.get(),
-                   .output = output.write_end.get(),
-                   .error = error.write_end.get(),
+                   .output = logs ? wiring.log : output.write_end.get(),
+                   .error = logs ? wiring.log : error.write_end.get(),
                    .failure = failure.write_end.get(),
                    .launcher = getpid(),
                    .mask = {}};

@@ -21,6 +21,7 @@ class RankProcess {
   struct Wiring {
     bool inherit_output = false;  // standard output is ours; else a pipe to output()
     bool inherit_error = false;
+    int log = -1;  // open file that takes both instead
   };
 
   // Returns once the program runs. ErrorKind::kUsage when `program` cannot be executed, ErrorKind::kMachine when no

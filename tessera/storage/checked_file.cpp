@@ -46,11 +46,10 @@ size_t CheckedFile::bytes_of(uint64_t block) const {
 
 void CheckedFile::check(uint64_t block, const void* bytes) const {
   if (sum_.blocks.empty() || hash_of(bytes, bytes_of(block)) == sum_.blocks.at(block)) return;
-  throw Error(
-      ErrorKind::kData,
-      {fmt::format("the file is damaged between byte {} and byte {}: its checksum does not match what was written",
-                   block * kSumBlockBytes, block * kSumBlockBytes + bytes_of(block)),
-       file_.path, "use another copy of it, or an earlier checkpoint"});
+  throw Error(ErrorKind::kData,
+              {fmt::format("the file is damaged: what lies between byte {} and byte {} does not match its checksums",
+                           block * kSumBlockBytes, block * kSumBlockBytes + bytes_of(block)),
+               file_.path, "use another copy of it, or an earlier checkpoint"});
 }
 
 // What is read first is the beginning of what is read on, so each jump begins a new stretch.

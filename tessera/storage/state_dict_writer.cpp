@@ -23,9 +23,21 @@ const char* storage_class(at::ScalarType dtype) {
       return "HalfStorage";
     case at::kBFloat16:
       return "BFloat16Storage";
+    case at::kLong:
+      return "LongStorage";
+    case at::kInt:
+      return "IntStorage";
+    case at::kShort:
+      return "ShortStorage";
+    case at::kChar:
+      return "CharStorage";
+    case at::kByte:
+      return "ByteStorage";
+    case at::kBool:
+      return "BoolStorage";
     default:
-      TESSERA_INVARIANT(!"a dtype of weights");
-      return "";
+      throw Error(ErrorKind::kData, {std::string("tensors of dtype ") + c10::toString(dtype) + " cannot be stored", "",
+                                     "convert the tensor to a floating or integer dtype"});
   }
 }
 

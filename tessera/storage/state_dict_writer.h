@@ -25,7 +25,7 @@ class StateDictWriter {
   StateDictWriter(const StateDictWriter&) = delete;
   StateDictWriter& operator=(const StateDictWriter&) = delete;
 
-  void add(const std::string& name, const at::Tensor& tensor);  // fp32, bf16, fp16 or fp64
+  void add(const std::string& name, const at::Tensor& tensor);  // floating, integer or bool
   void add_alias(const std::string& name, const std::string& of);
   void finish();
 

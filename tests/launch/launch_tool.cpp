@@ -1,5 +1,6 @@
 // `launch_tool launch …` is `tessera launch …`; `launch_tool plain …` also, but rank 0's output passes through and
-// times are short: GRACE_MS and ENDING_MS come from the environment.
+// times are short: GRACE_MS and ENDING_MS come from the environment. `launch_tool planned LOGS SCRIPT` runs ranks 4 and
+// 5 of a larger run, each with a script and a PLACE of its own; LOGS: a folder for their output, or "-" for ours.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cli/commands.h"
 #include "tessera/launch/local_runner.h"
+#include "tessera/launch/planned_ranks.h"
 
 namespace {
 
@@ -23,6 +25,20 @@ int run_tuned(int argc, char** argv) {
   return tessera::launch::run_local(run);
 }
 
+int run_two(const std::string& logs, const std::string& script) {
+  std::vector<tessera::launch::RankPlan> plans;
+  for (const int rank : {4, 5}) {
+    const std::string name = std::to_string(rank);
+    tessera::launch::RankPlan& plan = plans.emplace_back();
+    plan.rank = rank;
+    plan.command = {"sh", "-c", script, "rank" + name};
+    plan.environment = {{"PLACE", "place" + name}};
+    plan.inherits_output = logs == "-";
+    if (logs != "-") plan.log_file = logs + "/" + name;
+  }
+  return tessera::launch::run_planned(plans, {.signal_fails = std::getenv("SIGNAL_FAILS") != nullptr});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -33,6 +49,7 @@ int main(int argc, char** argv) {
     if (argc > 3 && (std::strcmp(argv[1], "plain") == 0 || std::strcmp(argv[1], "tuned") == 0)) {
       return run_tuned(argc, argv);
     }
+    if (argc == 4 && std::strcmp(argv[1], "planned") == 0) return run_two(argv[2], argv[3]);
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;

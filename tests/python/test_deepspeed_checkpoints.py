@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ranks import environment
 from tessera_runs import REPOSITORY, TESSERA, tessera
 
 RECORDED = Path(__file__).resolve().parent / "recorded"
@@ -19,7 +20,7 @@ CASES = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
 PEERS = REPOSITORY / ".venv-peers" / "bin" / "python"
 
 from tessera import export_deepspeed, import_deepspeed
-from tessera.checkpoint_files import TesseraCheckpoint
+from tessera._core import CheckpointReader
 from tessera.import_deepspeed import load
 
 
@@ -71,37 +72,37 @@ def load_plain(name):
 
 def test_every_weight_and_moment_has_deepspeeds_bits(case):
     name, folder = case
-    checkpoint = TesseraCheckpoint(folder)
+    checkpoint = CheckpointReader(folder)
     expected = torch.load(RECORDED / f"{name}.expected.pt")
-    assert set(checkpoint.manifest["tensors"]) == set(expected["weight"])
+    assert set(checkpoint.tensors) == set(expected["weight"])
     assert expected["weight"].keys() >= {"first.weight", "scale"}
     for kind, tensors in expected.items():
         for key, value in tensors.items():
             assert same_bits(checkpoint.tensor(key, kind), value), f"{kind} {key}"
-    assert checkpoint.manifest["tensors"]["scale"]["kinds"] == ["weight"]  # it is frozen
-    assert checkpoint.manifest["aliases"] == {"last.weight": "first.weight"}
+    assert checkpoint.tensors["scale"]["kinds"] == ["weight"]  # it is frozen
+    assert checkpoint.aliases == {"last.weight": "first.weight"}
 
 
 def test_the_weights_are_those_that_the_model_computed_with(case):
     name, folder = case
     if name.startswith("zero3"):
         pytest.skip("at stage 3 the model file holds no weights")
-    checkpoint = TesseraCheckpoint(folder)
+    checkpoint = CheckpointReader(folder)
     module = load_plain(name)["module"]
-    for key in checkpoint.manifest["tensors"]:
+    for key in checkpoint.tensors:
         assert same_bits(checkpoint.tensor(key, "weight").to(module[key].dtype), module[key]), key
 
 
 def test_counters_and_loss_scale_are_carried_over(case):
     name, folder = case
-    manifest = TesseraCheckpoint(folder).manifest
-    state, there = manifest["engine_state"], load_plain(name)
+    manifest = CheckpointReader(folder)
+    state, there = manifest.engine_state, load_plain(name)
     gas = 2 if name == "zero2_bf16" else 1
-    assert manifest["tag"] == "global_step5" and manifest["client_state"] == {}
+    assert manifest.tag == "global_step5" and manifest.client_state == {}
     assert (state["global_steps"], state["micro_steps"]) == (5, 5 * gas)
     assert state["global_samples"] == there["global_samples"] == 5 * gas * 8
     assert state["skipped_steps"] == there["skipped_steps"]
-    assert manifest["tensors"]["first.weight"]["steps"] == 5 - state["skipped_steps"]
+    assert manifest.tensors["first.weight"]["steps"] == 5 - state["skipped_steps"]
     if name == "zero2_fp16":
         assert state["skipped_steps"] > 0
         assert state["loss_scaler"]["scale"] == 2.0 ** (18 - state["skipped_steps"])
@@ -131,14 +132,14 @@ def test_there_and_back_keeps_every_bit(case, tmp_path):
     assert files == sorted(["mp_rank_00_model_states.pt", f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt"])
     assert (tmp_path / "deepspeed" / "latest").read_text() == "global_step5"
     converted("import_deepspeed", tmp_path / "deepspeed", "--to", tmp_path / "back")
-    first, back = TesseraCheckpoint(folder), TesseraCheckpoint(tmp_path / "back")
+    first, back = CheckpointReader(folder), CheckpointReader(tmp_path / "back")
     for key in ("aliases", "engine_state"):
-        there, here = dict(first.manifest[key]), dict(back.manifest[key])
+        there, here = dict(getattr(first, key)), dict(getattr(back, key))
         there.pop("micro_steps", None), here.pop("micro_steps", None)  # DeepSpeed has it from its configuration
         assert there == here
-    assert first.manifest["tensors"].keys() == back.manifest["tensors"].keys()
-    for key, stored in first.manifest["tensors"].items():
-        assert {**stored, "kinds": 0} == {**back.manifest["tensors"][key], "kinds": 0}
+    assert first.tensors.keys() == back.tensors.keys()
+    for key, stored in first.tensors.items():
+        assert {**stored, "kinds": 0} == {**back.tensors[key], "kinds": 0}
         for kind in stored["kinds"]:
             assert same_bits(first.tensor(key, kind), back.tensor(key, kind)), f"{kind} {key}"
 
@@ -159,7 +160,7 @@ def test_like_takes_order_groups_and_options(tmp_path):
 def test_the_commands_of_the_documentation(tmp_path):
     def run(*args):
         return subprocess.run([sys.executable, "-m", *map(str, args)], text=True, capture_output=True, timeout=300,
-                              env=dict(os.environ, PYTHONPATH=str(REPOSITORY / "python")))
+                              env=environment())
 
     result = run("tessera.import_deepspeed", RECORDED / "zero3_bf16", "--to", tmp_path / "tessera")
     assert result.returncode == 0 and "7 parameters from ZeRO stage 3, step 5" in result.stdout, result.stderr
@@ -214,7 +215,6 @@ def test_a_file_of_another_make(tmp_path, key, value):
 
 
 def test_checksums_find_a_changed_byte(tmp_path):
-    pytest.importorskip("xxhash")
     converted("import_deepspeed", RECORDED / "zero2_bf16", "--to", tmp_path / "tessera")
     shard = tmp_path / "tessera" / "global_step5" / "shard-00000-of-00001.safetensors"
     content = bytearray(shard.read_bytes())

@@ -14,13 +14,14 @@ from argparse import REMAINDER
 
 from deepspeed.constants import CROSS_RANK, CROSS_SIZE, TORCH_DISTRIBUTED_DEFAULT_PORT
 from deepspeed.launcher.command_line import OptionParser, whole_number
-from deepspeed.utils.logging import logger, set_log_level_from_string
+from deepspeed.utils.logging import set_log_level_from_string
 from deepspeed.utils.numa import get_numactl_cmd
+from tessera import _launch
 from tessera.hostfile import decode_slots
 from tessera.launch_error import refused, tells_users
-from tessera.rank_processes import RankProcesses
 
 PID_FILE_BASEPATH = "/tmp"
+GRACE_SECONDS = 30  # for a rank that is asked to end
 
 
 def parse_args(args=None):
@@ -78,7 +79,6 @@ def run(args):
     slots = slots_of[hosts[args.node_rank]]
     first_rank = sum(len(slots_of[host]) for host in hosts[:args.node_rank])
     shared = {
-        **os.environ,
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, slots)),
         "MASTER_ADDR": args.master_addr,
         "MASTER_PORT": str(args.master_port),
@@ -87,16 +87,14 @@ def run(args):
         CROSS_RANK: str(args.node_rank),
         CROSS_SIZE: str(len(hosts)),
     }
-    with _pid_file(args.save_pid), RankProcesses() as ranks:
-        for local_rank in range(len(slots)):
-            environment = {**shared, "RANK": str(first_rank + local_rank), "LOCAL_RANK": str(local_rank)}
-            command = _command(args, local_rank, len(slots), environment)
-            with _log_of(args, first_rank + local_rank) as log:
-                ranks.start(command, environment, log)
-        code = ranks.wait()
-        if code:
-            logger.error(f"a rank of {args.training_script} exited with code {code}; the others were stopped")
-        return code
+    ranks = []
+    for local_rank in range(len(slots)):
+        rank = first_rank + local_rank
+        environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+        command = _command(args, local_rank, len(slots), environment)
+        ranks.append((rank, command, environment, _log_of(args, rank)))
+    with _pid_file(args.save_pid):
+        return _launch.run_ranks(ranks, GRACE_SECONDS)
 
 
 def _all_slots(world_info):
@@ -118,14 +116,13 @@ def _command(args, local_rank, local_size, environment):
 
 def _log_of(args, rank):
     if args.enable_each_rank_log == "None":
-        return contextlib.nullcontext()
-    name = f"{time.strftime('%Y%m%d%H%M%S')}_rank{rank}.log"
+        return ""
     try:
         os.makedirs(args.enable_each_rank_log, exist_ok=True)
-        return open(os.path.join(args.enable_each_rank_log, name), "w")
     except OSError as error:
         raise refused(f"cannot write logs to {args.enable_each_rank_log}: {error.strerror}", "--enable_each_rank_log",
                       "name a folder that you can write to") from None
+    return os.path.join(args.enable_each_rank_log, f"{time.strftime('%Y%m%d%H%M%S')}_rank{rank}.log")
 
 
 @contextlib.contextmanager

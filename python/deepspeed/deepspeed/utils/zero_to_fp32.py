@@ -7,10 +7,10 @@ import torch
 
 from deepspeed import _names
 from tessera import full_weights
-from tessera.checkpoint_files import run_program
 from tessera.deepspeed_files import files_like as get_checkpoint_files
 from tessera.deepspeed_files import in_order_of_numbers as natural_keys  # noqa: F401
 from tessera.deepspeed_files import model_state_file as get_model_state_file  # noqa: F401
+from tessera.error_report import run_program
 
 _names.serve(__name__)
 
