@@ -49,7 +49,7 @@ class PipeSignalIgnored {
 
 }  // namespace
 
-int run_local(const LocalRun& run) {
+int run_local(const LaunchOptions& run) {
   const Host cores_only{.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
   plan_local(run, cores_only);  // refuses a wrong run before the machine is asked for anything
   const std::string program =

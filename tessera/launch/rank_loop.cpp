@@ -38,7 +38,7 @@ RankLoop::Rank::Rank(const RankPlan& rank_plan, const std::string& program, cons
       output(prefix_of(rank_plan), last_lines),
       error(prefix_of(rank_plan), last_lines) {}
 
-RankLoop::RankLoop(const LocalRun& run, const std::vector<RankPlan>& plans, std::string program)
+RankLoop::RankLoop(const LaunchOptions& run, const std::vector<RankPlan>& plans, std::string program)
     : run_(run),
       plans_(plans),
       program_(std::move(program)),

@@ -20,7 +20,7 @@
 
 #include "tessera/base/signals.h"
 #include "tessera/launch/failure_report.h"
-#include "tessera/launch/local_runner.h"
+#include "tessera/launch/launch_options.h"
 #include "tessera/launch/orphan_guard.h"
 #include "tessera/launch/output_lines.h"
 #include "tessera/launch/output_stream.h"
@@ -33,7 +33,7 @@ namespace tessera::launch {
 class RankLoop {
  public:
   // `run` and `plans` are borrowed and outlive this. `program` is the path of what the plans' commands begin with.
-  RankLoop(const LocalRun& run, const std::vector<RankPlan>& plans, std::string program);
+  RankLoop(const LaunchOptions& run, const std::vector<RankPlan>& plans, std::string program);
 
   // Once. Returns the code to leave with.
   int run();
@@ -82,7 +82,7 @@ class RankLoop {
 
   OutputStream& error_stream() { return one_stream_ ? output_ : error_; }
 
-  const LocalRun& run_;
+  const LaunchOptions& run_;
   const std::vector<RankPlan>& plans_;
   const std::string program_;
   const bool one_stream_;
