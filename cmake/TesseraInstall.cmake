@@ -8,7 +8,7 @@ set(objects)
 foreach(room IN LISTS rooms)
   list(APPEND objects $<TARGET_OBJECTS:tessera_${room}>)
 endforeach()
-add_library(tessera_shared SHARED ${objects})
+add_library(tessera_shared SHARED ${objects} $<TARGET_OBJECTS:tessera_commands>)
 set_target_properties(tessera_shared PROPERTIES OUTPUT_NAME tessera VERSION ${PROJECT_VERSION}
   SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} LINKER_LANGUAGE CXX
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)

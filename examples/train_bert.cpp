@@ -25,7 +25,7 @@ void run(const std::string& folder, const std::string& text, const std::string& 
   const auto fill = [&](const std::string& name, at::Tensor value) {
     if (!weights.fill(name, value)) models::initialize_bert_parameter(config, /*seed=*/42, name, value);
   };
-  const auto model = std::make_shared<models::BertForMaskedLM>(config);
+  const std::shared_ptr<models::Network> model = std::make_shared<models::BertForMaskedLM>(config);
   const auto engine = initialize(model, ds_config, {.world = world, .fill = fill});
 
   const auto& sizes = engine->config().batch;
@@ -39,7 +39,7 @@ void run(const std::string& folder, const std::string& text, const std::string& 
   while (engine->global_steps() < max_steps) {
     double sum = 0;
     for (const data::Batch& batch : loader.next().micro_batches) {
-      const at::Tensor loss = train::masked_lm_loss(*engine, batch).sum / std::max<int64_t>(1, batch.target_tokens);
+      const at::Tensor loss = train::batch_loss(*engine, batch).sum / std::max<int64_t>(1, batch.target_tokens);
       engine->backward(loss);
       engine->step();
       sum += loss.item<double>();

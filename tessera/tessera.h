@@ -10,8 +10,8 @@
 #include "tessera/checkpoint/export_hf.h"  // a checkpoint as a Hugging Face folder
 #include "tessera/comm/group.h"            // the ranks of a run
 #include "tessera/comm/rendezvous.h"       // init_distributed
-#include "tessera/data/collator.h"         // text to masked batches
 #include "tessera/data/loader.h"           // batches of this rank, shuffled, sharded
+#include "tessera/data/mlm_collator.h"     // text to masked batches
 #include "tessera/data/tokenizer.h"
 #include "tessera/engine/engine.h"              // initialize, Engine
 #include "tessera/engine/timeline.h"            // … as a file
@@ -20,7 +20,7 @@
 #include "tessera/nn/activation_checkpoint.h"   // computing activations again instead of keeping them
 #include "tessera/nn/tiled_linear.h"            // layers that are gathered tile by tile
 #include "tessera/nn/unit_module.h"             // for models of your own
-#include "tessera/train/masked_lm.h"            // the loss of a batch
+#include "tessera/train/batch_loss.h"           // the loss of a batch
 #include "tessera/zero/gathered.h"              // whole parameters, to look at
 
 namespace tessera {

@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
 #include "tessera/cli/commands.h"
-#include "tessera/launch/local_runner.h"
+#include "tessera/launch/runners.h"
 
 namespace tessera::cli {
 namespace {
@@ -31,7 +31,7 @@ std::vector<std::string> program_of(std::vector<std::string> rest) {
 }  // namespace
 
 void add_launch_command(CLI::App& app, int& exit_code) {
-  auto run = std::make_shared<launch::LocalRun>();
+  auto run = std::make_shared<launch::LaunchOptions>();
   auto program = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("launch", "Run a program as several ranks on this host");
   command->add_option("--nproc", run->nproc, "Number of ranks")->capture_default_str();
@@ -51,7 +51,7 @@ void add_launch_command(CLI::App& app, int& exit_code) {
       "Ctrl-C is passed on to the ranks, which have 60 s to exit; a second one stops them at once.");
   command->callback([command, run, program, &exit_code] {
     run->command = program_of(command->remaining());
-    exit_code = launch::run_local(*run);
+    exit_code = launch::launch(*run);
   });
 }
 

@@ -8,7 +8,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/timeline.h"
-#include "tessera/launch/local_runner.h"
+#include "tessera/launch/runners.h"
 #include "tessera/train/run.h"
 #include "tessera/train/run_setup.h"
 #include "tessera/train/trainer.h"
@@ -35,11 +35,11 @@ void check_before_start(const train::RunOptions& options, int nproc) {
 
 int start_ranks(const train::RunOptions& options, int nproc) {
   check_before_start(options, nproc);
-  return launch::run_local({.nproc = nproc,
-                            .command = rank_command(options),
-                            .program = "/proc/self/exe",
-                            .output = launch::LocalRun::Output::kRankZeroPlain,
-                            .extra_environment = {{"TESSERA_NPROC", std::to_string(nproc)}}});
+  return launch::launch({.nproc = nproc,
+                         .command = rank_command(options),
+                         .program = "/proc/self/exe",
+                         .output = launch::LaunchOptions::Output::kRankZeroPlain,
+                         .extra_environment = {{"TESSERA_NPROC", std::to_string(nproc)}}});
 }
 
 }  // namespace

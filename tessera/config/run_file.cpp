@@ -133,6 +133,8 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.output = output_given ? paths.resolve(text("output"), pointer_to("output"))
                             : (std::filesystem::path(path).parent_path() / text("output")).string();
 
+  run.monitors = value_of(run, "monitors").get<std::vector<std::string>>();
+
   run.deepspeed = deepspeed_of(document, paths);
   apply_overrides(run.deepspeed, of_deepspeed, "deepspeed.");
   return run;

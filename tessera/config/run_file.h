@@ -10,6 +10,7 @@
 //               activation_checkpointing: false}
 //   deepspeed: ds_config.json               # or the object itself
 //   output:    out
+//   monitors:  [jsonl]
 //
 // A path written in the file is relative to the file's folder; one given by an override, to the current folder. The
 // ds_config is read along with the run file, so that its errors come early, and resolved once the number of ranks is
@@ -68,8 +69,9 @@ struct RunFile {
   std::string task;
   Data data;
   Training training;
-  Document deepspeed;          // the ds_config as written, overrides applied; see resolve_ds_config
-  std::string output = "out";  // metrics.jsonl, checkpoints/, export/
+  Document deepspeed;                             // the ds_config as written, overrides applied; see resolve_ds_config
+  std::string output = "out";                     // metrics.jsonl, checkpoints/, export/
+  std::vector<std::string> monitors = {"jsonl"};  // who hears of steps and evaluations (monitor/monitors.h)
 
   std::vector<ResolvedKey> keys;  // every key with its value and where it came from
 };

@@ -92,6 +92,11 @@ constexpr Key kKeys[] = {
      "recompute each layer in backward instead of keeping its activations"},
     {"deepspeed", {kAny}, "required", kHonoured, "a ds_config: a file name, or the object itself"},
     {"output", kPath, "\"out\"", kHonoured, "folder for metrics.jsonl, checkpoints/ and export/"},
+    {"monitors",
+     {.type = kTextList},
+     "[\"jsonl\"]",
+     kHonoured,
+     "what records steps and evaluations; jsonl: metrics.jsonl"},
 };
 
 }  // namespace

@@ -1,61 +1,37 @@
-// Samples to a masked-language-model batch (BERT, Devlin et al. 2018, section 3.1): each ordinary token is a target
-// with `probability`; of the targets 80 % become [MASK], 10 % a random id of the whole vocabulary, 10 % stay as they
-// are. Special tokens and padding are never targets.
+// From numbered samples to a batch: the part of a task that knows what its batches hold. collators.h has the table.
 //
-// Which tokens are targets and what replaces them follows from (seed, epoch, sample index, position) alone, so the same
-// sample looks the same in whatever batch and on whatever rank it comes; there is no state to save. A sample whose
-// draws choose no token has no target.
-//
-// Borrows the dataset, which must outlive the collator. Immutable; safe to use from any thread.
+// What a sample becomes follows from (seed, epoch, sample index) alone, never from the batch or the rank that it comes
+// in, so a collator has no state to save. Immutable; safe to use from any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "tessera/data/batch.h"
-#include "tessera/data/dataset.h"
 #include "tessera/data/samples.h"
-#include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
 
-struct MlmOptions {
-  double probability = 0.15;
-  int64_t max_length = 512;       // the width of a batch when pad_to_max_length; no sample may be longer
-  bool pad_to_max_length = true;  // false: pad to the longest sample of the batch
-  uint64_t seed = 42;
-};
-
-class MlmCollator {
+class Collator {
  public:
-  // ErrorKind::kConfig when the probability is not in [0, 1] or a sample of the dataset is longer than max_length. The
-  // tokenizer is used only during the call.
-  MlmCollator(const TokenizedDataset& dataset, const Tokenizer& tokenizer, const MlmOptions& options);
+  virtual ~Collator() = default;
+
+  virtual size_t size() const = 0;  // samples that there are
 
   // Row i is samples[i].
-  Batch collate(std::span<const size_t> samples, int64_t epoch) const;
-
-  // All samples of the dataset. Borrows the collator.
-  Samples<Batch> samples() const;
+  virtual Batch collate(std::span<const size_t> samples, int64_t epoch) const = 0;
 
   // The target_tokens that collate(samples, epoch) would give, without building the batch.
-  int64_t count_targets(std::span<const size_t> samples, int64_t epoch) const;
+  virtual int64_t count_targets(std::span<const size_t> samples, int64_t epoch) const = 0;
 
- private:
-  // What one position of a sample becomes.
-  struct Draw {
-    bool target;
-    int64_t input;
-  };
-  Draw draw(size_t sample, int64_t position, int32_t token, int64_t epoch) const;
-
-  const TokenizedDataset& dataset_;
-  MlmOptions options_;
-  SpecialIds special_;
-  int64_t vocab_size_;
-  std::vector<bool> maskable_;  // (vocab_size), false for special tokens
+  // All of them, for a loader. Borrows the collator.
+  Samples<Batch> samples() const {
+    return {
+        .size = size(),
+        .collate = [this](std::span<const size_t> rows, int64_t epoch) { return collate(rows, epoch); },
+        .count_targets = [this](std::span<const size_t> rows, int64_t epoch) { return count_targets(rows, epoch); }};
+  }
 };
 
 }  // namespace tessera::data

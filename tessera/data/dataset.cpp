@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/data/reader.h"
 
 namespace tessera::data {
@@ -22,11 +23,11 @@ struct Part {
   TextCounts counts;
   bool has_text = false;  // some sample holds a token that is not special
 
-  void add_sample(const SpecialIds& special, std::span<const int32_t> ids) {
-    tokens.push_back(static_cast<int32_t>(special.cls));
+  void add_sample(const SampleFrame& frame, std::span<const int32_t> ids) {
+    tokens.insert(tokens.end(), frame.before.begin(), frame.before.end());
     tokens.insert(tokens.end(), ids.begin(), ids.end());
-    tokens.push_back(static_cast<int32_t>(special.sep));
-    lengths.push_back(ids.size() + 2);
+    tokens.insert(tokens.end(), frame.after.begin(), frame.after.end());
+    lengths.push_back(ids.size() + frame.size());
   }
 };
 
@@ -40,8 +41,9 @@ void add(TextCounts& sum, const TextCounts& counts) {
 }
 
 Part tokenize(const Tokenizer& tokenizer, std::span<const std::string> rows, const DatasetOptions& options) {
-  const SpecialIds& special = tokenizer.special_ids();
-  const auto room = static_cast<size_t>(options.max_length - 2);
+  const SampleFrame& frame = tokenizer.frame();
+  const std::optional<int64_t> unknown = tokenizer.special_ids().unk;
+  const size_t room = static_cast<size_t>(options.max_length) - frame.size();
   Part part;
   for (const std::string& row : rows) {
     const std::vector<int32_t> ids = tokenizer.encode(row);
@@ -49,14 +51,14 @@ Part tokenize(const Tokenizer& tokenizer, std::span<const std::string> rows, con
     part.counts.empty_rows += ids.empty();
     part.counts.long_rows += ids.size() > room;
     part.counts.text_tokens += static_cast<int64_t>(ids.size());
-    part.counts.unknown_tokens += std::count(ids.begin(), ids.end(), static_cast<int32_t>(special.unk));
+    if (unknown) part.counts.unknown_tokens += std::count(ids.begin(), ids.end(), static_cast<int32_t>(*unknown));
     if (ids.empty() && options.drop_empty) continue;
     part.has_text =
         part.has_text || std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return !tokenizer.is_special(id); });
     std::span<const int32_t> rest(ids);
     do {
       const size_t length = std::min(rest.size(), room);
-      part.add_sample(special, rest.first(length));
+      part.add_sample(frame, rest.first(length));
       rest = rest.subspan(length);
     } while (!rest.empty() && options.long_text == LongText::kChunk);
     part.counts.cut_tokens += static_cast<int64_t>(rest.size());
@@ -92,9 +94,11 @@ std::pair<Part, Part> tokenize_on_two_threads(const Tokenizer& tokenizer, std::s
 }  // namespace
 
 TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOptions& options) {
-  if (options.max_length < 3) {
+  const auto framing = static_cast<int64_t>(tokenizer.frame().size());
+  if (options.max_length <= framing) {
     throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}", options.max_length), "the run's data",
-                                     "use at least 3: [CLS], [SEP] and one token of text"});
+                                     fmt::format("use at least {}: {} and one token of text", framing + 1,
+                                                 count_of(framing, "special token"))});
   }
   bool has_text = false;
   for (const std::string& file : options.files) {

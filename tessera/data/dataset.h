@@ -3,10 +3,10 @@
 //   tokens   [CLS] a b c [SEP] | [CLS] d [SEP] | …      int32, one flat array
 //   sample i is the span between two offsets
 //
-// A row of a file is a sample. A row without a token is left out, or becomes [CLS] [SEP] where drop_empty is off; one
-// that is longer than max_length is cut, or becomes several samples. TextCounts says how many of which there were.
-// Files are read in the order given. Tokenising uses two threads at most. Immutable after construction; spans live as
-// long as the dataset; safe to read from any thread.
+// A row of a file is a sample, in the tokenizer's frame ([CLS] and [SEP] here). A row without a token is left out, or
+// is a frame around nothing where drop_empty is off; one that is longer than max_length is cut, or becomes several
+// samples. TextCounts says how many of which there were. Files are read in the order given. Tokenising uses two threads
+// at most. Immutable after construction; spans live as long as the dataset; safe to read from any thread.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ namespace tessera::data {
 
 enum class LongText {
   kTruncate,  // its first max_length tokens are a sample, the rest is left out
-  kChunk,     // consecutive pieces of it are samples, each with [CLS] and [SEP] of its own
+  kChunk,     // consecutive pieces of it are samples, each in a frame of its own
 };
 
 struct DatasetOptions {
   std::vector<std::string> files;
   std::string text_column = "text";
-  int64_t max_length = 512;  // tokens of a sample, [CLS] and [SEP] included
+  int64_t max_length = 512;  // tokens of a sample, its frame included
   bool drop_empty = true;
   LongText long_text = LongText::kTruncate;
 };
@@ -37,9 +37,9 @@ struct TextCounts {
   int64_t rows = 0;
   int64_t empty_rows = 0;      // without a token
   int64_t long_rows = 0;       // longer than max_length
-  int64_t text_tokens = 0;     // of all rows, without [CLS] and [SEP], before anything is cut
+  int64_t text_tokens = 0;     // of all rows, without frames, before anything is cut
   int64_t cut_tokens = 0;      // of those, left out because their row was too long
-  int64_t unknown_tokens = 0;  // of those, not in the vocabulary ([UNK])
+  int64_t unknown_tokens = 0;  // of those, not in the vocabulary
 };
 
 class TokenizedDataset {
@@ -52,7 +52,7 @@ class TokenizedDataset {
   std::span<const int32_t> sample(size_t i) const {
     return std::span(tokens_).subspan(offsets_[i], offsets_[i + 1] - offsets_[i]);
   }
-  int64_t total_tokens() const { return static_cast<int64_t>(tokens_.size()); }  // [CLS] and [SEP] included
+  int64_t total_tokens() const { return static_cast<int64_t>(tokens_.size()); }  // frames included
   const TextCounts& counts() const { return counts_; }
 
  private:

@@ -1,6 +1,6 @@
 // Text to token ids, as the `tokenizers` package does it, read from a Hugging Face folder.
 //
-//   const auto tokenizer = load_tokenizer("bert-base-uncased");
+//   const auto tokenizer = load_tokenizer("models/minilm");
 //   tokenizer->encode("hello world");   // {7592, 2088}
 //
 // Immutable after loading; safe to use from any thread.
@@ -8,30 +8,44 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera::data {
 
+// Of the tokens with a role, by the role; nothing where the tokenizer has none.
 struct SpecialIds {
-  int64_t cls, sep, pad, mask, unk;
+  std::optional<int64_t> cls, sep, pad, mask, unk;
+};
+
+// ErrorKind::kData where there is none. `role` is for the message: "padding".
+int64_t required_id(std::optional<int64_t> id, const std::string& role);
+
+// What a sample has before and after the tokens of its text: the tokenizer's own template, e.g. [CLS] … [SEP].
+struct SampleFrame {
+  std::vector<int32_t> before;
+  std::vector<int32_t> after;
+
+  size_t size() const { return before.size() + after.size(); }
 };
 
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids of the text alone: no [CLS], no [SEP], no truncation. A special token that is spelt out in the text ("[MASK]")
-  // yields its own id. Bytes that are not UTF-8 count as U+FFFD.
+  // Ids of the text alone: no frame, no truncation. A special token that is spelt out in the text ("[SEP]") yields its
+  // own id. Bytes that are not UTF-8 count as U+FFFD.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
 
   // One more than the largest id: the rows that an embedding needs.
   virtual int64_t vocab_size() const = 0;
 
   virtual const SpecialIds& special_ids() const = 0;
-  virtual bool is_special(
-      int32_t id) const = 0;  // never masked: the five above and all that the folder declares special
+  virtual bool is_special(int32_t id) const = 0;  // one with a role, or any that the folder declares special
+
+  virtual const SampleFrame& frame() const = 0;
 
   // Paths of the files that make up this tokenizer, to be copied into an exported model folder.
   virtual std::vector<std::string> files() const = 0;

@@ -1,5 +1,7 @@
 #include "tessera/data/tokenizers.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -55,6 +57,12 @@ Registry<MakeTokenizer> tokenizers() {
       {"WordPiece", "BERT's word pieces (Wu et al. 2016)", make_wordpiece},
   };
   return {"tokenizer model", kEntries};
+}
+
+int64_t required_id(std::optional<int64_t> id, const std::string& role) {
+  if (id) return *id;
+  throw Error(ErrorKind::kData, {fmt::format("the tokenizer has no {} token, which this task needs", role),
+                                 "the tokenizer's folder", "use a tokenizer that has one, or another task"});
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {

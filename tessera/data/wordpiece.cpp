@@ -28,10 +28,11 @@ WordPiece::WordPiece(WordPieceOptions options) : options_(std::move(options)), n
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
   }
   const SpecialIds& ids = options_.special_ids;
-  for (const int64_t id : {ids.cls, ids.sep, ids.pad, ids.mask, ids.unk}) {
-    TESSERA_INVARIANT(id >= 0 && id <= largest);
-    special_[static_cast<size_t>(id)] = true;
+  for (const std::optional<int64_t>& id : {ids.cls, ids.sep, ids.pad, ids.mask, ids.unk}) {
+    TESSERA_INVARIANT(id && *id >= 0 && *id <= largest);
+    special_[static_cast<size_t>(*id)] = true;
   }
+  frame_ = {.before = {static_cast<int32_t>(*ids.cls)}, .after = {static_cast<int32_t>(*ids.sep)}};
 }
 
 bool WordPiece::is_special(int32_t id) const {
@@ -70,7 +71,7 @@ void WordPiece::encode_words(std::u32string_view normalized, std::vector<int32_t
 }
 
 void WordPiece::encode_word(std::u32string_view word, std::vector<int32_t>& ids) const {
-  const auto unknown = static_cast<int32_t>(options_.special_ids.unk);
+  const auto unknown = static_cast<int32_t>(*options_.special_ids.unk);
   if (static_cast<int64_t>(word.size()) > options_.max_input_chars_per_word) {
     ids.push_back(unknown);
     return;

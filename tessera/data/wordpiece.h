@@ -33,7 +33,7 @@ struct WordPieceOptions {
   std::string continuing_subword_prefix = "##";
   int64_t max_input_chars_per_word = 100;
   std::vector<AddedToken> added_tokens;
-  SpecialIds special_ids{};
+  SpecialIds special_ids;  // each of them
   std::vector<std::string> files;
 };
 
@@ -45,6 +45,7 @@ class WordPiece final : public Tokenizer {
   int64_t vocab_size() const override { return static_cast<int64_t>(special_.size()); }
   const SpecialIds& special_ids() const override { return options_.special_ids; }
   bool is_special(int32_t id) const override;
+  const SampleFrame& frame() const override { return frame_; }
   std::vector<std::string> files() const override { return options_.files; }
 
  private:
@@ -56,6 +57,7 @@ class WordPiece final : public Tokenizer {
   AddedTokens raw_tokens_;         // looked for in the text as given
   AddedTokens normalized_tokens_;  // looked for after normalisation
   std::vector<bool> special_;      // (vocab_size)
+  SampleFrame frame_;
   size_t longest_piece_bytes_ = 0;
 };
 

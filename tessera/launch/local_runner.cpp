@@ -13,7 +13,7 @@
 
 namespace tessera::launch {
 
-int run_local(const LocalRun& run) {
+int run_local(const LaunchOptions& run) {
   const Host cores_only{.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
   plan_local(run, cores_only);  // refuses a wrong run before the machine is asked for anything
   const std::string program = run.program.empty() ? program_path(run.command[0]) : run.program;

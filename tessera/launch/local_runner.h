@@ -25,30 +25,10 @@
 // children, and the calling thread must be the one that stays (the kernel ties the ranks' life to it).
 #pragma once
 
-#include <chrono>
-#include <map>
-#include <string>
-#include <vector>
+#include "tessera/launch/launch_options.h"
 
 namespace tessera::launch {
 
-struct LocalRun {
-  enum class Output {
-    kPrefixAll,      // every line of every rank begins with "[rank N] "
-    kRankZeroPlain,  // rank 0 writes as if it ran alone: to our terminal itself, to a pipe or file byte by byte
-  };
-
-  int nproc = 1;
-  std::vector<std::string> command = {};  // argv; command[0] is looked up in PATH, …
-  std::string program = {};               // … unless this names the file to execute
-  std::string master_addr = "127.0.0.1";
-  int master_port = 0;  // 0: a free port is picked
-  Output output = Output::kPrefixAll;
-  std::chrono::milliseconds grace{4000};                      // between SIGTERM and SIGKILL when a rank has failed
-  std::chrono::milliseconds ending_time{60000};               // after a forwarded signal, before SIGKILL
-  std::map<std::string, std::string> extra_environment = {};  // set for every rank, over what is inherited
-};
-
-int run_local(const LocalRun& run);
+int run_local(const LaunchOptions& run);
 
 }  // namespace tessera::launch

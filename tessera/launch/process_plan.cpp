@@ -6,7 +6,7 @@
 
 namespace tessera::launch {
 
-std::vector<RankPlan> plan_local(const LocalRun& run, const Host& host) {
+std::vector<RankPlan> plan_local(const LaunchOptions& run, const Host& host) {
   if (run.nproc < 1) {
     throw Error(ErrorKind::kUsage, {fmt::format("--nproc is {}", run.nproc), "", "use 1 or more ranks"});
   }
@@ -29,7 +29,7 @@ std::vector<RankPlan> plan_local(const LocalRun& run, const Host& host) {
                                        .master_port = host.master_port});
     plan.environment.insert(shared.begin(), shared.end());
     plan.inherits_input = rank == 0;
-    plan.plain_output = rank == 0 && run.output == LocalRun::Output::kRankZeroPlain;
+    plan.plain_output = rank == 0 && run.output == LaunchOptions::Output::kRankZeroPlain;
     plans.push_back(std::move(plan));
   }
   return plans;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tessera/launch/environment.h"
-#include "tessera/launch/local_runner.h"
+#include "tessera/launch/launch_options.h"
 
 namespace tessera::launch {
 
@@ -28,6 +28,6 @@ struct Host {
 
 // One plan a rank, in the order of the ranks. ErrorKind::kUsage when nproc is below 1 or there is no program. The run's
 // extra_environment wins over what is inherited and over OMP_NUM_THREADS; a rank's own variables win over all.
-std::vector<RankPlan> plan_local(const LocalRun& run, const Host& host);
+std::vector<RankPlan> plan_local(const LaunchOptions& run, const Host& host);
 
 }  // namespace tessera::launch

@@ -12,12 +12,11 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <fstream>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/hash.h"
+#include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/module_path.h"
 
@@ -34,26 +33,23 @@ at::Tensor activate(const std::string& name, const at::Tensor& input) {
                                  "use gelu, gelu_new, gelu_pytorch_tanh or relu"});
 }
 
-// Each parameter draws from a generator of its own, so that its values do not depend on who else was initialised.
-uint64_t seed_of(uint64_t seed, const std::string& name) {
-  return fnv1a(name, kFnvOffset ^ (seed * 0x9e3779b97f4a7c15));
+constexpr int64_t kLargestSize = 1'000'000'000;  // beyond that a size is a slip of the pen, and products overflow
+constexpr int64_t kMostLayers = 100'000;
+
+bool describe_a_model(const BertConfig& config) {
+  const auto all_in = [](std::initializer_list<int64_t> sizes, int64_t lowest) {
+    return std::all_of(sizes.begin(), sizes.end(), [&](int64_t n) { return n >= lowest && n <= kLargestSize; });
+  };
+  return all_in({config.hidden_size, config.num_attention_heads, config.intermediate_size, config.vocab_size,
+                 config.max_position_embeddings},
+                1) &&
+         all_in({config.num_hidden_layers, config.type_vocab_size}, 0) && config.num_hidden_layers <= kMostLayers &&
+         config.hidden_size % config.num_attention_heads == 0;
 }
 
-}  // namespace
-
-BertConfig read_bert_config(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  if (!std::filesystem::is_directory(folder)) {
-    throw Error(ErrorKind::kData, {"the model folder does not exist", folder, "check model.path"});
-  }
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw Error(ErrorKind::kData, {"config.json is not a JSON object", path, ""});
-  const std::string type = json.value("model_type", "bert");
-  if (type != "bert") {
-    throw Error(ErrorKind::kData, {fmt::format("the model is a '{}'", type), path, "supported model types: bert"});
-  }
+BertConfig bert_config_of(const ModelConfig& file) {
+  const nlohmann::json& json = file.values;
+  const std::string& path = file.path;
   BertConfig config;
   try {
     config.vocab_size = json.value("vocab_size", config.vocab_size);
@@ -73,15 +69,70 @@ BertConfig read_bert_config(const std::string& folder) {
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::kData, {std::string("a key has the wrong type: ") + error.what(), path, ""});
   }
-  if (config.hidden_size < 1 || config.num_attention_heads < 1 ||
-      config.hidden_size % config.num_attention_heads != 0 || config.vocab_size < 1 || config.num_hidden_layers < 0 ||
-      config.max_position_embeddings < 1) {
+  if (!describe_a_model(config)) {
     throw Error(ErrorKind::kData, {fmt::format("hidden_size {}, num_attention_heads {}, vocab_size {} and the other "
                                                "sizes do not describe a model",
                                                config.hidden_size, config.num_attention_heads, config.vocab_size),
                                    path, "sizes must be positive, and num_attention_heads must divide hidden_size"});
   }
   return config;
+}
+
+class Bert final : public Model {
+ public:
+  explicit Bert(BertConfig config) : config_(std::move(config)) {}
+
+  void set_dropout(double probability) override {
+    config_.hidden_dropout_prob = probability;
+    config_.attention_probs_dropout_prob = probability;
+  }
+  std::shared_ptr<Network> network() const override { return std::make_shared<BertForMaskedLM>(config_); }
+  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
+    initialize_bert_parameter(config_, seed, name, std::move(value));
+  }
+  bool decays(const std::string& name) const override {
+    return !name.ends_with("bias") && name.find("LayerNorm") == std::string::npos;
+  }
+  std::string base_prefix() const override { return "bert."; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_positions() const override { return config_.max_position_embeddings; }
+  int64_t hidden_size() const override { return config_.hidden_size; }
+  std::optional<Architecture> architecture() const override {
+    return Architecture{.layers = config_.num_hidden_layers,
+                        .hidden = config_.hidden_size,
+                        .heads = config_.num_attention_heads,
+                        .kv_heads = config_.num_attention_heads,
+                        .head_size = config_.hidden_size / config_.num_attention_heads,
+                        .ffn = config_.intermediate_size,
+                        .vocab = config_.vocab_size,
+                        .max_positions = config_.max_position_embeddings,
+                        .logits_of_targets_only = true,
+                        .hidden_dropout = config_.hidden_dropout_prob,
+                        .attention_dropout = config_.attention_probs_dropout_prob};
+  }
+
+ private:
+  BertConfig config_;
+};
+
+}  // namespace
+
+ModelType bert_model_type() {
+  return {.classes = {{.head = "MaskedLM",
+                       .name = "BertForMaskedLM",
+                       .weights_from = {"BertForMaskedLM", "BertForPreTraining", "BertModel"}}},
+          .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
+            return std::make_unique<Bert>(bert_config_of(config));
+          }};
+}
+
+BertConfig read_bert_config(const std::string& folder) {
+  const ModelConfig config = read_model_config(folder);
+  const std::string type = model_type_of(config);
+  if (type != "bert") {
+    throw Error(ErrorKind::kData, {fmt::format("the model is a '{}'", type), config.path, "use the folder of a BERT"});
+  }
+  return bert_config_of(config);
 }
 
 BertEmbeddings::BertEmbeddings(const BertConfig& config) : dropout_(config.hidden_dropout_prob) {
@@ -180,6 +231,13 @@ at::Tensor BertForMaskedLM::encode(const BertInput& input) {
 
 at::Tensor BertForMaskedLM::forward(const BertInput& input) { return (*head_)(encode(input)); }
 
+at::Tensor BertForMaskedLM::loss_sum(const NamedTensors& batch) {
+  return masked_loss_sum({.input_ids = batch.at("input_ids"),
+                          .attention_mask = batch.get("attention_mask"),
+                          .token_type_ids = batch.get("token_type_ids")},
+                         batch.at("labels"));
+}
+
 at::Tensor BertForMaskedLM::masked_loss_sum(const BertInput& input, const at::Tensor& labels) {
   const at::Tensor hidden = encode(input);
   const at::Tensor flat_labels = labels.reshape({-1});
@@ -196,7 +254,7 @@ void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const st
   } else if (name.find("LayerNorm") != std::string::npos) {
     value.fill_(1);
   } else {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of(seed, name));
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name));
     value.normal_(0, config.initializer_range, generator);
     if (name.ends_with("word_embeddings.weight") && config.pad_token_id >= 0 && config.pad_token_id < value.size(0)) {
       value.select(0, config.pad_token_id).zero_();

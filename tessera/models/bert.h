@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/model.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/unit_module.h"
 
@@ -88,9 +89,12 @@ class BertHead : public nn::UnitModule<BertHead> {
   at::Tensor bias_;
 };
 
-class BertForMaskedLM : public torch::nn::Module {
+class BertForMaskedLM : public Network {
  public:
   explicit BertForMaskedLM(const BertConfig& config);
+
+  // masked_loss_sum of "input_ids", "labels" and, where they are there, "attention_mask" and "token_type_ids".
+  at::Tensor loss_sum(const NamedTensors& batch) override;
 
   at::Tensor forward(const BertInput& input);  // -> logits (batch, length, vocab)
 
@@ -100,9 +104,7 @@ class BertForMaskedLM : public torch::nn::Module {
 
   const BertConfig& config() const { return config_; }
 
-  // Keeps only each encoder layer's input and recomputes the rest in backward. See
-  // nn/activation_checkpoint.h; off at first.
-  void checkpoint_activations(bool on) { checkpoints_activations_ = on; }
+  void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
 
  private:
   at::Tensor encode(const BertInput& input);

@@ -6,7 +6,6 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
-#include <c10/core/Allocator.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <optional>
@@ -52,10 +51,8 @@ class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
 }  // namespace
 
 at::Tensor declared_parameter(std::vector<int64_t> shape) {
-  at::Tensor parameter = at::empty(shape, at::kFloat);  // its pages are never touched
-  c10::StorageImpl* const storage = parameter.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(0));
-  storage->set_nbytes(0);
+  at::Tensor parameter = at::empty({0}, at::kFloat);
+  parameter.unsafeGetTensorImpl()->set_sizes_contiguous(shape);  // which allocates nothing, however large it is
   return parameter.requires_grad_(true);
 }
 

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/models/models.h"
 #include "tessera/models/pretrained_weights.h"
 
 namespace tessera::plan {
@@ -56,11 +57,19 @@ ModelCensus census_of_weights(const std::string& folder) {
 
 }  // namespace
 
-const UnitCensus& ModelCensus::largest_block() const {
-  TESSERA_INVARIANT(!units.empty());
-  const auto smaller = [](const UnitCensus& a, const UnitCensus& b) { return a.numel < b.numel; };
-  if (units.size() < 3) return *std::max_element(units.begin(), units.end(), smaller);
-  return *std::max_element(units.begin() + 1, units.end() - 1, smaller);
+std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const std::string& where) {
+  const models::ModelConfig file{.values = config, .path = where};
+  const std::string type = models::model_type_of(file);
+  const auto* const trainable = models::models().lookup(type);
+  if (trainable == nullptr) return census_by_formula(config, type, where);
+  const models::ModelClass& first = trainable->make.classes.front();
+  return models::census_of(*trainable->make.read(file, first), first.name, where);
+}
+
+std::vector<std::string> known_model_types() {
+  std::vector<std::string> types = models::models().names();
+  for (std::string& type : model_types_with_formula()) types.push_back(std::move(type));
+  return types;
 }
 
 ModelCensus read_census(const std::string& folder) {

@@ -1,4 +1,4 @@
-// The parameters of each architecture, module by module, as transformers 5.23 declares them.
+// The parameters of architectures that cannot be trained yet, module by module, as transformers 5.23 declares them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,41 +82,8 @@ void add_lm_head(Tally& tally, const Architecture& net, bool tied) {
   }
 }
 
-ModelCensus census_of_bert(const Sizes& size) {
-  Architecture net{.model_type = "bert",
-                   .layers = size("num_hidden_layers", 12, 0),
-                   .hidden = size("hidden_size", 768),
-                   .heads = size("num_attention_heads", 12),
-                   .ffn = size("intermediate_size", 3072),
-                   .vocab = size("vocab_size", 30522),
-                   .max_positions = size("max_position_embeddings", 512),
-                   .hidden_dropout = size.share("hidden_dropout_prob", 0.1),
-                   .attention_dropout = size.share("attention_probs_dropout_prob", 0.1)};
-  net.kv_heads = net.heads;
-  net.head_size = net.hidden / net.heads;
-  Tally tally;
-  tally.begin_unit("embeddings");
-  for (const int64_t rows : {net.vocab, net.max_positions, size("type_vocab_size", 2, 0)})
-    tally.add({rows * net.hidden});
-  tally.add({net.hidden, net.hidden});
-  for (int64_t layer = 0; layer < net.layers; ++layer) {
-    tally.begin_unit(fmt::format("encoder.layer.{}", layer));
-    tally.linear(net.hidden, net.hidden, true, 4);
-    tally.linear(net.hidden, net.ffn, true);
-    tally.linear(net.ffn, net.hidden, true);
-    tally.add({net.hidden, net.hidden}, 2);
-  }
-  tally.begin_unit("head");
-  tally.linear(net.hidden, net.hidden, true);
-  tally.add({net.hidden, net.hidden});
-  tally.add({net.vocab});                           // the bias, which the decoder …
-  tally.share(net.vocab * net.hidden + net.vocab);  // … shows too, beside the embeddings' weight
-  return tally.finish(net, true);
-}
-
 ModelCensus census_of_gpt2(const Sizes& size) {
-  Architecture net{.model_type = "gpt2",
-                   .layers = size("n_layer", 12),
+  Architecture net{.layers = size("n_layer", 12),
                    .hidden = size("n_embd", 768),
                    .heads = size("n_head", 12),
                    .vocab = size("vocab_size", 50257),
@@ -147,15 +114,14 @@ ModelCensus census_of_gpt2(const Sizes& size) {
 
 // Mistral's is Llama's without biases.
 ModelCensus census_of_llama(const Sizes& size) {
-  Architecture net{.model_type = size.text("model_type", "llama"),
-                   .layers = size("num_hidden_layers", 32),
+  Architecture net{.layers = size("num_hidden_layers", 32),
                    .hidden = size("hidden_size", 4096),
                    .heads = size("num_attention_heads", 32),
                    .ffn = size("intermediate_size", 11008),
                    .vocab = size("vocab_size", 32000),
                    .gated_ffn = true,
                    .attention_dropout = size.share("attention_dropout", 0)};
-  const bool is_mistral = net.model_type == "mistral";
+  const bool is_mistral = size.text("model_type", "") == "mistral";
   if (is_mistral) net.ffn = size("intermediate_size", 14336);
   net.kv_heads = size("num_key_value_heads", is_mistral ? 8 : net.heads);
   net.head_size = size("head_dim", net.hidden / net.heads);
@@ -183,8 +149,7 @@ ModelCensus census_of_llama(const Sizes& size) {
 ModelCensus census_of_t5(const Sizes& size) {
   const int64_t encoder_layers = size("num_layers", 6);
   const int64_t decoder_layers = size("num_decoder_layers", encoder_layers);
-  Architecture net{.model_type = "t5",
-                   .layers = encoder_layers + decoder_layers,
+  Architecture net{.layers = encoder_layers + decoder_layers,
                    .hidden = size("d_model", 512),
                    .heads = size("num_heads", 8),
                    .head_size = size("d_kv", 64),
@@ -226,26 +191,24 @@ struct Formula {
   const char* class_name;
   ModelCensus (*count)(const Sizes&);
 };
-constexpr Formula kFormulas[] = {{"bert", "BertForMaskedLM", census_of_bert},
-                                 {"gpt2", "GPT2LMHeadModel", census_of_gpt2},
+constexpr Formula kFormulas[] = {{"gpt2", "GPT2LMHeadModel", census_of_gpt2},
                                  {"llama", "LlamaForCausalLM", census_of_llama},
                                  {"mistral", "MistralForCausalLM", census_of_llama},
                                  {"t5", "T5ForConditionalGeneration", census_of_t5}};
 
 }  // namespace
 
-std::vector<std::string> known_model_types() {
+std::vector<std::string> model_types_with_formula() {
   std::vector<std::string> types;
   for (const Formula& formula : kFormulas) types.emplace_back(formula.model_type);
   return types;
 }
 
-std::optional<ModelCensus> census_of_config(const json& config, const std::string& where) {
-  const Sizes size(config, where);
-  const std::string type = size.text("model_type", "bert");  // as models::read_bert_config has it
+std::optional<ModelCensus> census_by_formula(const json& config, const std::string& model_type,
+                                             const std::string& where) {
   for (const Formula& formula : kFormulas) {
-    if (type != formula.model_type) continue;
-    ModelCensus census = formula.count(size);
+    if (model_type != formula.model_type) continue;
+    ModelCensus census = formula.count(Sizes(config, where));
     census.source = fmt::format("{}, from {}", formula.class_name, where);
     return census;
   }

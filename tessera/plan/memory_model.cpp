@@ -170,7 +170,7 @@ class StepModel {
     add_waiting_activations(moment);
     if (model_.architecture) {
       const Architecture& net = *model_.architecture;
-      const double share = net.model_type == "bert" ? setup_.target_share : 1;
+      const double share = net.logits_of_targets_only ? setup_.target_share : 1;
       const auto logits = static_cast<int64_t>(share * static_cast<double>(tokens_)) * net.vocab;
       moment.add("logits and loss", logits * 4, 3);  // the logarithms, their gradient, the logits'
       if (compute_ == 2) moment.add("logits and loss", logits * compute_);

@@ -9,9 +9,9 @@
 //   a step  the largest of three moments, each as a sum of blocks (memory_model.cpp says which):
 //             the head's backward, when all activations wait · the last block's backward · the embeddings' gradient
 //
-// Activations. BERT: what each operation of models/bert.cpp saves for backward, tensor by tensor. Others: the same list
-// for a decoder, as Korthikanti et al. 2022, section 4.1 count it, but for attention in one kernel where its dropout is
-// 0, which keeps no scores. With activation checkpointing: each block's input, and one block's activations.
+// Activations. Of a transformer, by the sizes of its Architecture: what each operation of a block saves for backward,
+// tensor by tensor, as Korthikanti et al. 2022, section 4.1 count it, but for attention in one kernel where its dropout
+// is 0, which keeps no scores. With activation checkpointing: each block's input, and one block's activations.
 //
 // On a CPU the device's memory is the host's. docs/memory.md compares with measured peaks. Bytes; arithmetic only.
 #pragma once
@@ -36,7 +36,7 @@ struct TrainingSetup {
   int64_t micro_batch = 1;  // samples
   int64_t length = 128;     // tokens of a sample
   bool activation_checkpointing = false;
-  double target_share = 0.15;  // of the tokens, those whose logits are computed; BERT only, others compute all
+  double target_share = 0.15;  // of the tokens, those that the loss counts (Architecture::logits_of_targets_only)
 
   config::Dtypes dtypes;
   int64_t state_tensors = 2;  // that the optimizer keeps for each weight

@@ -7,28 +7,24 @@
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
 #include "tessera/train/run_setup.h"
-#include "tessera/train/text_data.h"
 
 namespace tessera::train {
 namespace {
 
-data::TokenizedDataset read_and_describe(const config::RunFile& run, const std::string& key,
-                                         const std::vector<std::string>& paths, const data::Tokenizer& tokenizer,
-                                         int64_t ranks, std::string& text) {
-  data::TokenizedDataset dataset = read_dataset(run, key, paths, tokenizer, static_cast<int>(ranks));
-  const data::DatasetOptions options = dataset_options(run, paths);
-  text += fmt::format("  data     {}\n", describe_dataset(key, dataset, options));
-  for (const std::string& doubt : doubts_of_dataset(key, dataset, options)) log_warning("{}", doubt);
-  return dataset;
+std::unique_ptr<TaskData> read_and_describe(const DataSource& source, std::string& text) {
+  std::unique_ptr<TaskData> data = task_of(source.run).read(source);
+  text += fmt::format("  data     {}\n", data->description());
+  for (const std::string& doubt : data->doubts()) log_warning("{}", doubt);
+  return data;
 }
 
 }  // namespace
 
 void dry_run(const config::RunFile& run, int64_t ranks) {
   check_run(run, ranks);
-  const models::BertConfig model = read_model_config(run);
-  const auto tokenizer = load_tokenizer_of(run, model);
-  const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(model, ranks));
+  const RunModel model = read_model_of(run);
+  const auto tokenizer = load_tokenizer_of(run, *model.model);
+  const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, ranks));
   for (const std::string& warning : config.warnings) log_warning("{}", warning);
 
   const plan::ModelCensus census = memory_census(run, model);
@@ -41,12 +37,15 @@ void dry_run(const config::RunFile& run, int64_t ranks) {
                       .where = run.name});
   }
   std::string text;
-  const data::TokenizedDataset dataset = read_and_describe(run, "data.train", run.data.train, *tokenizer, ranks, text);
-  if (!run.data.eval.empty()) read_and_describe(run, "data.eval", run.data.eval, *tokenizer, ranks, text);
-  const int64_t per_epoch = data::steps_in_epoch(dataset.size(), {.micro_batch = config.batch.micro,
-                                                                  .accumulation = config.batch.accumulation,
-                                                                  .world_size = ranks,
-                                                                  .drop_last = config.dataloader_drop_last});
+  const auto source = [&](const char* key, const std::vector<std::string>& paths) {
+    return DataSource{run, key, paths, *tokenizer, static_cast<int>(ranks)};
+  };
+  const size_t samples = read_and_describe(source("data.train", run.data.train), text)->samples().size;
+  if (!run.data.eval.empty()) read_and_describe(source("data.eval", run.data.eval), text);
+  const int64_t per_epoch = data::steps_in_epoch(samples, {.micro_batch = config.batch.micro,
+                                                           .accumulation = config.batch.accumulation,
+                                                           .world_size = ranks,
+                                                           .drop_last = config.dataloader_drop_last});
   fmt::print("{} is ready to train; nothing was started\n", run.name);
   fmt::print("  model    {}, {} parameters\n", run.model.path, format_count(census.params));
   fmt::print("  stage    ZeRO stage {} on {}\n", config.zero.stage, count_of(ranks, "rank"));

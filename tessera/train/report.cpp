@@ -64,7 +64,7 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     text += fmt::format("  memory of rank {:<10} {}\n", rank, memory[rank]);
   }
-  text += fmt::format("  metrics                  {}\n", (output / "metrics.jsonl").string());
+  for (const std::string& place : report.metrics) text += fmt::format("  metrics                  {}\n", place);
   text += fmt::format("  checkpoint               {}\n", report.checkpoint);
   if (!options.trace.empty()) text += fmt::format("  timeline                 {}\n", options.trace);
   if (!report.interrupted) text += fmt::format("  Hugging Face folder      {}\n", (output / "export").string());

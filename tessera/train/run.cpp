@@ -1,7 +1,6 @@
 #include "tessera/train/run.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,20 +14,18 @@
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
+#include "tessera/base/peak_memory.h"
 #include "tessera/checkpoint/export_hf.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
-#include "tessera/data/collator.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/timeline.h"
-#include "tessera/models/pretrained_weights.h"
+#include "tessera/models/initial_values.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
-#include "tessera/train/masked_lm.h"
-#include "tessera/train/metrics.h"
 #include "tessera/train/report.h"
 #include "tessera/train/run_setup.h"
-#include "tessera/train/text_data.h"
+#include "tessera/train/tasks.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera::train {
@@ -42,7 +39,7 @@ at::Device device_of(const config::RunFile& run, const comm::Group& world) {
 
 // Before anything is allocated; of runs on the CPU, whose memory it knows. All ranks look at what the ranks of their
 // host saw, so that they refuse together.
-void check_memory(const config::RunFile& run, const models::BertConfig& model, const config::DsConfig& config,
+void check_memory(const config::RunFile& run, const RunModel& model, const config::DsConfig& config,
                   comm::Group& world) {
   const int64_t limit = config.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
@@ -65,96 +62,43 @@ void check_memory(const config::RunFile& run, const models::BertConfig& model, c
                     .where = run.name});
 }
 
-data::MlmOptions mlm_options(const config::RunFile& run) {
-  return {.probability = run.data.mlm_probability,
-          .max_length = run.data.max_length,
-          .pad_to_max_length = run.data.padding == config::RunFile::Data::Padding::kMaxLength,
-          .seed = static_cast<uint64_t>(run.training.seed)};
-}
-
-// Samples of some files, and what makes batches of them.
-struct MlmData {
-  MlmData(const config::RunFile& run, const std::string& key, const std::vector<std::string>& paths,
-          const data::Tokenizer& tokenizer, const comm::Group& world)
-      : dataset(read_dataset(run, key, paths, tokenizer, world.size())),
-        collator(dataset, tokenizer, mlm_options(run)) {
-    if (world.rank() != 0) return;
-    const data::DatasetOptions options = dataset_options(run, paths);
-    log_info("{}", describe_dataset(key, dataset, options));
-    for (const std::string& doubt : doubts_of_dataset(key, dataset, options)) log_warning("{}", doubt);
-  }
-
-  data::TokenizedDataset dataset;
-  data::MlmCollator collator;
-};
-
-// Values for the model's parameters, and a report of the names that found no partner in the weights' files.
-class InitialValues {
- public:
-  InitialValues(const config::RunFile& run, const models::BertConfig& config, const models::BertForMaskedLM& model)
-      : config_(config), seed_(static_cast<uint64_t>(run.training.seed)) {
-    if (run.model.init == config::RunFile::Model::Init::kRandom) return;
-    weights_ = std::make_unique<models::PretrainedWeights>(run.model.path, "bert.");
-    std::vector<std::string> names;
-    for (const auto& item : model.named_parameters()) names.push_back(item.key());
-    unexpected_ = weights_->unexpected(names);
-  }
-
-  void fill(const std::string& name, at::Tensor value) {
-    if (weights_ && weights_->fill(name, value)) return;
-    models::initialize_bert_parameter(config_, seed_, name, value);
-    missing_.push_back(name);
-  }
-
-  void report() const {
-    if (!weights_) {
-      log_info("the model starts from random weights (model.init: random)");
-      return;
-    }
-    if (!missing_.empty()) log_warning("not in the weights, so initialized at random: {}", fmt::join(missing_, ", "));
-    if (!unexpected_.empty()) log_warning("in the weights but not in the model: {}", fmt::join(unexpected_, ", "));
-  }
-
- private:
-  models::BertConfig config_;
-  uint64_t seed_;
-  std::unique_ptr<models::PretrainedWeights> weights_;
-  std::vector<std::string> missing_;
-  std::vector<std::string> unexpected_;
-};
-
-bool without_decay(const std::string& name) {
-  return name.ends_with("bias") || name.find("LayerNorm") != std::string::npos;
+std::unique_ptr<TaskData> read_data(const DataSource& source, const comm::Group& world) {
+  std::unique_ptr<TaskData> data = task_of(source.run).read(source);
+  if (world.rank() != 0) return data;
+  log_info("{}", data->description());
+  for (const std::string& doubt : data->doubts()) log_warning("{}", doubt);
+  return data;
 }
 
 // The files of weights are mapped only while this runs: their pages would count as this process's memory.
-std::unique_ptr<ModelEngine<models::BertForMaskedLM>> make_engine(const config::RunFile& run,
-                                                                  const models::BertConfig& model_config,
-                                                                  const config::DsConfig& config,
-                                                                  const std::shared_ptr<comm::Group>& world) {
+std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const models::Model& model,
+                                           const config::DsConfig& config, const std::shared_ptr<comm::Group>& world) {
   const at::Device device = device_of(run, *world);
   const auto seed = static_cast<uint64_t>(run.training.seed + world->rank());  // dropout differs by rank
   engine::seed_random_state(seed);
   if (!device.is_cpu()) engine::seed_random_state(seed, device);
-  const auto model = std::make_shared<models::BertForMaskedLM>(model_config);
-  model->checkpoint_activations(run.training.activation_checkpointing);
-  InitialValues values(run, model_config, *model);
+  const std::shared_ptr<models::Network> network = model.network();
+  network->checkpoint_activations(run.training.activation_checkpointing);
+  const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
+  models::InitialValues values(model, *network, pretrained ? run.model.path : "",
+                               static_cast<uint64_t>(run.training.seed));
   auto engine =
-      initialize(model, config,
+      initialize(network, config,
                  {.world = world,
                   .device = device,
                   .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
-                  .no_decay = without_decay});
+                  .no_decay = [&](const std::string& name) { return !model.decays(name); }});
   if (world->rank() == 0) values.report();
   return engine;
 }
 
-std::string client_state(const config::RunFile& run) {
-  return nlohmann::json{{"architecture", "BertForMaskedLM"}, {"model_folder", fs::absolute(run.model.path).string()}}
+std::string client_state(const config::RunFile& run, const RunModel& model) {
+  return nlohmann::json{{"architecture", model.as.name}, {"model_folder", fs::absolute(run.model.path).string()}}
       .dump();
 }
 
-TrainerOptions trainer_options(const RunOptions& options, const config::RunFile& run, int64_t max_steps) {
+TrainerOptions trainer_options(const RunOptions& options, const config::RunFile& run, const RunModel& model,
+                               int64_t max_steps) {
   const config::RunFile::Training& training = run.training;
   return {.output = run.output,
           .max_steps = max_steps,
@@ -165,8 +109,9 @@ TrainerOptions trainer_options(const RunOptions& options, const config::RunFile&
           .retention = {.keep_last = training.keep_last, .keep_every = training.keep_every},
           .keep_best = training.keep_best,
           .async_save = training.async_save,
+          .monitors = run.monitors,
           .resume = options.resume,
-          .client_state = client_state(run)};
+          .client_state = client_state(run, model)};
 }
 
 void finish_run(const RunOptions& options, const config::RunFile& run, const TrainerReport& report, Engine& engine) {
@@ -188,38 +133,41 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
 
 void train_here(const RunOptions& options, const config::RunFile& run, const std::shared_ptr<comm::Group>& world) {
   check_run(run, world->size());
-  const models::BertConfig model_config = read_model_config(run);
-  const auto tokenizer = load_tokenizer_of(run, model_config);
-  config::DsConfigInput input = ds_config_input(model_config, world->size());
+  const TaskType& task_type = task_of(run);
+  const RunModel model = read_model_of(run);
+  const auto tokenizer = load_tokenizer_of(run, *model.model);
+  config::DsConfigInput input = ds_config_input(*model.model, world->size());
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
-  check_memory(run, model_config, without_steps, *world);
+  check_memory(run, model, without_steps, *world);
 
-  const MlmData training(run, "data.train", run.data.train, *tokenizer, *world);
-  std::optional<MlmData> held_out;
-  if (!run.data.eval.empty()) held_out.emplace(run, "data.eval", run.data.eval, *tokenizer, *world);
+  const auto source = [&](const char* key, const std::vector<std::string>& paths) {
+    return DataSource{run, key, paths, *tokenizer, world->size()};
+  };
+  const auto training = read_data(source("data.train", run.data.train), *world);
+  const auto held_out = run.data.eval.empty() ? nullptr : read_data(source("data.eval", run.data.eval), *world);
   const data::LoaderOptions loader{.micro_batch = without_steps.batch.micro,
                                    .accumulation = without_steps.batch.accumulation,
                                    .world_size = world->size(),
                                    .rank = world->rank(),
                                    .seed = static_cast<uint64_t>(run.training.seed),
                                    .drop_last = without_steps.dataloader_drop_last};
-  const int64_t max_steps = steps_of_run(run, data::steps_in_epoch(training.dataset.size(), loader));
+  const int64_t max_steps = steps_of_run(run, data::steps_in_epoch(training->samples().size, loader));
   input.auto_values.leave_unknown = false;
   input.auto_values.total_num_steps = max_steps;
   config::DsConfig config = config::resolve_ds_config(run, input);
   set_defaults_of_training(config);
 
-  const auto engine = make_engine(run, model_config, config, world);
+  const auto engine = make_engine(run, *model.model, config, world);
   if (world->rank() == 0) {
     log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->sharded_model().param_count()),
              config.zero.stage, count_of(world->size(), "rank"), format_count(max_steps),
              count_of(config.batch.global, "sample"));
   }
-  BatchTask<data::Batch> task({.train = training.collator.samples(),
-                               .loss = [&](const data::Batch& batch) { return masked_lm_loss(*engine, batch); },
-                               .eval = held_out ? held_out->collator.samples() : data::Samples<data::Batch>()},
+  BatchTask<data::Batch> task({.train = training->samples(),
+                               .loss = [&](const data::Batch& batch) { return task_type.loss(*engine, batch); },
+                               .eval = held_out ? held_out->samples() : data::Samples<data::Batch>()},
                               loader);
-  const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, max_steps)).run();
+  const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, model, max_steps)).run();
   finish_run(options, run, report, *engine);
 }
 

@@ -6,44 +6,41 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
 #include "tessera/data/reader.h"
 #include "tessera/models/pretrained_weights.h"
+#include "tessera/monitor/monitors.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
 
 namespace {
 
-// What config.json may call a model whose weights masked-language-model training begins from.
-const std::vector<std::string> kMaskedLmArchitectures = {"BertForMaskedLM", "BertForPreTraining", "BertModel"};
-
-void check_task(const config::RunFile& run) {
-  if (run.task == "mlm") return;
-  throw Error(ErrorKind::kConfig, {fmt::format("unknown task '{}'", run.task), run.name + ", task", "use mlm"});
-}
-
-void check_architecture(const config::RunFile& run) {
-  const std::string path = run.model.path + "/config.json";
-  std::ifstream file(path);
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  const auto names = json.is_object() ? json.find("architectures") : json.end();
-  if (!json.is_object() || names == json.end() || !names->is_array()) return;
+// The class of the model that the task trains, if config.json does not name others alone.
+const models::ModelClass& class_for(const config::RunFile& run, const models::ModelConfig& config) {
+  const std::string& head = task_of(run).head;
+  const std::vector<models::ModelClass>& classes = models::find_model_type(config).classes;
+  const auto found = std::find_if(classes.begin(), classes.end(), [&](const auto& each) { return each.head == head; });
+  if (found == classes.end()) {
+    throw Error(ErrorKind::kData, {fmt::format("the task {} trains models for {}, and a '{}' is none", run.task, head,
+                                               models::model_type_of(config)),
+                                   config.path, "use another model, or another task"});
+  }
+  const auto names = config.values.find("architectures");
+  if (names == config.values.end() || !names->is_array()) return *found;
   std::vector<std::string> given;
   for (const auto& name : *names) given.push_back(name.is_string() ? name.get<std::string>() : name.dump());
-  const bool fits = std::any_of(given.begin(), given.end(), [](const std::string& name) {
-    return std::find(kMaskedLmArchitectures.begin(), kMaskedLmArchitectures.end(), name) !=
-           kMaskedLmArchitectures.end();
+  const std::vector<std::string>& fitting = found->weights_from;
+  const bool fits = std::any_of(given.begin(), given.end(), [&](const std::string& name) {
+    return std::find(fitting.begin(), fitting.end(), name) != fitting.end();
   });
-  if (fits || given.empty()) return;
+  if (fits || given.empty()) return *found;
   throw Error(
       ErrorKind::kData,
-      {fmt::format("the model is a {}, but the task mlm trains a BertForMaskedLM", fmt::join(given, ", ")), path,
-       fmt::format("use a folder with one of these: {}; other tasks are not supported yet",
-                   fmt::join(kMaskedLmArchitectures, ", "))});
+      {fmt::format("the model is a {}, but the task {} trains a {}", fmt::join(given, ", "), run.task, found->name),
+       config.path,
+       fmt::format("use a folder with one of these: {}; other tasks are not supported yet", fmt::join(fitting, ", "))});
 }
 
 std::string resolved(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
@@ -66,34 +63,34 @@ void check_files(const std::string& key, const std::vector<std::string>& paths) 
 
 }  // namespace
 
-models::BertConfig read_model_config(const config::RunFile& run) {
-  models::BertConfig config = models::read_bert_config(run.model.path);
-  if (run.model.dropout) {
-    config.hidden_dropout_prob = *run.model.dropout;
-    config.attention_probs_dropout_prob = *run.model.dropout;
-  }
-  return config;
+RunModel read_model_of(const config::RunFile& run) {
+  const models::ModelConfig config = models::read_model_config(run.model.path);
+  RunModel found{.as = class_for(run, config)};
+  found.model = models::find_model_type(config).read(config, found.as);
+  if (run.model.dropout) found.model->set_dropout(*run.model.dropout);
+  return found;
 }
 
-std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::BertConfig& model) {
+std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model) {
   auto tokenizer = data::load_tokenizer(run.tokenizer);
-  if (tokenizer->vocab_size() > model.vocab_size) {
+  if (tokenizer->vocab_size() > model.vocab_size()) {
     throw Error(ErrorKind::kData, {fmt::format("the tokenizer has {} tokens, but the model only {}",
-                                               tokenizer->vocab_size(), model.vocab_size),
+                                               tokenizer->vocab_size(), model.vocab_size()),
                                    fmt::format("{} and {}/config.json", run.tokenizer, run.model.path),
                                    "use the tokenizer that belongs to the model"});
   }
-  if (run.data.max_length > model.max_position_embeddings) {
-    throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}, but the model takes at most {}",
-                                                 run.data.max_length, model.max_position_embeddings),
-                                     run.name, fmt::format("use at most {}", model.max_position_embeddings)});
+  const int64_t most = model.max_positions();
+  if (most > 0 && run.data.max_length > most) {
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("data.max_length is {}, but the model takes at most {}", run.data.max_length, most),
+                 run.name, fmt::format("use at most {}", most)});
   }
   return tokenizer;
 }
 
-config::DsConfigInput ds_config_input(const models::BertConfig& model, int64_t ranks) {
+config::DsConfigInput ds_config_input(const models::Model& model, int64_t ranks) {
   config::DsConfigInput input{.data_parallel_size = ranks, .may_lower_micro_batch = true};
-  input.auto_values.hidden_size = model.hidden_size;
+  input.auto_values.hidden_size = model.hidden_size();
   input.auto_values.leave_unknown = true;
   return input;
 }
@@ -110,16 +107,14 @@ void set_defaults_of_training(config::DsConfig& config) {
 plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t ranks) {
   plan::TrainingSetup setup = plan::setup_of(config, ranks);
   setup.length = run.data.max_length;
-  setup.target_share = run.data.mlm_probability;
+  const TaskType& task = task_of(run);
+  setup.target_share = task.target_share ? task.target_share(run) : 1;
   setup.activation_checkpointing = run.training.activation_checkpointing;
   return setup;
 }
 
-plan::ModelCensus memory_census(const config::RunFile& run, const models::BertConfig& model) {
-  plan::ModelCensus census = plan::read_census(run.model.path);
-  census.architecture->hidden_dropout = model.hidden_dropout_prob;
-  census.architecture->attention_dropout = model.attention_probs_dropout_prob;
-  return census;
+plan::ModelCensus memory_census(const config::RunFile& run, const RunModel& model) {
+  return models::census_of(*model.model, model.as.name, run.model.path + "/config.json");
 }
 
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {
@@ -130,13 +125,15 @@ std::string swap_folder(const config::RunFile& run, const config::DsConfig& conf
 }
 
 void check_run(const config::RunFile& run, int64_t ranks) {
-  check_task(run);
+  task_of(run);
+  monitor::check_monitors(run.monitors, run.name + ", monitors");
   check_model_folder(run);
-  const models::BertConfig model = read_model_config(run);
-  check_architecture(run);
-  if (run.model.init == config::RunFile::Model::Init::kPretrained) models::PretrainedWeights(run.model.path, "bert.");
-  load_tokenizer_of(run, model);
-  config::require_supported(config::resolve_ds_config(run, ds_config_input(model, ranks)));
+  const RunModel model = read_model_of(run);
+  if (run.model.init == config::RunFile::Model::Init::kPretrained) {
+    models::PretrainedWeights(run.model.path, model.model->base_prefix());
+  }
+  load_tokenizer_of(run, *model.model);
+  config::require_supported(config::resolve_ds_config(run, ds_config_input(*model.model, ranks)));
   check_files("data.train", run.data.train);
   check_files("data.eval", run.data.eval);
 }

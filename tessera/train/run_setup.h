@@ -9,23 +9,29 @@
 
 #include "tessera/config/run_file.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/models/bert.h"
+#include "tessera/models/models.h"
 #include "tessera/plan/memory_check.h"
+#include "tessera/train/tasks.h"
 
 namespace tessera::train {
 
 // Opens what the run file names, reading no rows: the model's config.json and weights, the tokenizer, the data's files,
-// the ds_config for `ranks` ranks. Throws what is wrong with them; also for a task that is not known, and for a model
-// that is of another architecture than the task trains.
+// the ds_config for `ranks` ranks. Throws what is wrong with them; also for a task or a model type that is not known,
+// and for a model that is of another class than the task trains.
 void check_run(const config::RunFile& run, int64_t ranks);
 
-models::BertConfig read_model_config(const config::RunFile& run);
+// What the run trains, as the class that the task is for.
+struct RunModel {
+  models::ModelClass as;
+  std::unique_ptr<models::Model> model;
+};
+RunModel read_model_of(const config::RunFile& run);
 
 // Of the folder that the run file names, checked against the model.
-std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::BertConfig& model);
+std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model);
 
 // The ds_config for `ranks` ranks. Only the number of steps may be missing, which follows from the batch.
-config::DsConfigInput ds_config_input(const models::BertConfig& model, int64_t ranks);
+config::DsConfigInput ds_config_input(const models::Model& model, int64_t ranks);
 
 // Steps of the whole run.
 int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch);
@@ -35,7 +41,7 @@ void set_defaults_of_training(config::DsConfig& config);
 
 // For plan::check_fits: all but the room and the ranks of a host.
 plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t ranks);
-plan::ModelCensus memory_census(const config::RunFile& run, const models::BertConfig& model);
+plan::ModelCensus memory_census(const config::RunFile& run, const RunModel& model);
 
 // Where the run swaps to, or could: a folder.
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config);

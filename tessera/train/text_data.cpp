@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/data/collators.h"
 #include "tessera/data/reader.h"
 
 namespace tessera::train {
@@ -20,27 +21,49 @@ double share(int64_t part, int64_t whole) {
 
 std::string percent(int64_t part, int64_t whole) { return fmt::format("{:.3g} %", 100 * share(part, whole)); }
 
-}  // namespace
-
-data::DatasetOptions dataset_options(const config::RunFile& run, const std::vector<std::string>& paths) {
-  const bool chunks = run.data.long_text == config::RunFile::Data::LongText::kChunk;
-  return {.files = data::expand_files(paths),
-          .text_column = run.data.text_column,
-          .max_length = run.data.max_length,
-          .drop_empty = run.data.drop_empty,
+data::DatasetOptions dataset_options(const DataSource& source) {
+  const config::RunFile::Data& data = source.run.data;
+  const bool chunks = data.long_text == config::RunFile::Data::LongText::kChunk;
+  return {.files = data::expand_files(source.paths),
+          .text_column = data.text_column,
+          .max_length = data.max_length,
+          .drop_empty = data.drop_empty,
           .long_text = chunks ? data::LongText::kChunk : data::LongText::kTruncate};
 }
 
-data::TokenizedDataset read_dataset(const config::RunFile& run, const std::string& key,
-                                    const std::vector<std::string>& paths, const data::Tokenizer& tokenizer,
-                                    int world_size) {
-  data::TokenizedDataset dataset(tokenizer, dataset_options(run, paths));
-  if (dataset.size() < static_cast<size_t>(world_size)) {
-    throw Error(ErrorKind::kData, {fmt::format("'{}' has only {}, which is not enough for {} ranks", key,
-                                               count_of(static_cast<int64_t>(dataset.size()), "sample"), world_size),
-                                   fmt::format("{}", fmt::join(paths, ", ")), "use fewer ranks or more data"});
-  }
-  return dataset;
+class CollatedText final : public TextData {
+ public:
+  CollatedText(const DataSource& source, const std::string& collator)
+      : TextData(source),
+        collator_(data::collators()
+                      .find(collator, "the task " + source.run.task, ErrorKind::kConfig)
+                      .make({.dataset = dataset(),
+                             .tokenizer = source.tokenizer,
+                             .options = source.run.data,
+                             .seed = static_cast<uint64_t>(source.run.training.seed)})) {}
+
+  data::Samples<data::Batch> samples() const override { return collator_->samples(); }
+
+ private:
+  std::unique_ptr<data::Collator> collator_;
+};
+
+}  // namespace
+
+TextData::TextData(const DataSource& source)
+    : key_(source.key), options_(dataset_options(source)), dataset_(source.tokenizer, options_) {
+  if (dataset_.size() >= static_cast<size_t>(source.ranks)) return;
+  throw Error(ErrorKind::kData, {fmt::format("'{}' has only {}, which is not enough for {} ranks", key_,
+                                             count_of(static_cast<int64_t>(dataset_.size()), "sample"), source.ranks),
+                                 fmt::format("{}", fmt::join(source.paths, ", ")), "use fewer ranks or more data"});
+}
+
+std::string TextData::description() const { return describe_dataset(key_, dataset_, options_); }
+
+std::vector<std::string> TextData::doubts() const { return doubts_of_dataset(key_, dataset_, options_); }
+
+std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator) {
+  return std::make_unique<CollatedText>(source, collator);
 }
 
 std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,

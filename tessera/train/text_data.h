@@ -6,15 +6,29 @@
 
 #include "tessera/config/run_file.h"
 #include "tessera/data/dataset.h"
-#include "tessera/data/tokenizer.h"
+#include "tessera/train/tasks.h"
 
 namespace tessera::train {
 
-// `key`: "data.train" or "data.eval", for messages; `paths`: what it names. ErrorKind::kData where there are fewer
-// samples than ranks.
-data::TokenizedDataset read_dataset(const config::RunFile& run, const std::string& key,
-                                    const std::vector<std::string>& paths, const data::Tokenizer& tokenizer,
-                                    int world_size);
+// Tokens of texts as a task's data: who derives it says how they become batches.
+class TextData : public TaskData {
+ public:
+  explicit TextData(const DataSource& source);
+
+  std::string description() const override;
+  std::vector<std::string> doubts() const override;
+
+ protected:
+  const data::TokenizedDataset& dataset() const { return dataset_; }
+
+ private:
+  std::string key_;
+  data::DatasetOptions options_;
+  data::TokenizedDataset dataset_;
+};
+
+// … by the collator of that name (data/collators.h).
+std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator);
 
 // One line of what was read: "data.train: 4,358 rows, 1,467 of them empty and left out; 2,891 samples, …".
 std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,
@@ -23,7 +37,5 @@ std::string describe_dataset(const std::string& key, const data::TokenizedDatase
 // What is probably not meant: much text cut off, many unknown tokens. One line each.
 std::vector<std::string> doubts_of_dataset(const std::string& key, const data::TokenizedDataset& dataset,
                                            const data::DatasetOptions& options);
-
-data::DatasetOptions dataset_options(const config::RunFile& run, const std::vector<std::string>& paths);
 
 }  // namespace tessera::train

@@ -9,9 +9,10 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/peak_memory.h"
 #include "tessera/base/trace.h"
 #include "tessera/checkpoint/manifest.h"
-#include "tessera/train/metrics.h"
+#include "tessera/monitor/monitors.h"
 #include "tessera/train/progress.h"
 
 namespace tessera::train {
@@ -126,11 +127,12 @@ void Trainer::evaluate_now() {
   report_.last = HeldOutLoss{step, sum.mean()};
   if (!report_.first) report_.first = report_.last;
   if (!speaks()) return;
-  metrics_->append(
-      EvaluationMetrics{.step = step,
-                        .loss = sum.mean(),
-                        .samples = evaluated_samples(task_, engine_.data_group().size(), options_.eval_samples),
-                        .seconds = duration<double>(steady_clock::now() - start).count()});
+  const monitor::EvaluationMetrics metrics{
+      .step = step,
+      .loss = sum.mean(),
+      .samples = evaluated_samples(task_, engine_.data_group().size(), options_.eval_samples),
+      .seconds = duration<double>(steady_clock::now() - start).count()};
+  for (const auto& each : monitors_) each->evaluation(metrics);
   log_info("step {}: held-out loss {:.4f}", step, sum.mean());
 }
 
@@ -201,7 +203,9 @@ void Trainer::open_output() {
     throw Error(ErrorKind::kMachine, {"the output folder cannot be created: " + error.message(),
                                       options_.output.string(), "choose another output"});
   }
-  metrics_ = std::make_unique<MetricsFile>(options_.output / "metrics.jsonl", engine_.global_steps());
+  monitors_ =
+      monitor::start_monitors(options_.monitors, {.output = options_.output, .resumed_step = engine_.global_steps()});
+  for (const auto& each : monitors_) report_.metrics.push_back(each->place());
 }
 
 void Trainer::train_step() {
@@ -220,18 +224,20 @@ void Trainer::train_step() {
                .tokens = position_.tokens + sum.tokens};
   ++report_.trained;
   if (speaks()) {
-    metrics_->append({.step = engine_.global_steps(),
-                      .epoch = static_cast<double>(position_.epoch) +
-                               static_cast<double>(position_.step_in_epoch) / static_cast<double>(steps_per_epoch),
-                      .loss = sum.mean(),
-                      .grad_norm = engine_.get_global_grad_norm(),
-                      .lr = lr,
-                      .loss_scale = loss_scale,
-                      .samples = position_.samples,
-                      .tokens = position_.tokens,
-                      .step_seconds = duration<double>(steady_clock::now() - start).count(),
-                      .model_state_bytes = engine_.model_state_bytes(),
-                      .peak_memory_bytes = peak_memory_bytes()});
+    const monitor::StepMetrics metrics{
+        .step = engine_.global_steps(),
+        .epoch = static_cast<double>(position_.epoch) +
+                 static_cast<double>(position_.step_in_epoch) / static_cast<double>(steps_per_epoch),
+        .loss = sum.mean(),
+        .grad_norm = engine_.get_global_grad_norm(),
+        .lr = lr,
+        .loss_scale = loss_scale,
+        .samples = position_.samples,
+        .tokens = position_.tokens,
+        .step_seconds = duration<double>(steady_clock::now() - start).count(),
+        .model_state_bytes = engine_.model_state_bytes(),
+        .peak_memory_bytes = peak_memory_bytes()};
+    for (const auto& each : monitors_) each->step(metrics);
   }
   progress_->update({.step = engine_.global_steps(), .loss = sum.mean(), .lr = lr, .tokens = sum.tokens});
 }

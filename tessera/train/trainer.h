@@ -9,19 +9,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/base/signals.h"
 #include "tessera/checkpoint/retention.h"
+#include "tessera/monitor/monitor.h"
 #include "tessera/train/evaluation.h"
 #include "tessera/train/task.h"
 
 namespace tessera::train {
 
-class MetricsFile;
 class Progress;
 
 struct TrainerOptions {
-  std::filesystem::path output;  // metrics.jsonl and checkpoints/ lie there; made if it is missing
+  std::filesystem::path output;  // metrics and checkpoints/ lie there; made if it is missing
   int64_t max_steps = 0;         // optimizer steps of the whole run
   int64_t eval_steps = 0;        // 0: at the end of each epoch
   int64_t eval_samples = 0;      // see EvaluationOptions::most_samples
@@ -30,6 +31,7 @@ struct TrainerOptions {
   checkpoint::Retention retention = {.keep_last = 2};
   bool keep_best = false;  // save after each evaluation that is the best so far, and keep that checkpoint
   bool async_save = true;  // write checkpoints beside training
+  std::vector<std::string> monitors = {"jsonl"};  // by the names of monitor/monitors.h
   std::string resume =
       {};  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
   std::string client_state = "{}";  // a JSON object that each checkpoint notes beside the trainer's own
@@ -47,8 +49,9 @@ struct TrainerReport {
   bool interrupted = false;
   std::optional<HeldOutLoss> first;  // of this process
   std::optional<HeldOutLoss> last;
-  std::optional<HeldOutLoss> best;  // of the run, with keep_best
-  std::string checkpoint;           // the newest
+  std::optional<HeldOutLoss> best;   // of the run, with keep_best
+  std::string checkpoint;            // the newest
+  std::vector<std::string> metrics;  // where the monitors wrote; rank 0's
 };
 
 // ErrorKind::kUsage where the output holds a run with checkpoints.
@@ -92,7 +95,7 @@ class Trainer {
   Position position_;
   TrainerReport report_;
   bool epoch_ended_ = false;  // with the last step
-  std::unique_ptr<MetricsFile> metrics_;
+  std::vector<std::unique_ptr<monitor::Monitor>> monitors_;
   std::unique_ptr<Progress> progress_;
   std::string last_saved_;             // the newest that is whole
   std::string saving_;                 // the newest that was begun; empty: it failed

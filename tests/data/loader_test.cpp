@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "tessera/data/collator.h"
+#include "tessera/data/mlm_collator.h"
 #include "tessera/data/sampler.h"
 #include "tests/data/tiny_folder.h"
 
@@ -46,11 +46,12 @@ std::vector<Row> rows_of(const StepBatches<Batch>& step) {
   for (const Batch& batch : step.micro_batches) {
     for (int64_t row = 0; row < batch.rows; ++row) {
       const auto cut = [&](const std::vector<int64_t>& values) {
-        const auto begin = values.begin() + row * batch.length;
-        return std::vector<int64_t>(begin, begin + batch.length);
+        const auto begin = values.begin() + row * length_of(batch);
+        return std::vector<int64_t>(begin, begin + length_of(batch));
       };
-      const auto mask = cut(batch.attention_mask);
-      rows.push_back({std::count(mask.begin(), mask.end(), 1), cut(batch.input_ids), cut(batch.labels)});
+      const auto mask = cut(values_of(batch, "attention_mask"));
+      rows.push_back({std::count(mask.begin(), mask.end(), 1), cut(values_of(batch, "input_ids")),
+                      cut(values_of(batch, "labels"))});
     }
   }
   return rows;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/data/batch.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -51,6 +52,12 @@ inline std::unique_ptr<Tokenizer> tiny_tokenizer() {
   folder.write("vocab.txt", tiny_vocab_txt());
   return load_tokenizer(folder.path());
 }
+
+// Of a batch of tokens.
+inline const std::vector<int64_t>& values_of(const Batch& batch, const char* name) {
+  return batch.arrays.at(name).values;
+}
+inline int64_t length_of(const Batch& batch) { return batch.arrays.at("input_ids").shape.at(1); }
 
 // What an action throws; fails the test when it throws nothing.
 template <class Action>

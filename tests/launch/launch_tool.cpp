@@ -13,13 +13,13 @@
 
 namespace {
 
-using tessera::launch::LocalRun;
+using tessera::launch::LaunchOptions;
 
 int run_tuned(int argc, char** argv) {
-  LocalRun run;
+  LaunchOptions run;
   run.nproc = std::atoi(argv[2]);
   run.command.assign(argv + 3, argv + argc);
-  if (std::strcmp(argv[1], "plain") == 0) run.output = LocalRun::Output::kRankZeroPlain;
+  if (std::strcmp(argv[1], "plain") == 0) run.output = LaunchOptions::Output::kRankZeroPlain;
   if (const auto grace = tessera::env_int("GRACE_MS")) run.grace = std::chrono::milliseconds(*grace);
   if (const auto ending = tessera::env_int("ENDING_MS")) run.ending_time = std::chrono::milliseconds(*ending);
   return tessera::launch::run_local(run);

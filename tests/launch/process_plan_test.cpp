@@ -37,15 +37,15 @@ TEST(ProcessPlan, OnlyRankZeroReadsStandardInput) {
 
 TEST(ProcessPlan, RankZeroIsPlainOnlyWhenAskedFor) {
   EXPECT_FALSE(plan_local({.nproc = 2, .command = {"prog"}}, {})[0].plain_output);
-  const auto plans = plan_local({.nproc = 2, .command = {"prog"}, .output = LocalRun::Output::kRankZeroPlain}, {});
+  const auto plans = plan_local({.nproc = 2, .command = {"prog"}, .output = LaunchOptions::Output::kRankZeroPlain}, {});
   EXPECT_TRUE(plans[0].plain_output);
   EXPECT_FALSE(plans[1].plain_output);
 }
 
 TEST(ProcessPlan, AThreadCountThatTheUserGaveStays) {
-  const LocalRun run{.nproc = 2, .command = {"prog"}};
+  const LaunchOptions run{.nproc = 2, .command = {"prog"}};
   EXPECT_FALSE(plan_local(run, {.cores = 8, .omp_threads_given = true})[0].environment.contains("OMP_NUM_THREADS"));
-  LocalRun extra = run;
+  LaunchOptions extra = run;
   extra.extra_environment = {{"OMP_NUM_THREADS", "7"}};
   EXPECT_EQ(plan_local(extra, {.cores = 8})[0].environment.at("OMP_NUM_THREADS"), "7");
 }
@@ -56,7 +56,7 @@ TEST(ProcessPlan, MoreRanksThanCoresStillGetOneThreadEach) {
 }
 
 TEST(ProcessPlan, ARanksPlaceWinsOverExtraVariables) {
-  LocalRun run{.nproc = 1, .command = {"prog"}};
+  LaunchOptions run{.nproc = 1, .command = {"prog"}};
   run.extra_environment = {{"RANK", "9"}, {"COLOUR", "red"}};
   const auto plans = plan_local(run, {});
   EXPECT_EQ(plans[0].environment.at("RANK"), "0");

@@ -59,6 +59,10 @@ PLANTED = {
         ("tessera/launch/rank_process.cpp", "void f() { std::exit(1); }\n", "tessera/launch/rank_process.cpp:1: exit()"),
     "a runtime_error":
         ("tessera/nn/linear.cpp", '\nvoid f() { throw std::runtime_error("x"); }\n', "tessera/nn/linear.cpp:2: throw tessera::Error"),
+    "a trainer that knows a task": ("tessera/train/trainer.cpp", "\nvoid mask_for_mlm();\n", "tessera/train/trainer.cpp:2: 'mlm'"),
+    "a memory model that knows a model":
+        ("tessera/plan/memory_model.cpp", '#include "tessera/base/error.h"\nbool b = type == "BERT";\n',
+         "tessera/plan/memory_model.cpp:2: 'BERT'"),
     "a file that is named after nothing": ("tests/zero/utils.h", "", "tests/zero/utils.h:1: 'utils'"),
     "a file that is half named after nothing": ("tessera/zero/unit_helpers.cpp", "", "tessera/zero/unit_helpers.cpp:1: 'unit_helpers'"),
     "a folder that is named after nothing": ("tests/common/dirs.h", "", "tests/common/dirs.h:1: 'common'"),

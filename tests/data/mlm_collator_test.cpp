@@ -1,4 +1,4 @@
-#include "tessera/data/collator.h"
+#include "tessera/data/mlm_collator.h"
 
 #include <gmock/gmock.h>
 
@@ -56,17 +56,17 @@ TEST(MlmCollator, PadsToMaxLengthOrToTheLongest) {
   const MlmCollator longest(dataset, *tokenizer, {.probability = 0, .max_length = 8, .pad_to_max_length = false});
   const Batch batch = longest.collate(samples, 0);
   EXPECT_EQ(batch.rows, 2);
-  EXPECT_EQ(batch.length, 5);
-  EXPECT_THAT(batch.input_ids, ElementsAre(2, 5, 3, 0, 0, 2, 5, 6, 7, 3));
-  EXPECT_THAT(batch.attention_mask, ElementsAre(1, 1, 1, 0, 0, 1, 1, 1, 1, 1));
-  EXPECT_THAT(batch.token_type_ids, Each(0));
-  EXPECT_THAT(batch.labels, Each(kNoTarget));
+  EXPECT_EQ(length_of(batch), 5);
+  EXPECT_THAT(values_of(batch, "input_ids"), ElementsAre(2, 5, 3, 0, 0, 2, 5, 6, 7, 3));
+  EXPECT_THAT(values_of(batch, "attention_mask"), ElementsAre(1, 1, 1, 0, 0, 1, 1, 1, 1, 1));
+  EXPECT_THAT(values_of(batch, "token_type_ids"), Each(0));
+  EXPECT_THAT(values_of(batch, "labels"), Each(kNoTarget));
   EXPECT_EQ(batch.tokens, 8);
   EXPECT_EQ(batch.target_tokens, 0);
 
   const MlmCollator fixed(dataset, *tokenizer, {.max_length = 8});
-  EXPECT_EQ(fixed.collate(samples, 0).length, 8);
-  EXPECT_EQ(fixed.collate(samples, 0).labels.size(), 16u);
+  EXPECT_EQ(length_of(fixed.collate(samples, 0)), 8);
+  EXPECT_EQ(values_of(fixed.collate(samples, 0), "labels").size(), 16u);
 }
 
 TEST(MlmCollator, NeverMasksSpecialTokensOrPadding) {
@@ -74,9 +74,9 @@ TEST(MlmCollator, NeverMasksSpecialTokensOrPadding) {
   const MlmCollator collator(dataset, *tiny_tokenizer(), {.probability = 1, .max_length = 16});
   const Batch batch = collator.collate(std::vector<size_t>{0}, 0);
   const int64_t no = kNoTarget;  // [CLS] a [MASK] [UNK] e [UNK] b [SEP] and padding
-  EXPECT_THAT(batch.labels, ElementsAre(no, 5, no, no, 9, no, 6, no, no, no, no, no, no, no, no, no));
+  EXPECT_THAT(values_of(batch, "labels"), ElementsAre(no, 5, no, no, 9, no, 6, no, no, no, no, no, no, no, no, no));
   EXPECT_EQ(batch.target_tokens, 3);
-  EXPECT_EQ(batch.input_ids[3], 1);
+  EXPECT_EQ(values_of(batch, "input_ids")[3], 1);
 }
 
 // Each count of n draws with probability p has mean n p and deviation sqrt(n p (1 - p)); five deviations are left on
@@ -99,18 +99,18 @@ TEST(MlmCollator, MasksFifteenInAHundredAndSplitsThemEightyTenTen) {
       const int64_t token = dataset.sample(row)[i];
       const size_t at = row * 512 + i;
       ordinary += token >= 5;
-      if (batch.labels[at] == kNoTarget) {
-        EXPECT_EQ(batch.input_ids[at], token);
+      if (values_of(batch, "labels")[at] == kNoTarget) {
+        EXPECT_EQ(values_of(batch, "input_ids")[at], token);
         continue;
       }
-      EXPECT_EQ(batch.labels[at], token);
-      if (batch.input_ids[at] == 4) {
+      EXPECT_EQ(values_of(batch, "labels")[at], token);
+      if (values_of(batch, "input_ids")[at] == 4) {
         ++masked;
-      } else if (batch.input_ids[at] == token) {
+      } else if (values_of(batch, "input_ids")[at] == token) {
         ++kept;
       } else {
         ++replaced;
-        ++replacements[batch.input_ids[at]];
+        ++replacements[values_of(batch, "input_ids")[at]];
       }
     }
   }
@@ -131,8 +131,8 @@ TEST(MlmCollator, ASampleLooksTheSameInAnyBatchOfItsEpoch) {
   const auto tokenizer = tiny_tokenizer();
   const MlmCollator collator(dataset, *tokenizer, {});
   const auto row_of = [](const Batch& batch, int64_t row) {
-    const auto begin = batch.input_ids.begin() + row * batch.length;
-    return std::vector<int64_t>(begin, begin + batch.length);
+    const auto begin = values_of(batch, "input_ids").begin() + row * length_of(batch);
+    return std::vector<int64_t>(begin, begin + length_of(batch));
   };
   const Batch together = collator.collate(std::vector<size_t>{3, 7, 11}, 2);
   EXPECT_EQ(row_of(together, 1), row_of(collator.collate(std::vector<size_t>{7}, 2), 0));

@@ -1,4 +1,4 @@
-#include "tessera/data/collator.h"
+#include "tessera/data/mlm_collator.h"
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tessera/base/error.h"
+#include "tessera/data/collators.h"
 #include "tessera/data/philox.h"
 
 namespace tessera::data {
@@ -25,7 +26,8 @@ int64_t below(int64_t count, uint32_t word) {
 MlmCollator::MlmCollator(const TokenizedDataset& dataset, const Tokenizer& tokenizer, const MlmOptions& options)
     : dataset_(dataset),
       options_(options),
-      special_(tokenizer.special_ids()),
+      mask_(required_id(tokenizer.special_ids().mask, "mask")),
+      pad_(required_id(tokenizer.special_ids().pad, "padding")),
       vocab_size_(tokenizer.vocab_size()),
       maskable_(static_cast<size_t>(vocab_size_)) {
   if (!(options.probability >= 0 && options.probability <= 1)) {
@@ -52,7 +54,7 @@ MlmCollator::Draw MlmCollator::draw(size_t sample, int64_t position, int32_t tok
                                  static_cast<uint32_t>(position), static_cast<uint32_t>(epoch)},
                                 {static_cast<uint32_t>(options_.seed), static_cast<uint32_t>(options_.seed >> 32)});
   if (words[0] >= threshold(options_.probability)) return {.target = false, .input = token};
-  if (words[1] < threshold(0.8)) return {.target = true, .input = special_.mask};
+  if (words[1] < threshold(0.8)) return {.target = true, .input = mask_};
   if (words[1] < threshold(0.9)) return {.target = true, .input = below(vocab_size_, words[2])};
   return {.target = true, .input = token};
 }
@@ -60,38 +62,31 @@ MlmCollator::Draw MlmCollator::draw(size_t sample, int64_t position, int32_t tok
 Batch MlmCollator::collate(std::span<const size_t> samples, int64_t epoch) const {
   Batch batch;
   batch.rows = static_cast<int64_t>(samples.size());
-  for (const size_t sample : samples) {
-    batch.length = std::max(batch.length, static_cast<int64_t>(dataset_.sample(sample).size()));
-  }
-  if (options_.pad_to_max_length) batch.length = options_.max_length;
+  size_t length = 0;
+  for (const size_t sample : samples) length = std::max(length, dataset_.sample(sample).size());
+  if (options_.pad_to_max_length) length = static_cast<size_t>(options_.max_length);
 
-  const auto numel = static_cast<size_t>(batch.rows * batch.length);
-  batch.input_ids.assign(numel, special_.pad);
-  batch.attention_mask.assign(numel, 0);
-  batch.token_type_ids.assign(numel, 0);
-  batch.labels.assign(numel, kNoTarget);
+  const auto add = [&](const char* name, int64_t value) -> std::vector<int64_t>& {
+    return batch.add(name, {batch.rows, static_cast<int64_t>(length)}, value);
+  };
+  std::vector<int64_t>& input_ids = add("input_ids", pad_);
+  std::vector<int64_t>& attention_mask = add("attention_mask", 0);
+  add("token_type_ids", 0);
+  std::vector<int64_t>& labels = add("labels", kNoTarget);
   for (size_t row = 0; row < samples.size(); ++row) {
     const auto tokens = dataset_.sample(samples[row]);
-    const size_t row_start = row * static_cast<size_t>(batch.length);
     for (size_t position = 0; position < tokens.size(); ++position) {
       const Draw drawn = draw(samples[row], static_cast<int64_t>(position), tokens[position], epoch);
-      const size_t at = row_start + position;
-      batch.input_ids[at] = drawn.input;
-      batch.attention_mask[at] = 1;
+      const size_t at = row * length + position;
+      input_ids[at] = drawn.input;
+      attention_mask[at] = 1;
       if (!drawn.target) continue;
-      batch.labels[at] = tokens[position];
+      labels[at] = tokens[position];
       ++batch.target_tokens;
     }
     batch.tokens += static_cast<int64_t>(tokens.size());
   }
   return batch;
-}
-
-Samples<Batch> MlmCollator::samples() const {
-  return {.size = dataset_.size(),
-          .collate = [this](std::span<const size_t> samples, int64_t epoch) { return collate(samples, epoch); },
-          .count_targets = [this](std::span<const size_t> samples,
-                                  int64_t epoch) { return count_targets(samples, epoch); }};
 }
 
 int64_t MlmCollator::count_targets(std::span<const size_t> samples, int64_t epoch) const {
@@ -103,6 +98,15 @@ int64_t MlmCollator::count_targets(std::span<const size_t> samples, int64_t epoc
     }
   }
   return count;
+}
+
+std::unique_ptr<Collator> make_mlm_collator(const CollatorInput& input) {
+  using Padding = config::RunFile::Data::Padding;
+  return std::make_unique<MlmCollator>(input.dataset, input.tokenizer,
+                                       MlmOptions{.probability = input.options.mlm_probability,
+                                                  .max_length = input.options.max_length,
+                                                  .pad_to_max_length = input.options.padding == Padding::kMaxLength,
+                                                  .seed = input.seed});
 }
 
 }  // namespace tessera::data

@@ -1,0 +1,70 @@
+#include "tessera/cli/run.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/suggest.h"
+#include "tessera/cli/commands.h"
+#include "tessera/cli/usage_errors.h"
+#include "tessera/comm/rendezvous.h"
+
+namespace {
+
+// CLI11 says only that a subcommand is required.
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  const std::string given = argv[1];
+  std::vector<std::string> known;
+  for (const CLI::App* const command : app.get_subcommands(nullptr)) known.push_back(command->get_name());
+  if (std::find(known.begin(), known.end(), given) != known.end()) return;
+  const auto nearest = tessera::nearest_name(given, known);
+  std::string fix = nearest ? "did you mean '" + *nearest + "'? " : "";
+  fix += "'tessera --help' lists the commands";
+  throw tessera::Error(tessera::ErrorKind::kUsage, {"there is no command '" + given + "'", "the command line", fix});
+}
+
+}  // namespace
+
+int tessera::cli::run(int argc, char** argv) {
+  CLI::App app("Train models too large for one device", "tessera");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", TESSERA_VERSION);
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that went away is an error with a name, not our end
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit then fails a write, which is reported, instead of killing us
+  int exit_code = 0;
+  tessera::cli::add_train_command(app, argv[0], exit_code);
+  tessera::cli::add_launch_command(app, exit_code);
+  tessera::cli::add_estimate_command(app, exit_code);
+  tessera::cli::add_checkpoint_command(app, exit_code);
+  tessera::cli::add_config_command(app, exit_code);
+  tessera::cli::add_bench_command(app);
+  try {
+    refuse_unknown_command(app, argc, argv);
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& refusal) {
+    if (refusal.get_exit_code() == 0) return app.exit(refusal);  // --help, --version
+    const tessera::Error error = tessera::cli::usage_error(app, refusal);
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return tessera::exit_code(error.kind());
+  } catch (const tessera::Error& error) {
+    if (tessera::exit_code(error.kind()) == 2) tessera::comm::let_rank_0_fail_first();
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return tessera::exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    const tessera::Error error(
+        tessera::ErrorKind::kMachine,
+        {"out of memory", "this process", "use tessera estimate to see what a run needs and what would fit"});
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return tessera::exit_code(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+  return exit_code;
+}

@@ -1,0 +1,27 @@
+// The collators, by name; a task names the one that it takes (train/tasks.h). To add one: a class in a file of its own,
+// a declaration here and a line in collators.cpp; in a program of one's own data::collators().add({…}).
+#pragma once
+
+#include <memory>
+
+#include "tessera/base/open_registry.h"
+#include "tessera/config/run_file.h"
+#include "tessera/data/collator.h"
+#include "tessera/data/dataset.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera::data {
+
+struct CollatorInput {
+  const TokenizedDataset& dataset;  // which outlives the collator
+  const Tokenizer& tokenizer;       // used only while the collator is made
+  const config::RunFile::Data& options;
+  uint64_t seed = 42;
+};
+
+using MakeCollator = std::unique_ptr<Collator> (*)(const CollatorInput& input);
+OpenRegistry<MakeCollator>& collators();
+
+std::unique_ptr<Collator> make_mlm_collator(const CollatorInput& input);  // mlm_collator.cpp
+
+}  // namespace tessera::data

@@ -1,0 +1,57 @@
+// How many parameters a model has, where they lie, and what decides the activations that it keeps for backward: what an
+// estimate of memory needs to know of a model, without a byte of it. plan/census.h has those of Hugging Face folders.
+//
+// A unit is what stage 3 gathers at once: usually the embeddings, each block, the head. Counts are elements. Values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace tessera::models {
+
+struct UnitCensus {
+  std::string name;
+  int64_t numel = 0;           // of its own parameters
+  int64_t largest_tensor = 0;  // among them
+};
+
+// What decides the activations of a transformer.
+struct Architecture {
+  int64_t layers = 0;  // of encoder and decoder together
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  int64_t ffn = 0;
+  int64_t vocab = 0;
+  int64_t max_positions = 0;            // 0: no limit of its own
+  bool gated_ffn = false;               // gate, up and down instead of two matrices
+  bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
+};
+
+struct ModelCensus {
+  std::string source;  // "BertForMaskedLM, from models/bert/config.json"
+  int64_t params = 0;  // shared ones counted once
+  // Of the module that itself holds most, shared ones included: DeepSpeed's "largest layer", max over modules of
+  // sum(p.numel() for p in module.parameters(recurse=False)).
+  int64_t largest_layer = 0;
+  std::vector<UnitCensus> units;  // in the order of the forward pass
+  bool head_shares_embeddings = false;
+  std::optional<Architecture> architecture;  // none: only names and shapes are known
+
+  const UnitCensus& largest_block() const;  // the unit with most parameters besides the first and the last, if any
+};
+
+// Of a module whose units are registered in the order of the forward pass; its parameters may be declared ones. Without
+// source and architecture.
+ModelCensus count_parameters(torch::nn::Module& module);
+
+}  // namespace tessera::models

@@ -1,0 +1,33 @@
+#include "tessera/models/initial_values.h"
+
+#include <fmt/ranges.h>
+
+#include "tessera/base/log.h"
+
+namespace tessera::models {
+
+InitialValues::InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed)
+    : model_(model), seed_(seed) {
+  if (weights.empty()) return;
+  weights_ = std::make_unique<PretrainedWeights>(weights, model.base_prefix());
+  std::vector<std::string> names;
+  for (const auto& item : network.named_parameters()) names.push_back(item.key());
+  unexpected_ = weights_->unexpected(names);
+}
+
+void InitialValues::fill(const std::string& name, at::Tensor value) {
+  if (weights_ && weights_->fill(name, value)) return;
+  model_.initialize(seed_, name, value);
+  missing_.push_back(name);
+}
+
+void InitialValues::report() const {
+  if (!weights_) {
+    log_info("the model starts from random weights (model.init: random)");
+    return;
+  }
+  if (!missing_.empty()) log_warning("not in the weights, so initialized at random: {}", fmt::join(missing_, ", "));
+  if (!unexpected_.empty()) log_warning("in the weights but not in the model: {}", fmt::join(unexpected_, ", "));
+}
+
+}  // namespace tessera::models

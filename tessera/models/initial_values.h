@@ -1,0 +1,34 @@
+// The values that a model's parameters start with: the weights of its folder, and the model's own initial values for
+// those that the folder lacks, or for all. Notes which names found no partner.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/models/model.h"
+#include "tessera/models/pretrained_weights.h"
+
+namespace tessera::models {
+
+class InitialValues {
+ public:
+  // Borrows the model. `weights`: a folder; empty: everything is initialised. ErrorKind::kData: see PretrainedWeights.
+  InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed);
+
+  void fill(const std::string& name, at::Tensor value);
+
+  // Logs the names without partner.
+  void report() const;
+
+ private:
+  const Model& model_;
+  uint64_t seed_;
+  std::unique_ptr<PretrainedWeights> weights_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> unexpected_;
+};
+
+}  // namespace tessera::models

@@ -1,0 +1,53 @@
+#include "tessera/models/model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/hash.h"
+
+namespace tessera::models {
+
+ModelConfig read_model_config(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  if (!std::filesystem::is_directory(folder)) {
+    throw Error(ErrorKind::kData, {"the model folder does not exist", folder, "check model.path"});
+  }
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
+  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw Error(ErrorKind::kData, {"config.json is not a JSON object", path, ""});
+  return {.values = std::move(json), .path = path};
+}
+
+const at::Tensor& NamedTensors::at(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found != tensors_.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, tensor] : tensors_) names.push_back(known);
+  throw Error(ErrorKind::kUsage,
+              {fmt::format("the batch has no '{}'", name), "Network::loss_sum",
+               fmt::format("use a task whose batches have it; this one's hold {}", fmt::join(names, ", "))});
+}
+
+at::Tensor NamedTensors::get(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? at::Tensor() : found->second;
+}
+
+ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where) {
+  ModelCensus census = count_parameters(*model.network());
+  census.source = fmt::format("{}, from {}", class_name, where);
+  census.architecture = model.architecture();
+  return census;
+}
+
+uint64_t seed_of_parameter(uint64_t seed, const std::string& name) {
+  return fnv1a(name, kFnvOffset ^ (seed * 0x9e3779b97f4a7c15));
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,26 @@
+#include "tessera/monitor/monitors.h"
+
+namespace tessera::monitor {
+
+OpenRegistry<MakeMonitor>& monitors() {
+  static OpenRegistry<MakeMonitor> table("monitor",
+                                         {
+                                             {"jsonl", "metrics.jsonl in the output folder", make_jsonl_monitor},
+                                         });
+  return table;
+}
+
+void check_monitors(const std::vector<std::string>& names, const std::string& where) {
+  for (const std::string& name : names) monitors().find(name, where, ErrorKind::kConfig);
+}
+
+std::vector<std::unique_ptr<Monitor>> start_monitors(const std::vector<std::string>& names,
+                                                     const MonitorOptions& options) {
+  check_monitors(names, "monitors");
+  std::vector<std::unique_ptr<Monitor>> started;
+  for (const std::string& name : names)
+    started.push_back(monitors().find(name, "monitors", ErrorKind::kConfig).make(options));
+  return started;
+}
+
+}  // namespace tessera::monitor

@@ -1,0 +1,20 @@
+#include "tessera/train/batch_loss.h"
+
+#include <ATen/ops/from_blob.h>
+
+namespace tessera::train {
+
+BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch) {
+  models::NamedTensors tensors;
+  for (const auto& [name, array] : batch.arrays) {
+    // On the CPU over the batch's own memory, which outlives the forward; what backward needs of it, the engine's
+    // caller keeps until then.
+    auto* const values = const_cast<int64_t*>(array.values.data());
+    tensors.set(name, at::from_blob(values, array.shape, at::kLong).to(engine.device()));
+  }
+  const at::Tensor sum = engine.call(
+      [](models::Network& network, const models::NamedTensors& inputs) { return network.loss_sum(inputs); }, tensors);
+  return {.sum = sum, .targets = batch.target_tokens, .tokens = batch.tokens};
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,16 @@
+#include "tessera/train/tasks.h"
+
+namespace tessera::train {
+
+OpenRegistry<TaskType>& tasks() {
+  static OpenRegistry<TaskType> table("task", {
+                                                  {"mlm", "masked language modelling", masked_lm_task()},
+                                              });
+  return table;
+}
+
+const TaskType& task_of(const config::RunFile& run) {
+  return tasks().find(run.task, run.name + ", task", ErrorKind::kConfig).make;
+}
+
+}  // namespace tessera::train

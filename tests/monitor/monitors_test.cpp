@@ -1,0 +1,83 @@
+#include "tessera/monitor/monitors.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace tessera::monitor {
+namespace {
+
+using nlohmann::json;
+
+class Jsonl : public testing::Test {
+ protected:
+  std::unique_ptr<Monitor> start(int64_t resumed_step = 0) {
+    return std::move(start_monitors({"jsonl"}, {.output = folder_.path(), .resumed_step = resumed_step}).at(0));
+  }
+
+  std::vector<json> rows() const {
+    std::vector<json> all;
+    std::ifstream file(folder_.path() / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) all.push_back(json::parse(line));
+    return all;
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Jsonl, ALineIsInTheFileWhenItsCallReturnsAndItsNumbersHaveTheSameBits) {
+  const auto monitor = start();
+  EXPECT_EQ(monitor->place(), folder_.path() / "metrics.jsonl");
+  monitor->step({.step = 1, .loss = 0.1 + 0.2, .lr = 1e-300, .tokens = int64_t{1} << 60});
+  ASSERT_EQ(rows().size(), 1u);
+  EXPECT_EQ(rows()[0]["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(rows()[0]["lr"].get<double>(), 1e-300);
+  EXPECT_EQ(rows()[0]["tokens"].get<int64_t>(), int64_t{1} << 60);
+  monitor->evaluation({.step = 1, .loss = 2.5, .samples = 7, .seconds = 0.5});
+  EXPECT_EQ(rows().at(1), json({{"step", 1}, {"eval_loss", 2.5}, {"eval_samples", 7}, {"eval_seconds", 0.5}}));
+}
+
+TEST_F(Jsonl, ASkippedStepHasNoNorm) {
+  start()->step({.step = 1, .grad_norm = std::nan("")});
+  EXPECT_TRUE(rows().at(0)["grad_norm"].is_null());
+}
+
+TEST_F(Jsonl, AResumedRunForgetsTheStepsThatItTakesAgain) {
+  {
+    const auto monitor = start();
+    for (int64_t step = 1; step <= 5; ++step) monitor->step({.step = step});
+    monitor->evaluation({.step = 5});
+  }
+  std::ofstream(folder_.path() / "metrics.jsonl", std::ios::app) << "{\"step\": 6, \"lo";  // what a power cut left
+  start(3)->step({.step = 4, .loss = 9});
+  ASSERT_EQ(rows().size(), 4u);
+  EXPECT_EQ(rows()[3]["step"], 4);
+  EXPECT_EQ(rows()[3]["loss"], 9.0);
+  start();
+  EXPECT_TRUE(rows().empty());  // a new run begins anew
+}
+
+TEST(Monitors, AnUnknownNameIsAnErrorWithTheNearest) {
+  try {
+    check_monitors({"jsonl", "json"}, "run.yaml, monitors");
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+    EXPECT_EQ(error.report().what, "there is no monitor 'json'");
+    EXPECT_EQ(error.report().where, "run.yaml, monitors");
+    EXPECT_EQ(error.report().fix, "did you mean 'jsonl'? known: jsonl");
+  }
+}
+
+TEST(Monitors, ANameThatIsTakenCannotBeAddedAgain) {
+  EXPECT_THROW(monitors().add({"JSONL", "another", make_jsonl_monitor}), Error);
+  EXPECT_EQ(monitors().names().size(), 1u);
+}
+
+}  // namespace
+}  // namespace tessera::monitor
