@@ -6,6 +6,7 @@
 #include "bindings.h"
 #include "json.h"
 #include "tessera/base/suggest.h"
+#include "tessera/config/batch_sizes.h"
 #include "tessera/config/ds_config.h"
 #include "tessera/config/hjson.h"
 #include "tessera/config/key_table.h"
@@ -27,6 +28,14 @@ py::dict all_values(const DsConfig& config) {
   py::dict values;
   for (const config::ResolvedKey& key : config.keys) values[py::str(key.path)] = object_of(key.value);
   return values;
+}
+
+using Size = std::optional<int64_t>;
+
+py::tuple resolve_batch_sizes(Size global, Size micro, Size accumulation, int64_t ranks, const std::string& place) {
+  const config::BatchSizes sizes = config::resolve_batch_sizes(
+      {.global = global, .micro = micro, .accumulation = accumulation, .data_parallel_size = ranks}, place);
+  return py::make_tuple(sizes.global, sizes.micro, sizes.accumulation);
 }
 
 py::list key_rows() {
@@ -80,6 +89,10 @@ void bind_config(py::module_& module) {
       "parse_hjson",
       [](const std::string& text, const std::string& name) { return object_of(config::parse_hjson(text, name).value); },
       py::arg("text"), py::arg("name"), "name: what to call the text in messages");
+  module.def("resolve_batch_sizes", &resolve_batch_sizes, py::arg("train_batch_size"),
+             py::arg("train_micro_batch_size_per_gpu"), py::arg("gradient_accumulation_steps"),
+             py::arg("data_parallel_size"), py::arg("place") = "the batch sizes",
+             "All three, in this order; what is None is computed, and ConfigError tells what cannot be");
   module.def("config_keys", &key_rows, "The table of all keys: path, kind, default, status, meaning");
   module.def(
       "nearest_name",

@@ -417,19 +417,15 @@ class Engine(nn.Module):
 
     def set_train_batch_size(self, train_batch_size):
         """Changes only gradient_accumulation_steps."""
-        share = self.train_micro_batch_size_per_gpu() * self._world.size
-        if train_batch_size % share:
-            raise ValueError(f"train_batch_size {train_batch_size} is not a multiple of micro batch x ranks = {share}")
-        self._set_batch(train_batch_size, self.train_micro_batch_size_per_gpu(), train_batch_size // share)
+        self._set_batch(train_batch_size, self.train_micro_batch_size_per_gpu(), None)
 
     def set_train_micro_batch_size(self, micro_batch_size):
         """Also changes train_batch_size."""
-        accumulation = self.gradient_accumulation_steps()
-        self._set_batch(micro_batch_size * accumulation * self._world.size, micro_batch_size, accumulation)
+        self._set_batch(None, micro_batch_size, self.gradient_accumulation_steps())
 
-    def _set_batch(self, *batch):
-        self.core.set_batch(*batch)
-        self._batch = batch
+    def _set_batch(self, *given):
+        self._batch = _core.resolve_batch_sizes(*given, data_parallel_size=self._world.size)
+        self.core.set_batch(*self._batch)
 
     # ---- weights
 

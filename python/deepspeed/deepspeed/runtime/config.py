@@ -30,7 +30,7 @@ from deepspeed.runtime.tensor_parallel.config import get_tensor_parallel_config
 from deepspeed.runtime.zero.config import ZeroStageEnum, get_zero_config
 from deepspeed.utils.config import get_timers_config
 from deepspeed.utils.logging import logger
-from tessera.batch_sizes import check_batch_sizes, resolve_batch_sizes
+from tessera import _core
 from tessera.config_text import read_config
 
 ADAM_OPTIMIZER = "adam"
@@ -177,14 +177,20 @@ class DeepSpeedConfig:
 
     def _set_batch_related_parameters(self):
         (self.train_batch_size, self.train_micro_batch_size_per_gpu,
-         self.gradient_accumulation_steps) = resolve_batch_sizes(*self._batch_sizes())
+         self.gradient_accumulation_steps) = self._resolved_batch_sizes()
 
     def _batch_assertion(self):
-        check_batch_sizes(*self._batch_sizes())
+        self._resolved_batch_sizes()
 
-    def _batch_sizes(self):
-        return (self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps,
-                self.world_size)
+    def _resolved_batch_sizes(self):
+        """All three; AssertionError, as DeepSpeed raises it, where they do not fit together."""
+        given = {key: _whole(getattr(self, key)) for key in
+                 (read.key.TRAIN_BATCH_SIZE, read.key.TRAIN_MICRO_BATCH_SIZE_PER_GPU, read.key.GRADIENT_ACCUMULATION_STEPS)}
+        try:
+            return _core.resolve_batch_sizes(**given, data_parallel_size=_whole(self.world_size), place="the ds_config")
+        except _core.ConfigError as error:
+            said = ", ".join(f"{key} is {value}" for key, value in given.items())
+            raise AssertionError(f"{said}: {error}") from None
 
     # What one key allows another
 
@@ -236,6 +242,11 @@ class DeepSpeedConfig:
             if attribute != "_param_dict":
                 logger.info(f"  {attribute:.<29} {getattr(self, attribute)}")
         self.print_user_config()
+
+
+def _whole(number):
+    """2.0 as 2; anything else as it is."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _data_parallel_size(given, mpu, mesh_device):
