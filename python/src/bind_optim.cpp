@@ -1,4 +1,4 @@
-// Schedule and NativeOptimizer: the C++ schedules and optimizers for Python's own scheduler and optimizer objects,
+// Schedule, LossScaler and NativeOptimizer: the C++ schedules, loss scale and optimizers for Python's own scheduler and optimizer objects,
 // which also work without an engine.
 #include <ATen/ops/zeros.h>
 #include <pybind11/stl.h>
@@ -10,6 +10,7 @@
 #include "json.h"
 #include "param_groups.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/optim/schedule.h"
 
@@ -42,6 +43,15 @@ class Schedule {
   config::SchedulerOptions options_;
   std::unique_ptr<optim::Schedule> schedule_;
 };
+
+optim::LossScaler make_scaler(const py::dict& state, double factor, int64_t window, double min, int64_t hysteresis,
+                              bool consecutive) {
+  optim::LossScaler scaler(
+      {.enabled = true, .window = window, .hysteresis = hysteresis, .consecutive_hysteresis = consecutive, .min = min},
+      factor);
+  scaler.set_state(json_of(state));
+  return scaler;
+}
 
 // One rank that owns all of every parameter.
 class Alone : public optim::Peers {
@@ -109,6 +119,13 @@ void bind_optim(py::module_& module) {
       .def("at", &Schedule::at, py::arg("n"), py::arg("lr0"), py::arg("index") = 0,
            "(lr, beta1 or None, beta2 or None) at last_batch_iteration n for group `index` with that lr")
       .def_property_readonly("params", &Schedule::params, "All parameters, defaults filled in");
+  using optim::LossScaler;
+  py::class_<LossScaler>(module, "LossScaler")
+      .def(py::init(&make_scaler), py::arg("state"), py::arg("factor"), py::arg("window"), py::arg("min"),
+           py::arg("hysteresis"), py::arg("consecutive_hysteresis"))
+      .def_property_readonly("at_the_end", &LossScaler::at_the_end)
+      .def_property_readonly("state", [](const LossScaler& self) { return object_of(self.state()); })
+      .def("update", &LossScaler::update, py::arg("overflow"));
   py::class_<NativeOptimizer>(module, "NativeOptimizer")
       .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))
       .def_property_readonly("state_names", &NativeOptimizer::state_names)
