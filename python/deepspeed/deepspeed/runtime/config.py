@@ -9,26 +9,30 @@ are computed from the others and the number of data-parallel ranks.
 import copy
 import json
 
-from pydantic import Field
-
 from deepspeed import comm as dist
 from deepspeed import _names
-from deepspeed.comm.config import DeepSpeedCommsConfig
-from deepspeed.compile.config import CompileConfig
-from deepspeed.monitor.config import get_monitor_config
-from deepspeed.profiling.config import DeepSpeedFlopsProfilerConfig
-from deepspeed.runtime.activation_checkpointing.config import DeepSpeedActivationCheckpointingConfig
+from deepspeed._blocks import (  # noqa: F401
+    CompileConfig,
+    DeepSpeedActivationCheckpointingConfig,
+    DeepSpeedCommsConfig,
+    DeepSpeedFlopsProfilerConfig,
+    HybridEngineConfig,
+    get_aio_config,
+    get_bfloat16_config,
+    get_checkpoint_config,
+    get_data_efficiency_config,
+    get_data_efficiency_enabled,
+    get_float16_config,
+    get_hybrid_engine_config,
+    get_monitor_config,
+    get_tensor_parallel_config,
+    get_timers_config,
+)
 from deepspeed.runtime import config_keys as read
 from deepspeed.runtime.config_keys import DeepSpeedConfigError, DtypeEnum  # noqa: F401
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, ScientificNotationEncoder
 from deepspeed.runtime.constants import ValidationMode
-from deepspeed.runtime.data_pipeline.config import get_data_efficiency_config, get_data_efficiency_enabled
-from deepspeed.runtime.model_checkpointing.config import get_checkpoint_config
-from deepspeed.runtime.precision_config import get_bfloat16_config, get_float16_config
-from deepspeed.runtime.swap_tensor.aio_config import get_aio_config
-from deepspeed.runtime.tensor_parallel.config import get_tensor_parallel_config
 from deepspeed.runtime.zero.config import ZeroStageEnum, get_zero_config
-from deepspeed.utils.config import get_timers_config
 from deepspeed.utils.logging import logger
 from tessera import _core
 from tessera.config_text import read_config
@@ -52,20 +56,6 @@ TENSOR_CORE_ALIGN_SIZE = 8
 
 # DeepSpeed has the readers of single keys and the constants here.
 _names.serve(__name__)
-
-
-class HybridEngineConfig(DeepSpeedConfigModel):
-    enabled: bool = False
-    max_out_tokens: int = Field(512, gt=0)
-    inference_tp_size: int = 1
-    release_inference_cache: bool = False
-    pin_parameters: bool = True
-    tp_gather_partition_size: int = 8
-    enable_cuda_graph: bool = False
-
-
-def get_hybrid_engine_config(param_dict):
-    return HybridEngineConfig(**param_dict.get("hybrid_engine", {}))
 
 
 class DeepSpeedConfig:
