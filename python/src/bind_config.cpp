@@ -1,11 +1,13 @@
 // Config: a ds_config, read and checked by the same code as at the other doors, but unknown keys are warnings.
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <memory>
 
 #include "bindings.h"
 #include "json.h"
 #include "tessera/base/suggest.h"
+#include "tessera/config/batch_sizes.h"
 #include "tessera/config/ds_config.h"
 #include "tessera/config/hjson.h"
 #include "tessera/config/key_table.h"
@@ -29,14 +31,65 @@ py::dict all_values(const DsConfig& config) {
   return values;
 }
 
+using Size = std::optional<int64_t>;
+
+py::tuple resolve_batch_sizes(Size global, Size micro, Size accumulation, int64_t ranks, const std::string& place) {
+  const config::BatchSizes sizes = config::resolve_batch_sizes(
+      {.global = global, .micro = micro, .accumulation = accumulation, .data_parallel_size = ranks}, place);
+  return py::make_tuple(sizes.global, sizes.micro, sizes.accumulation);
+}
+
+const char* name_of(config::Type type) {
+  using enum config::Type;
+  switch (type) {
+    case kBool:
+      return "bool";
+    case kInt:
+    case kIntOrNever:
+      return "int";
+    case kNumber:
+      return "number";
+    case kNumberOrList:
+      return "number or list";
+    case kPair:
+      return "pair";
+    case kText:
+      return "text";
+    case kTextList:
+      return "texts";
+    case kChoice:
+      return "choice";
+    case kIntOrChoice:
+      return "int or choice";
+    case kObject:
+      return "block";
+    case kOpenObject:
+    case kAny:
+      return "any";
+  }
+  return "";
+}
+
+// Ranges under pydantic's names.
+py::dict bounds_of(const config::Kind& kind) {
+  py::dict bounds;
+  if (std::isfinite(kind.low)) bounds[kind.above_low ? "gt" : "ge"] = kind.low;
+  if (std::isfinite(kind.high)) bounds[kind.below_high ? "lt" : "le"] = kind.high;
+  return bounds;
+}
+
 py::list key_rows() {
   py::list rows;
   for (const config::Key& key : config::ds_config_keys()) {
     py::dict row;
     row["path"] = std::string(key.path);
-    row["kind"] = config::describe(key.kind);
+    row["type"] = name_of(key.kind.type);
+    row["bounds"] = bounds_of(key.kind);
+    row["choices"] = config::split_choices(key.kind.choices);
     row["default"] = object_of(config::default_of(key));
-    row["status"] = config::describe(config::status_of(key, config::Door::kPython));
+    row["status"] = config::describe(key.status);
+    row["instead"] = std::string(key.notes.instead);
+    row["when"] = config::split_choices(key.notes.when);
     row["meaning"] = std::string(key.meaning);
     rows.append(row);
   }
@@ -80,7 +133,11 @@ void bind_config(py::module_& module) {
       "parse_hjson",
       [](const std::string& text, const std::string& name) { return object_of(config::parse_hjson(text, name).value); },
       py::arg("text"), py::arg("name"), "name: what to call the text in messages");
-  module.def("config_keys", &key_rows, "The table of all keys: path, kind, default, status, meaning");
+  module.def("resolve_batch_sizes", &resolve_batch_sizes, py::arg("train_batch_size"),
+             py::arg("train_micro_batch_size_per_gpu"), py::arg("gradient_accumulation_steps"),
+             py::arg("data_parallel_size"), py::arg("place") = "the batch sizes",
+             "All three, in this order; what is None is computed, and ConfigError tells what cannot be");
+  module.def("config_keys", &key_rows, "The table of all keys, in its order");
   module.def(
       "nearest_name",
       [](const std::string& name, const std::vector<std::string>& known) { return nearest_name(name, known); },

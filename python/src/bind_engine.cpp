@@ -15,6 +15,7 @@
 #include "param_groups.h"
 #include "tessera/engine/engine.h"
 #include "tessera/optim/optimizers.h"
+#include "tessera/optim/running_schedule.h"
 #include "tessera/zero/param_access.h"
 #include "tessera/zero/partitioned_param.h"
 #include "tessera/zero/sharded_step.h"
@@ -125,12 +126,13 @@ std::string save_checkpoint(Engine& engine, const std::string& folder, const std
 }
 
 py::object load_checkpoint(Engine& engine, const std::string& folder, const std::string& tag, bool strict,
-                           bool optimizer_states, bool weights_only) {
+                           bool optimizer_states, bool schedule, bool weights_only) {
   std::optional<LoadedCheckpoint> loaded;
   {
     const py::gil_scoped_release no_gil;
     loaded = engine.load_checkpoint(
-        folder, tag, {.strict = strict, .optimizer_states = optimizer_states, .weights_only = weights_only});
+        folder, tag,
+        {.strict = strict, .optimizer_states = optimizer_states, .schedule = schedule, .weights_only = weights_only});
   }
   if (!loaded) return py::none();
   return py::make_tuple(loaded->path, object_of(loaded->client_state), loaded->rank_tensors);
@@ -185,10 +187,11 @@ void bind_engine(py::module_& module) {
           },
           py::arg("global_batch"), py::arg("micro_batch"), py::arg("accumulation"))
       .def("set_param_groups", &set_param_groups, py::arg("groups"))
+      .def("set_schedule", &Engine::set_schedule, py::arg("schedule"))
       .def("save_checkpoint", &save_checkpoint, py::arg("folder"), py::arg("tag"), py::arg("client_state"),
            py::arg("rank_tensors"), py::arg("latest"), py::arg("exclude_frozen"))
       .def("load_checkpoint", &load_checkpoint, py::arg("folder"), py::arg("tag"), py::arg("strict"),
-           py::arg("optimizer_states"), py::arg("weights_only"))
+           py::arg("optimizer_states"), py::arg("schedule"), py::arg("weights_only"))
       .def("finish_saving", &Engine::finish_saving, no_gil)
       .def("save_16bit_model", &Engine::save_16bit_model, py::arg("folder"), py::arg("file"),
            py::arg("exclude_frozen_parameters"), no_gil)

@@ -1,5 +1,5 @@
-// Schedule and NativeOptimizer: the C++ schedules and optimizers for Python's own scheduler and optimizer objects,
-// which also work without an engine.
+// RunningSchedule, LossScaler and NativeOptimizer: the C++ schedules, loss scale and optimizers for Python's own
+// objects, which also work without an engine.
 #include <ATen/ops/zeros.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -10,8 +10,9 @@
 #include "json.h"
 #include "param_groups.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/optim/loss_scaler.h"
 #include "tessera/optim/optimizers.h"
-#include "tessera/optim/schedule.h"
+#include "tessera/optim/running_schedule.h"
 
 namespace tessera::python {
 
@@ -26,22 +27,29 @@ config::DsConfig config_with(const char* block, const std::string& type, const p
   return config::parse_ds_config(config, type, {.unknown_keys_are_errors = false});
 }
 
-class Schedule {
- public:
-  Schedule(const std::string& type, const py::dict& params)
-      : options_(*config_with("scheduler", type, params).scheduler),
-        schedule_(optim::schedules().find(options_.type, options_.where).make(options_)) {}
+// `rates`: of the optimizer's groups, before any schedule.
+std::shared_ptr<optim::RunningSchedule> make_schedule(const std::string& type, const py::dict& params,
+                                                      const std::vector<double>& rates, int64_t start) {
+  const config::SchedulerOptions options = *config_with("scheduler", type, params).scheduler;
+  std::vector<optim::ParamGroup> groups;
+  for (const double rate : rates) groups.push_back({.lr = rate});
+  return std::make_shared<optim::RunningSchedule>(optim::schedules().find(options.type, options.where).make(options),
+                                                  std::move(groups), start);
+}
 
-  py::tuple at(int64_t n, double lr0, size_t index) const {
-    const optim::ScheduledValues values = schedule_->at(n, {.lr = lr0}, index);
-    return py::make_tuple(values.lr, values.beta1, values.beta2);
-  }
-  py::object params() const { return object_of(options_.params); }
+py::tuple values_of(const optim::RunningSchedule& schedule, size_t group) {
+  const optim::ScheduledValues values = schedule.values(group);
+  return py::make_tuple(values.lr, values.beta1, values.beta2);
+}
 
- private:
-  config::SchedulerOptions options_;
-  std::unique_ptr<optim::Schedule> schedule_;
-};
+optim::LossScaler make_scaler(const py::dict& state, double factor, int64_t window, double min, int64_t hysteresis,
+                              bool consecutive) {
+  optim::LossScaler scaler(
+      {.enabled = true, .window = window, .hysteresis = hysteresis, .consecutive_hysteresis = consecutive, .min = min},
+      factor);
+  scaler.set_state(json_of(state));
+  return scaler;
+}
 
 // One rank that owns all of every parameter.
 class Alone : public optim::Peers {
@@ -104,11 +112,19 @@ class NativeOptimizer {
 }  // namespace
 
 void bind_optim(py::module_& module) {
-  py::class_<Schedule>(module, "Schedule")
-      .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))
-      .def("at", &Schedule::at, py::arg("n"), py::arg("lr0"), py::arg("index") = 0,
-           "(lr, beta1 or None, beta2 or None) at last_batch_iteration n for group `index` with that lr")
-      .def_property_readonly("params", &Schedule::params, "All parameters, defaults filled in");
+  using optim::RunningSchedule;
+  py::class_<RunningSchedule, std::shared_ptr<RunningSchedule>>(module, "RunningSchedule")
+      .def(py::init(&make_schedule), py::arg("type"), py::arg("params"), py::arg("rates"), py::arg("start"))
+      .def_property("n", &RunningSchedule::n, &RunningSchedule::set_n)
+      .def("values", &values_of, py::arg("group"), "(lr, beta1 or None, beta2 or None) of the next step");
+  using optim::LossScaler;
+  py::class_<LossScaler>(module, "LossScaler")
+      .def(py::init(&make_scaler), py::arg("state"), py::arg("factor"), py::arg("window"), py::arg("min"),
+           py::arg("hysteresis"), py::arg("consecutive_hysteresis"))
+      .def_property_readonly("at_the_end", &LossScaler::at_the_end)
+      .def_property_readonly("state", [](const LossScaler& self) { return object_of(self.state()); })
+      .def("update", &LossScaler::update, py::arg("overflow"));
+  module.def("schedule_names", [] { return optim::schedules().names(); });
   py::class_<NativeOptimizer>(module, "NativeOptimizer")
       .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))
       .def_property_readonly("state_names", &NativeOptimizer::state_names)

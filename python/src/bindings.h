@@ -7,6 +7,7 @@ namespace tessera::python {
 
 void bind_errors(pybind11::module_& module);  // first: the others' functions throw them
 void bind_config(pybind11::module_& module);
+void bind_layout(pybind11::module_& module);
 void bind_world(pybind11::module_& module);
 void bind_mesh(pybind11::module_& module);
 void bind_optim(pybind11::module_& module);

@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("__version__") = TESSERA_VERSION;
   bind_errors(module);
   bind_config(module);
+  bind_layout(module);
   bind_world(module);
   bind_mesh(module);
   bind_optim(module);

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tessera import _core, foreign_steps, fragments, kept_in_fp32, stock_checkpoint, zero
+from tessera import _core, foreign_steps, fragments, kept_in_fp32, schedules, stock_checkpoint, zero
 from tessera.client_state import as_tensor, decode, encode, from_tensor
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
@@ -419,19 +419,15 @@ class Engine(nn.Module):
 
     def set_train_batch_size(self, train_batch_size):
         """Changes only gradient_accumulation_steps."""
-        share = self.train_micro_batch_size_per_gpu() * self._data.size
-        if train_batch_size % share:
-            raise ValueError(f"train_batch_size {train_batch_size} is not a multiple of micro batch x ranks = {share}")
-        self._set_batch(train_batch_size, self.train_micro_batch_size_per_gpu(), train_batch_size // share)
+        self._set_batch(train_batch_size, self.train_micro_batch_size_per_gpu(), None)
 
     def set_train_micro_batch_size(self, micro_batch_size):
         """Also changes train_batch_size."""
-        accumulation = self.gradient_accumulation_steps()
-        self._set_batch(micro_batch_size * accumulation * self._data.size, micro_batch_size, accumulation)
+        self._set_batch(None, micro_batch_size, self.gradient_accumulation_steps())
 
-    def _set_batch(self, *batch):
-        self.core.set_batch(*batch)
-        self._batch = batch
+    def _set_batch(self, *given):
+        self._batch = _core.resolve_batch_sizes(*given, data_parallel_size=self._data.size)
+        self.core.set_batch(*self._batch)
 
     # ---- weights
 
@@ -488,7 +484,7 @@ class Engine(nn.Module):
         if not save_dir:
             raise ValueError("save_checkpoint needs a folder, but save_dir is empty")
         kept = {"client": client_state or {}, "buffers": self._buffer_values()}
-        if self.lr_scheduler is not None and hasattr(self.lr_scheduler, "state_dict"):
+        if not self._has_own_schedule() and hasattr(self.lr_scheduler, "state_dict"):
             kept["lr_scheduler"] = self.lr_scheduler.state_dict()
         if self.basic_optimizer is not None:
             kept["groups"] = [_hyperparameters(group) for group in self.basic_optimizer.param_groups]
@@ -503,11 +499,12 @@ class Engine(nn.Module):
         """Collective. (path, client_state); (None, None) where the folder has no checkpoint. Reads DeepSpeed's own, too."""
         if custom_load_fn is not None:
             raise NotImplementedError("custom_load_fn is not in Tessera yet")
+        has_own_schedule = self._has_own_schedule()
         with stock_checkpoint.readable(load_dir, tag, self._world) as (folder, own_tag, stock):
             loaded = self.core.load_checkpoint(
                 folder=folder, tag=own_tag, strict=load_module_strict,
                 optimizer_states=load_optimizer_states and not load_module_only and self.optimizer is not None,
-                weights_only=load_module_only)
+                schedule=load_lr_scheduler_states, weights_only=load_module_only)
         if loaded is None:
             logger.warning("%s has no checkpoint (no file 'latest'): nothing was loaded", load_dir)
             return None, None
@@ -519,11 +516,20 @@ class Engine(nn.Module):
         if not load_module_only:
             if load_lr_scheduler_states and self.lr_scheduler is not None and "lr_scheduler" in kept:
                 self.lr_scheduler.load_state_dict(kept["lr_scheduler"])
+            if load_lr_scheduler_states and has_own_schedule:
+                self.lr_scheduler.write()
             if load_optimizer_states and self.basic_optimizer is not None:
                 for group, values in zip(self.basic_optimizer.param_groups, kept.get("groups", [])):
                     group.update(_hyperparameters(values))
                 self._load_torch_optimizer(own)
         return stock or path, kept["client"]
+
+    def _has_own_schedule(self):
+        """Whether lr_scheduler is one of C++'s, which saves and loads it with the engine's own state."""
+        running = schedules.running(self.lr_scheduler)
+        if running is not None:
+            self.core.set_schedule(running)
+        return running is not None
 
     def _buffer_values(self):
         """Those that the module's state dict has."""

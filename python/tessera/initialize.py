@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from tessera import _core, kept_in_fp32, optimizers, parallelism
+from tessera import _core, kept_in_fp32, optimizers, parallelism, schedules
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
@@ -118,8 +118,6 @@ def _scheduler(given, engine, block):
     if given is None:
         if not block or not block.get("type"):
             return None
-        from tessera import schedules
-
         return schedules.from_config(block, engine.basic_optimizer)
     if callable(given) and not hasattr(given, "step"):
         return given(engine.basic_optimizer)

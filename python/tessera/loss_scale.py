@@ -1,13 +1,10 @@
-"""The factor that keeps small fp16 gradients from vanishing.
-
-A dynamic scale after each step, with H the hysteresis and W the window:
-
-  overflow    the hysteresis counts down; at 1, the scale halves, but never below its minimum
-  no overflow after W steps without one the scale doubles, and the hysteresis is H again
-
-With `consecutive_hysteresis` every good step refills the hysteresis. The attributes are those of DeepSpeed's class: its
-checkpoints hold the object.
+"""The factor that keeps small fp16 gradients from vanishing, with the attributes of DeepSpeed's class: its checkpoints hold
+the object. The rule is the C++ engine's (tessera/optim/loss_scaler.h).
 """
+
+import torch  # noqa: F401  its libraries come before ours
+
+from tessera import _core
 
 
 class StaticScale:
@@ -42,27 +39,15 @@ class DynamicScale(StaticScale):
         self.raise_error_at_min_scale = raise_error_at_min_scale
 
     def update_scale(self, overflow):
-        if overflow:
-            self._lower()
-            self.last_overflow_iter = self.cur_iter
-        else:
-            self._raise()
-        self.cur_iter += 1
-
-    def _lower(self):
-        if self.delayed_shift != 1 and self.cur_hysteresis != 1:
-            self.cur_hysteresis -= 1
-            return
-        if self.cur_scale == self.min_scale and self.raise_error_at_min_scale:
+        scaler = _core.LossScaler(
+            state={"scale": self.cur_scale, "steps": self.cur_iter, "last_overflow": self.last_overflow_iter,
+                   "hysteresis": self.cur_hysteresis},
+            factor=self.scale_factor, window=self.scale_window, min=self.min_scale, hysteresis=self.delayed_shift,
+            consecutive_hysteresis=self.consecutive_hysteresis)
+        if overflow and self.raise_error_at_min_scale and scaler.at_the_end:
             raise Exception(f"the gradients overflow, and the loss scale is already at minimum, {self.min_scale}: "
                             "training diverges in fp16; use bf16, a lower learning rate, or a lower fp16.min_loss_scale")
-        self.cur_scale = max(self.cur_scale / self.scale_factor, self.min_scale)
-
-    def _raise(self):
-        if self.consecutive_hysteresis:
-            self.cur_hysteresis = self.delayed_shift
-        stable = self.cur_iter - self.last_overflow_iter - 1
-        if stable > 0 and stable % self.scale_window == 0:
-            if not self.consecutive_hysteresis:
-                self.cur_hysteresis = self.delayed_shift
-            self.cur_scale *= self.scale_factor
+        scaler.update(bool(overflow))
+        state = scaler.state
+        self.cur_scale, self.cur_iter = state["scale"], state["steps"]
+        self.last_overflow_iter, self.cur_hysteresis = state["last_overflow"], state["hysteresis"]

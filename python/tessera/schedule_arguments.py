@@ -1,42 +1,30 @@
 """Flags of a program that choose a learning-rate schedule, and the ds_config's block `scheduler` that they mean."""
 
+import torch  # noqa: F401  its libraries come before ours
+
+from tessera import _core
+
 _SCHEDULE_OF = "lr_schedule"
+_PARAMS = "scheduler.params."
+_WITHOUT_FLAG = ("total_num_steps", "last_batch_iteration")
+_TYPES = {"bool": None, "int": int, "number": float, "number or list": float}
 
-# Name, type or None for a switch, default, help; by the schedules that take them.
-RANGE_TEST = (
-    ("lr_range_test_min_lr", float, 1e-3, "the first learning rate"),
-    ("lr_range_test_step_rate", float, 1.0, "increase every step_size steps, as a fraction of the first rate"),
-    ("lr_range_test_step_size", int, 1000, "steps"),
-    ("lr_range_test_staircase", None, False, "hold each rate for step_size steps"),
-)
-ONE_CYCLE = (
-    ("cycle_first_step_size", int, 1000, "steps while the rate rises"),
-    ("cycle_first_stair_count", int, -1, "stairs while the rate rises"),
-    ("cycle_second_step_size", int, -1, "steps while the rate falls"),
-    ("cycle_second_stair_count", int, -1, "stairs while the rate falls"),
-    ("decay_step_size", int, 1000, "steps per decay after the cycle"),
-    ("cycle_min_lr", float, 0.01, "the lowest learning rate of the cycle"),
-    ("cycle_max_lr", float, 0.1, "the highest learning rate of the cycle"),
-    ("decay_lr_rate", float, 0.0, "decay of the learning rate after the cycle"),
-    ("cycle_momentum", None, False, "cycle the momentum too"),
-    ("cycle_min_mom", float, 0.8, "the lowest momentum of the cycle"),
-    ("cycle_max_mom", float, 0.9, "the highest momentum of the cycle"),
-    ("decay_mom_rate", float, 0.0, "decay of the momentum after the cycle"),
-)
-WARMUP = (
-    ("warmup_min_lr", float, 0, "the first learning rate"),
-    ("warmup_max_lr", float, 0.001, "the learning rate after the warm-up"),
-    ("warmup_num_steps", int, 1000, "warm-up steps"),
-    ("warmup_type", str, "log", "log or linear"),
-)
-COSINE = (
-    ("warmup_min_ratio", float, 0.01, "the first learning rate, as a fraction of the optimizer's"),
-    ("cos_min_ratio", float, 0.01, "the last learning rate, as a fraction of the optimizer's"),
-)
-_COSINE_ALSO = ("warmup_num_steps", "warmup_type")
+# What DeepSpeed's flags are when they are not given, where that differs from the keys of a ds_config.
+_DEFAULTS = {"lr_range_test_step_size": 1000, "cycle_first_step_size": 1000, "cycle_first_stair_count": -1,
+             "cycle_second_step_size": -1, "cycle_second_stair_count": -1, "decay_step_size": 1000, "cycle_min_lr": 0.01,
+             "cycle_max_lr": 0.1, "cycle_momentum": False, "warmup_min_ratio": 0.01, "cos_min_ratio": 0.01,
+             "warmup_max_lr": 0.001}
 
-TAKEN_BY = {"LRRangeTest": RANGE_TEST, "OneCycle": ONE_CYCLE, "WarmupLR": WARMUP, "WarmupDecayLR": WARMUP,
-            "WarmupCosineLR": COSINE + tuple(row for row in WARMUP if row[0] in _COSINE_ALSO)}
+
+def _flags_of(schedule):
+    """Name, type or None for a switch, default, help: of the engine's table of keys."""
+    rows = [(row, row["path"].removeprefix(_PARAMS)) for row in _core.config_keys()
+            if row["path"].startswith(_PARAMS) and schedule in row["when"]]
+    return tuple((name, _TYPES.get(row["type"], str), _DEFAULTS.get(name, row["default"]), row["meaning"])
+                 for row, name in rows if name not in _WITHOUT_FLAG)
+
+
+TAKEN_BY = {name: _flags_of(name) for name in ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")}
 
 # Where a schedule's params name its highest learning rate.
 _LR_IN = {"LRRangeTest": "lr_range_test_min_lr", "OneCycle": "cycle_max_lr", "WarmupLR": "warmup_max_lr",
@@ -46,7 +34,7 @@ _LR_IN = {"LRRangeTest": "lr_range_test_min_lr", "OneCycle": "cycle_max_lr", "Wa
 def add_arguments(parser):
     group = parser.add_argument_group("Convergence Tuning", "the learning-rate schedule and its parameters")
     group.add_argument(f"--{_SCHEDULE_OF}", type=str, default=None, help=", ".join(TAKEN_BY))
-    for name, kind, default, text in RANGE_TEST + ONE_CYCLE + WARMUP + COSINE:
+    for name, kind, default, text in {row[0]: row for rows in TAKEN_BY.values() for row in rows}.values():
         how = {"action": "store_true"} if kind is None else {"type": kind}
         group.add_argument(f"--{name}", default=default, help=text, **how)
     return parser

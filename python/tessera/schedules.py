@@ -1,5 +1,6 @@
-"""Learning-rate schedules over a torch optimizer, with DeepSpeed's classes. The formulas are the C++ engine's
-(tessera/optim/schedule.h); these objects keep the step and write the values into the optimizer's parameter groups.
+"""Learning-rate schedules over a torch optimizer, with DeepSpeed's classes. Each shows a C++ schedule
+(tessera/optim/running_schedule.h), which knows the step and the formula, and writes its values into the optimizer's
+parameter groups. An engine saves and loads that very object, as it does the one of `tessera train`.
 
     schedule = WarmupLR(optimizer, warmup_max_lr=1e-3, warmup_num_steps=100)
     schedule.step()          after each optimizer step
@@ -11,6 +12,8 @@ one entry a group. A group's lr that is a tensor stays that tensor.
 import logging
 
 import torch
+
+from tessera import _core
 
 logger = logging.getLogger("DeepSpeed")
 
@@ -42,26 +45,37 @@ def _number(lr):
 
 
 class LearningRateSchedule:
-    """Base: `params` go to the engine's schedule `formula`; None stands for its default."""
+    """Base: `params` go to the C++ schedule `formula`; None stands for its default."""
 
     formula = None
 
     def __init__(self, optimizer, params, last_batch_iteration):
-        from tessera import _core
-
         self.optimizer = torch_optimizer_of(optimizer)
-        self._formula = _core.Schedule(self.formula, {key: value for key, value in params.items() if value is not None})
+        self._params = {key: value for key, value in params.items() if value is not None}
         self._start_lrs = [_number(group["lr"]) for group in self.optimizer.param_groups]
-        self.last_batch_iteration = last_batch_iteration
+        self.running = self._running_from(self._start_lrs, last_batch_iteration)
         self._last_lr = None
         if last_batch_iteration == -1:
-            self._last_lr = self._write(self._values())
+            self.write()
+
+    def _running_from(self, rates, last_batch_iteration):
+        return _core.RunningSchedule(self.formula, self._params, rates, last_batch_iteration)
+
+    @property
+    def last_batch_iteration(self):
+        return self.running.n
+
+    @last_batch_iteration.setter
+    def last_batch_iteration(self, n):
+        self.running.n = n
 
     def _values(self):
         """(lr, beta1 or None, beta2 or None) of each group now."""
-        return [self._formula.at(self.last_batch_iteration, lr, index) for index, lr in enumerate(self._start_lrs)]
+        return [self.running.values(index) for index in range(len(self._start_lrs))]
 
-    def _write(self, values):
+    def write(self):
+        """The values of the next optimizer step, into the parameter groups."""
+        values = self._values()
         for group, (lr, beta1, beta2) in zip(self.optimizer.param_groups, values):
             if torch.is_tensor(group["lr"]):
                 group["lr"].fill_(lr)
@@ -69,7 +83,7 @@ class LearningRateSchedule:
                 group["lr"] = lr
             if beta1 is not None and "betas" in group:
                 group["betas"] = (beta1, beta2 if beta2 is not None else group["betas"][1])
-        return [lr for lr, _, _ in values]
+        self._last_lr = [lr for lr, _, _ in values]
 
     def get_lr(self):
         if self.last_batch_iteration < 0:
@@ -85,7 +99,7 @@ class LearningRateSchedule:
         """Advances to the next step, or to the given one."""
         self.last_batch_iteration = (self.last_batch_iteration + 1 if last_batch_iteration is None
                                      else last_batch_iteration)
-        self._last_lr = self._write(self._values())
+        self.write()
 
     def state_dict(self):
         return {"last_batch_iteration": self.last_batch_iteration}
@@ -163,7 +177,7 @@ class WarmupCosineLR(_Warmup):
         self.org_lrs = self._start_lrs
 
     def get_lr_ratio(self):
-        return self._formula.at(self.last_batch_iteration, 1.0, 0)[0]
+        return self._running_from([1.0], self.last_batch_iteration).values(0)[0]
 
 
 class LRRangeTest(LearningRateSchedule):
@@ -255,6 +269,27 @@ SCHEDULES = {schedule.__name__: schedule for schedule in (LRRangeTest, OneCycle,
 def from_config(block, optimizer):
     """The schedule that a ds_config's block `scheduler` names: one of ours, or a class of torch.optim.lr_scheduler."""
     name, params = block["type"], block.get("params") or {}
-    made = SCHEDULES.get(name) or getattr(torch.optim.lr_scheduler, name, None)
-    assert made is not None, (f"scheduler.type {name!r} is neither one of {', '.join(SCHEDULES)} nor a torch.optim.lr_scheduler class")
+    made = SCHEDULES.get(name) or getattr(torch.optim.lr_scheduler, name, None) or _without_class(name)
+    assert made is not None, (f"scheduler.type {name!r} is neither one of {', '.join(_core.schedule_names())} nor a torch.optim.lr_scheduler class")
     return made(optimizer, **params)
+
+
+def _without_class(name):
+    """A schedule that `tessera train` has and DeepSpeed has not."""
+    if name not in _core.schedule_names():
+        return None
+
+    class Schedule(LearningRateSchedule):
+        formula = name
+
+        def __init__(self, optimizer, **params):
+            super().__init__(optimizer, params, -1)
+
+    return Schedule
+
+
+def running(schedule):
+    """The C++ schedule of one of ours, which an engine then saves and loads; None where Python keeps the state."""
+    keeps = (LearningRateSchedule.state_dict, LearningRateSchedule.load_state_dict)
+    is_ours = isinstance(schedule, LearningRateSchedule)
+    return schedule.running if is_ours and (type(schedule).state_dict, type(schedule).load_state_dict) == keeps else None

@@ -1,4 +1,4 @@
-"""The ranks of a run as a grid with named axes: pipe, data, model. Arithmetic only.
+"""The ranks of a run as a grid with named axes: pipe, data, model. Who is where is the engine's tessera/layout/mesh_shape.h.
 
     topology = RankGrid(axes=["pipe", "data"], dims=[2, 3])
     topology.get_rank(pipe=1, data=0) == 3         ranks count up along the last axis first
@@ -8,16 +8,24 @@ Immutable after construction.
 """
 
 from collections import namedtuple
-from itertools import product
+
+import torch  # noqa: F401  its libraries come before ours
+
+from tessera import _core
 
 
 class RankGrid:
     def __init__(self, axes, dims):
         self.axes, self.dims = axes, dims
         self.ProcessCoord = namedtuple("ProcessCoord", axes)
-        self.mapping = {self.ProcessCoord(*place): rank
-                        for rank, place in enumerate(product(*(range(dim) for dim in dims)))}
+        mesh = self._mesh()
+        self.mapping = {self.ProcessCoord(*(mesh.coordinate(rank, axis) for axis in axes)): rank
+                        for rank in range(mesh.ranks)}
         self._places = list(self.mapping)
+
+    def _mesh(self):
+        """Not kept: it cannot be copied with a module that has a grid."""
+        return _core.MeshShape(list(zip(self.axes, self.dims)))
 
     def __str__(self):
         return str(self.mapping)
@@ -56,9 +64,8 @@ class RankGrid:
         """The ranks of each line along the axis; [] where there is no such axis."""
         if axis not in self.axes:
             return []
-        others = [other for other in self.axes if other != axis]
-        lines = product(*(range(self.get_dim(other)) for other in others))
-        return [self.filter_match(**dict(zip(others, line))) for line in lines]
+        mesh = self._mesh()
+        return [mesh.members(rank, [axis]) for rank in self.get_axis_list(axis, 0)]
 
     def filter_match(self, **filter_kwargs):
         """All ranks whose place has these indices, in order."""

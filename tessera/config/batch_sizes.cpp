@@ -95,14 +95,19 @@ BatchSizes resolve_batch_sizes(const BatchRequest& request, const std::string& w
   // A floor that reached 0 stands for 1 in the advice.
   const BatchSizes at_least_one{sizes.global, std::max<int64_t>(sizes.micro, 1),
                                 std::max<int64_t>(sizes.accumulation, 1)};
+  // With DeepSpeed's own equation, which people look for.
+  const bool accumulates = sizes.accumulation > 0;
   const std::string accumulated =
-      sizes.accumulation > 0 ? fmt::format("gradient_accumulation_steps {} x ", sizes.accumulation) : "";
+      accumulates ? fmt::format("gradient_accumulation_steps {} x ", sizes.accumulation) : "";
+  const std::string equation = accumulates ? fmt::format(" ({} != {} * {} * {})", sizes.global, sizes.micro,
+                                                         sizes.accumulation, data_parallel_size)
+                                           : "";
   throw Error(
       ErrorKind::kConfig,
       {fmt::format("the batch sizes do not fit together: train_batch_size {} is {} train_micro_batch_size_per_gpu "
-                   "{} x {}{} data-parallel ranks",
-                   sizes.global, accumulated.empty() ? "less than" : "not", sizes.micro, accumulated,
-                   data_parallel_size),
+                   "{} x {}{} data-parallel ranks{}",
+                   sizes.global, accumulates ? "not" : "less than", sizes.micro, accumulated, data_parallel_size,
+                   equation),
        where, ways_to_mend(at_least_one, data_parallel_size)});
 }
 

@@ -112,6 +112,8 @@ class Engine {
   int64_t micro_steps() const { return state_->micro_steps(); }
   bool gradients_pending() const { return gradients_pending_; }
   std::vector<optim::ParamGroup>& param_groups() { return state_->groups(); }  // the schedule overwrites lr
+  // A program's own, instead of the configuration's: see engine/training_state.h.
+  void set_schedule(std::shared_ptr<optim::RunningSchedule> schedule) { state_->set_schedule(std::move(schedule)); }
   const optim::Optimizer& optimizer() const { return *optimizer_; }
   const config::DsConfig& config() const { return config_; }
   comm::Group& world() { return *world_; }

@@ -12,8 +12,9 @@
 #include "tessera/optim/param_group.h"
 
 namespace tessera::optim {
+class RunningSchedule;
 class Schedule;
-}
+}  // namespace tessera::optim
 
 namespace tessera::engine {
 
@@ -32,25 +33,28 @@ class TrainingState {
   void count_micro_step() { ++micro_steps_; }
   void count_step(int64_t samples, bool skipped);
 
-  // The hyperparameters of the next step. A schedule overwrites learning rates, and betas where it has such.
+  // The hyperparameters of the next step. A schedule, which advances with each step that was applied, overwrites
+  // learning rates, and betas where it has such.
   std::vector<optim::ParamGroup>& groups() { return groups_; }
   const std::vector<optim::ParamGroup>& groups() const { return groups_; }
-  void apply_schedule();  // see schedule.h: it advances with each step that was applied
+  void apply_schedule();
+
+  // A program's own in place of the configuration's: saved and loaded here, but the program advances it and writes its
+  // values into the groups.
+  void set_schedule(std::shared_ptr<optim::RunningSchedule> schedule);
 
   optim::LossScaler& scaler() { return scaler_; }
   const optim::LossScaler& scaler() const { return scaler_; }
 
   nlohmann::json save() const;
-  // `keeps_schedule` false: it begins anew with the next step.
+  // `keeps_schedule` false: it begins anew with the next step; a program's stays where it is.
   void load(const nlohmann::json& saved, bool keeps_schedule);
 
  private:
-  std::unique_ptr<optim::Schedule> schedule_;
-  std::vector<optim::ParamGroup> initial_groups_;
   std::vector<optim::ParamGroup> groups_;
+  std::shared_ptr<optim::RunningSchedule> schedule_;  // counts steps also where the rates stay
+  bool program_advances_ = false;
   optim::LossScaler scaler_;
-  int64_t first_schedule_step_ = 0;    // scheduler.params.last_batch_iteration + 1
-  int64_t schedule_begins_after_ = 0;  // applied steps
   int64_t micro_steps_ = 0;
   int64_t global_steps_ = 0;
   int64_t global_samples_ = 0;

@@ -4,19 +4,20 @@
 
 namespace tessera::optim {
 
-LossScaler::LossScaler(const config::LossScaling& options) : options_(options), hysteresis_(options.hysteresis) {
+LossScaler::LossScaler(const config::LossScaling& options, double factor)
+    : options_(options), factor_(factor), hysteresis_(options.hysteresis) {
   if (options.enabled) scale_ = options.fixed != 0 ? options.fixed : options.initial;
 }
 
 bool LossScaler::at_the_end() const {
-  return dynamic() && (options_.hysteresis == 1 || hysteresis_ == 1) && scale_ <= options_.min;
+  return dynamic() && (options_.hysteresis == 1 || hysteresis_ == 1) && scale_ == options_.min;
 }
 
 void LossScaler::update(bool overflow) {
   if (!dynamic()) return;
   if (overflow) {
     if (options_.hysteresis == 1 || hysteresis_ == 1) {
-      scale_ = std::max(scale_ / 2, options_.min);
+      scale_ = std::max(scale_ / factor_, options_.min);
     } else {
       --hysteresis_;
     }
@@ -26,7 +27,7 @@ void LossScaler::update(bool overflow) {
     const int64_t stable = steps_ - last_overflow_ - 1;
     if (stable > 0 && stable % options_.window == 0) {
       if (!options_.consecutive_hysteresis) hysteresis_ = options_.hysteresis;
-      scale_ *= 2;
+      scale_ *= factor_;
     }
   }
   ++steps_;

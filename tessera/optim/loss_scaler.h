@@ -18,12 +18,13 @@ namespace tessera::optim {
 
 class LossScaler {
  public:
-  // Not enabled: the scale is 1 and stays.
-  explicit LossScaler(const config::LossScaling& options);
+  // Not enabled: the scale is 1 and stays. `factor`: what a scale is divided and multiplied by.
+  explicit LossScaler(const config::LossScaling& options, double factor = 2);
 
   double scale() const { return scale_; }
 
   // True when one more overflow would find the scale at its minimum with nothing left to lower: training cannot go on.
+  // A scale that starts below its minimum rises to it first.
   bool at_the_end() const;
 
   // After each optimizer step, taken or skipped.
@@ -36,6 +37,7 @@ class LossScaler {
   bool dynamic() const { return options_.enabled && options_.fixed == 0; }
 
   config::LossScaling options_;
+  double factor_;
   double scale_ = 1;
   int64_t steps_ = 0;
   int64_t last_overflow_ = -1;

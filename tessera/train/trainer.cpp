@@ -65,6 +65,14 @@ void Trainer::resume() {
 // batch, goes on where the run stopped.
 void Trainer::restore_position(const LoadedCheckpoint& loaded) {
   const nlohmann::json& state = loaded.client_state;
+  if (state.contains("python") && !state.contains("epoch")) {
+    if (speaks()) {
+      log_warning("{} was saved by a Python program, which notes no place in the data: the data starts anew",
+                  loaded.path);
+    }
+    position_.samples = engine_.global_samples();
+    return;
+  }
   int64_t samples_in_epoch = 0, data_samples = 0;
   try {
     position_ = {.epoch = state.at("epoch"), .samples = state.at("samples"), .tokens = state.at("tokens")};

@@ -6,7 +6,7 @@ from deepspeed.runtime.config_utils import DeepSpeedConfigModel, get_config_defa
 from deepspeed.runtime.precision_config import DeepSpeedFP16Config
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from pydantic import Field, ValidationError
-from tessera.batch_sizes import check_batch_sizes, resolve_batch_sizes
+from tessera import _core
 
 
 # T, M, G given -> all three, at 2 ranks: T = M * G * 2.
@@ -19,8 +19,8 @@ from tessera.batch_sizes import check_batch_sizes, resolve_batch_sizes
     ((None, 16, None), (32, 16, 1)),
 ])
 def test_batch_sizes_that_are_not_given_are_computed(given, resolved):
-    assert resolve_batch_sizes(*given, world_size=2) == resolved
-    check_batch_sizes(*resolved, world_size=2)
+    assert _core.resolve_batch_sizes(*given, data_parallel_size=2) == resolved
+    assert _core.resolve_batch_sizes(*resolved, data_parallel_size=2) == resolved
 
 
 @pytest.mark.parametrize("config, message", [

@@ -36,6 +36,14 @@ def test_at_the_minimum_it_raises_or_stays():
     assert [scale for scale, _ in scales_after(patient, [1, 1, 1])] == [1, 1, 1]
 
 
+def test_a_scale_below_its_minimum_rises_to_it():
+    # DeepSpeed raises where the scale equals its minimum, and otherwise takes max(scale / 2, minimum).
+    scaler = DynamicLossScaler(1, 3, 4, 1, False)
+    assert scales_after(scaler, [1]) == [(4, 1)]
+    with pytest.raises(Exception, match="already at minimum"):
+        scaler.update_scale(True)
+
+
 def test_only_fp16_has_a_scale():
     arguments = {"init_scale": 4, "scale_window": 3, "min_scale": 1, "delayed_shift": 1,
                  "consecutive_hysteresis": False}

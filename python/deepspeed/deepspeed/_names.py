@@ -47,11 +47,20 @@ NAMES = {
         deepspeed.comm.constants: *
         deepspeed.comm.utils: *
     """,
-    "deepspeed.comm.config": "deepspeed.comm.constants: *",
+    "deepspeed.comm.config": """
+        deepspeed._blocks: CommsLoggerConfig DeepSpeedCommsConfig
+        deepspeed.comm.constants: *
+    """,
     "deepspeed.comm.reduce_op": "torch.distributed: ReduceOp",
+    "deepspeed.compile": "",
+    "deepspeed.compile.config": "deepspeed._blocks: CompileConfig",
     "deepspeed.launcher.runner": """
         deepspeed.launcher.multinode_runner: *
         deepspeed.launcher.constants: *
+    """,
+    "deepspeed.monitor": "",
+    "deepspeed.monitor.config": """
+        deepspeed._blocks: CSVConfig CometConfig DeepSpeedMonitorConfig TensorBoardConfig WandbConfig get_monitor_config
     """,
     "deepspeed.ops": "deepspeed.ops.op_builder: __compatible_ops__",
     "deepspeed.ops.adagrad": "tessera.optimizers: DeepSpeedCPUAdagrad",
@@ -62,11 +71,22 @@ NAMES = {
     "deepspeed.ops.lamb": "tessera.optimizers: FusedLamb",
     "deepspeed.ops.lion": "tessera.optimizers: DeepSpeedCPULion FusedLion",
     "deepspeed.pipe": "deepspeed.runtime.pipe.module: LayerSpec PipelineModule TiedLayerSpec",
+    "deepspeed.profiling": "",
+    "deepspeed.profiling.config": "deepspeed._blocks: DeepSpeedFlopsProfilerConfig FLOPS_PROFILER",
+    "deepspeed.runtime.activation_checkpointing.config": """
+        deepspeed._blocks: ACT_CHKPT ACT_CHKPT_CONTIGUOUS_MEMORY_OPTIMIZATION ACT_CHKPT_CPU_CHECKPOINTING ACT_CHKPT_DEFAULT
+        deepspeed._blocks: ACT_CHKPT_NUMBER_CHECKPOINTS ACT_CHKPT_PARTITION_ACTIVATIONS ACT_CHKPT_PROFILE
+        deepspeed._blocks: ACT_CHKPT_SYNCHRONIZE_CHECKPOINT_BOUNDARY DeepSpeedActivationCheckpointingConfig
+    """,
     "deepspeed.runtime.base_optimizer": "deepspeed.runtime.optimizer_classes: DeepSpeedOptimizer ZeROOptimizer",
     "deepspeed.runtime.bf16_optimizer": "deepspeed.runtime.optimizer_classes: BF16_Optimizer",
     "deepspeed.runtime.config": """
         deepspeed.runtime.config_keys: *
         deepspeed.runtime.constants: *
+    """,
+    "deepspeed.runtime.data_pipeline": "",
+    "deepspeed.runtime.data_pipeline.config": """
+        deepspeed._blocks: CURRICULUM_LEARNING DATA_EFFICIENCY get_data_efficiency_config get_data_efficiency_enabled
     """,
     "deepspeed.runtime.fp16.fused_optimizer": "deepspeed.runtime.optimizer_classes: FP16_Optimizer",
     "deepspeed.runtime.fp16.onebit": "tessera.optimizers: ZeroOneAdam",
@@ -74,17 +94,42 @@ NAMES = {
     "deepspeed.runtime.fp16.onebit.lamb": "deepspeed.runtime.fp16.onebit: OnebitLamb",
     "deepspeed.runtime.fp16.onebit.zoadam": "tessera.optimizers: ZeroOneAdam",
     "deepspeed.runtime.fp16.unfused_optimizer": "deepspeed.runtime.optimizer_classes: FP16_UnfusedOptimizer",
+    "deepspeed.runtime.model_checkpointing": "",
+    "deepspeed.runtime.model_checkpointing.config": """
+        deepspeed._blocks: VALID_VALUES get_checkpoint_config get_checkpoint_writer_config
+    """,
     "deepspeed.runtime.pipe": """
         deepspeed.runtime.pipe.module: LayerSpec PipelineModule TiedLayerSpec
         deepspeed.runtime.pipe.topology: ProcessTopology
     """,
+    "deepspeed.runtime.precision_config": """
+        deepspeed._blocks: BFLOAT16 BFLOAT16_OLD CONSECUTIVE_HYSTERESIS DELAYED_SHIFT DeepSpeedBF16Config DeepSpeedFP16Config
+        deepspeed._blocks: FP16 INITIAL_LOSS_SCALE MIN_LOSS_SCALE SCALE_WINDOW get_bfloat16_config get_float16_config
+    """,
     "deepspeed.runtime.swap_tensor": "deepspeed.runtime.swap_tensor.constants: MIN_SWAPPABLE_BYTES",
-    "deepspeed.runtime.swap_tensor.aio_config": "deepspeed.runtime.swap_tensor.constants: *",
+    "deepspeed.runtime.swap_tensor.aio_config": """
+        deepspeed._blocks: AIO_DEFAULT_DICT get_aio_config
+        deepspeed.runtime.swap_tensor.constants: *
+    """,
+    "deepspeed.runtime.tensor_parallel": "",
+    "deepspeed.runtime.tensor_parallel.config": """
+        deepspeed._blocks: AUTOTP_MODE TPConfig TPTrainingConfig get_tensor_parallel_config
+    """,
+    "deepspeed.runtime.zenflow": "",
+    "deepspeed.runtime.zenflow.zenflow_config": "deepspeed.runtime.zero.config: ZenFlowConfig",
     "deepspeed.runtime.zero": """
         deepspeed.runtime.zero.partition_parameters: GatheredParameters Init ZeroParamStatus ZeroParamType
         deepspeed.runtime.zero.partition_parameters: register_external_parameter unregister_external_parameter
         deepspeed.runtime.zero.unwrap_model: unwrap_model_for_generation
         tessera.tiled_linear: TiledLinear TiledLinearReturnBias
+    """,
+    "deepspeed.runtime.zero.leaf_module_config": """
+        deepspeed.runtime.zero.config: DEFAULT_LEAF_MODULE_CLASSES DEFAULT_LEAF_MODULE_NAMES
+        deepspeed.runtime.zero.config: DEFAULT_LEAF_MODULE_NAME_SUFFIXES DeepSpeedZeroLeafModuleConfig
+    """,
+    "deepspeed.runtime.zero.offload_config": """
+        deepspeed.runtime.zero.config: DeepSpeedZeroOffloadOptimizerConfig DeepSpeedZeroOffloadParamConfig
+        deepspeed.runtime.zero.config: OffloadDeviceEnum OffloadStateTypeEnum
     """,
     "deepspeed.runtime.zero.stage3": "deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer_Stage3",
     "deepspeed.runtime.zero.stage_1_and_2": "deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer",
@@ -107,6 +152,9 @@ NAMES = {
         deepspeed.utils.z3_leaf_module: *
         tessera.leaf_modules: z3_leaf_module
         tessera.on_device: OnDevice
+    """,
+    "deepspeed.utils.config": """
+        deepspeed._blocks: DeepSpeedThroughputTimerConfig TIMERS TIMERS_THROUGHPUT get_timers_config
     """,
     "deepspeed.utils.exceptions": "deepspeed.utils.groups: DeprecatedException",
     "deepspeed.utils.init_on_device": "tessera.on_device: OnDevice",

@@ -9,28 +9,32 @@ are computed from the others and the number of data-parallel ranks.
 import copy
 import json
 
-from pydantic import Field
-
 from deepspeed import comm as dist
 from deepspeed import _names
-from deepspeed.comm.config import DeepSpeedCommsConfig
-from deepspeed.compile.config import CompileConfig
-from deepspeed.monitor.config import get_monitor_config
-from deepspeed.profiling.config import DeepSpeedFlopsProfilerConfig
-from deepspeed.runtime.activation_checkpointing.config import DeepSpeedActivationCheckpointingConfig
+from deepspeed._blocks import (  # noqa: F401
+    CompileConfig,
+    DeepSpeedActivationCheckpointingConfig,
+    DeepSpeedCommsConfig,
+    DeepSpeedFlopsProfilerConfig,
+    HybridEngineConfig,
+    get_aio_config,
+    get_bfloat16_config,
+    get_checkpoint_config,
+    get_data_efficiency_config,
+    get_data_efficiency_enabled,
+    get_float16_config,
+    get_hybrid_engine_config,
+    get_monitor_config,
+    get_tensor_parallel_config,
+    get_timers_config,
+)
 from deepspeed.runtime import config_keys as read
 from deepspeed.runtime.config_keys import DeepSpeedConfigError, DtypeEnum  # noqa: F401
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, ScientificNotationEncoder
 from deepspeed.runtime.constants import ValidationMode
-from deepspeed.runtime.data_pipeline.config import get_data_efficiency_config, get_data_efficiency_enabled
-from deepspeed.runtime.model_checkpointing.config import get_checkpoint_config
-from deepspeed.runtime.precision_config import get_bfloat16_config, get_float16_config
-from deepspeed.runtime.swap_tensor.aio_config import get_aio_config
-from deepspeed.runtime.tensor_parallel.config import get_tensor_parallel_config
 from deepspeed.runtime.zero.config import ZeroStageEnum, get_zero_config
-from deepspeed.utils.config import get_timers_config
 from deepspeed.utils.logging import logger
-from tessera.batch_sizes import check_batch_sizes, resolve_batch_sizes
+from tessera import _core
 from tessera.config_text import read_config
 
 ADAM_OPTIMIZER = "adam"
@@ -52,20 +56,6 @@ TENSOR_CORE_ALIGN_SIZE = 8
 
 # DeepSpeed has the readers of single keys and the constants here.
 _names.serve(__name__)
-
-
-class HybridEngineConfig(DeepSpeedConfigModel):
-    enabled: bool = False
-    max_out_tokens: int = Field(512, gt=0)
-    inference_tp_size: int = 1
-    release_inference_cache: bool = False
-    pin_parameters: bool = True
-    tp_gather_partition_size: int = 8
-    enable_cuda_graph: bool = False
-
-
-def get_hybrid_engine_config(param_dict):
-    return HybridEngineConfig(**param_dict.get("hybrid_engine", {}))
 
 
 class DeepSpeedConfig:
@@ -177,14 +167,20 @@ class DeepSpeedConfig:
 
     def _set_batch_related_parameters(self):
         (self.train_batch_size, self.train_micro_batch_size_per_gpu,
-         self.gradient_accumulation_steps) = resolve_batch_sizes(*self._batch_sizes())
+         self.gradient_accumulation_steps) = self._resolved_batch_sizes()
 
     def _batch_assertion(self):
-        check_batch_sizes(*self._batch_sizes())
+        self._resolved_batch_sizes()
 
-    def _batch_sizes(self):
-        return (self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps,
-                self.world_size)
+    def _resolved_batch_sizes(self):
+        """All three; AssertionError, as DeepSpeed raises it, where they do not fit together."""
+        given = {key: _whole(getattr(self, key)) for key in
+                 (read.key.TRAIN_BATCH_SIZE, read.key.TRAIN_MICRO_BATCH_SIZE_PER_GPU, read.key.GRADIENT_ACCUMULATION_STEPS)}
+        try:
+            return _core.resolve_batch_sizes(**given, data_parallel_size=_whole(self.world_size), place="the ds_config")
+        except _core.ConfigError as error:
+            said = ", ".join(f"{key} is {value}" for key, value in given.items())
+            raise AssertionError(f"{said}: {error}") from None
 
     # What one key allows another
 
@@ -236,6 +232,11 @@ class DeepSpeedConfig:
             if attribute != "_param_dict":
                 logger.info(f"  {attribute:.<29} {getattr(self, attribute)}")
         self.print_user_config()
+
+
+def _whole(number):
+    """2.0 as 2; anything else as it is."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _data_parallel_size(given, mpu, mesh_device):

@@ -5,6 +5,7 @@ from enum import Enum
 
 import torch
 
+from deepspeed import _key_table
 from deepspeed.runtime import constants as key
 from tessera import _core
 
@@ -33,68 +34,39 @@ _DTYPE_OF = {name: dtype for dtype, names in {
     DtypeEnum.bf16: ("torch.bfloat16", "bf16", "bfloat16"),
 }.items() for name in names}
 
-PIPELINE_DEFAULTS = {"stages": "auto", "partition": "best", "seed_layers": False, "activation_checkpoint_interval": 0,
-                     "pipe_partitioned": True, "grad_partitioned": True}
-
-_USE_INSTEAD = {
-    "nebula": "leave it out: checkpoints are written without it",
-    "compression_training": "leave it out",
-    "amp": "use fp16, bf16 or torch_autocast",
-    "quantize_training": "leave it out",
-    "sparse_gradients": "leave it out: nn.Embedding(sparse=True) is reduced sparsely without it",
-    "eigenvalue": "leave it out",
-    "sparse_attention": "leave it out",
-    "elasticity": "leave it out, and give the batch sizes",
-    "graph_harvesting": "leave it out",
-    "curriculum_learning": "use data_efficiency.data_sampling.curriculum_learning",
-    "progressive_layer_drop": "leave it out",
-}
-_USE_INSTEAD_IN_ZERO = {
-    "mics_shard_size": "use zero_hpz_partition_size",
-    "mics_hierarchical_params_gather": "leave it out",
-    "zeropp_loco_param": "leave it out",
-}
+_IN_PIPELINE = ("stages", "partition", "seed_layers", "activation_checkpoint_interval", "pipe_partitioned", "grad_partitioned")
 
 
 def reject_removed_keys(param_dict):
     """DeepSpeedConfigError for keys that DeepSpeed 0.19.8 removed, whatever their value."""
     zero = param_dict.get("zero_optimization")
-    zero = zero if isinstance(zero, dict) else {}
-    for prefix, block, removed in (("", param_dict, _USE_INSTEAD),
-                                   ("zero_optimization.", zero, _USE_INSTEAD_IN_ZERO)):
-        for name, instead in removed.items():
-            if name in block:
-                raise DeepSpeedConfigError(f"DeepSpeed 0.19.8 removed the config key '{prefix}{name}': {instead}")
+    blocks = {"": param_dict, "zero_optimization": zero if isinstance(zero, dict) else {}}
+    for path, instead in _key_table.removed_keys():
+        outer, _, name = path.rpartition(".")
+        if name in blocks.get(outer, ()):
+            raise DeepSpeedConfigError(f"DeepSpeed 0.19.8 removed the config key '{path}': {instead}")
 
 
-def _reader(name, default):
+def _reader(path):
+    default = _key_table.default_of(path)
+
     def read(param_dict):
-        return param_dict.get(name, default)
+        return param_dict.get(path, default)
 
-    read.__doc__ = f"The value of '{name}', or {default!r}."
+    read.__doc__ = f"The value of '{path}', or {default!r}."
     return read
 
 
-get_train_batch_size = _reader(key.TRAIN_BATCH_SIZE, None)
-get_train_micro_batch_size_per_gpu = _reader(key.TRAIN_MICRO_BATCH_SIZE_PER_GPU, None)
-get_gradient_accumulation_steps = _reader(key.GRADIENT_ACCUMULATION_STEPS, None)
-get_managed_gradient_accumulation = _reader(key.MANAGED_GRADIENT_ACCUMULATION, True)
-get_steps_per_print = _reader(key.STEPS_PER_PRINT, None)
-get_dump_state = _reader(key.DUMP_STATE, False)
-get_disable_python_gc = _reader(key.DISABLE_PYTHON_GC, False)
-get_disable_allgather = _reader(key.DISABLE_ALLGATHER, False)
-get_prescale_gradients = _reader(key.PRESCALE_GRADIENTS, False)
-get_gradient_predivide_factor = _reader(key.GRADIENT_PREDIVIDE_FACTOR, 1.0)
-get_gradient_clipping = _reader(key.GRADIENT_CLIPPING, 1.0)
-get_zero_allow_untested_optimizer = _reader(key.ZERO_ALLOW_UNTESTED_OPTIMIZER, False)
-get_zero_force_ds_cpu_optimizer = _reader(key.ZERO_FORCE_DS_CPU_OPTIMIZER, True)
-get_wall_clock_breakdown = _reader(key.WALL_CLOCK_BREAKDOWN, False)
-get_memory_breakdown = _reader(key.MEMORY_BREAKDOWN, False)
-get_dataloader_drop_last = _reader(key.DATALOADER_DROP_LAST, False)
-get_log_level = _reader(key.LOG_LEVEL, None)
-get_checkpoint_params = _reader(key.CHECKPOINT, {})
-get_data_types_params = _reader(key.DATA_TYPES, {})
-get_expert_data_topo_config = _reader(key.USE_DATA_BEFORE_EXPERT_PARALLEL, False)
+# get_train_batch_size and so on.
+globals().update({f"get_{path}": _reader(path) for path in (
+    key.TRAIN_BATCH_SIZE, key.TRAIN_MICRO_BATCH_SIZE_PER_GPU, key.GRADIENT_ACCUMULATION_STEPS,
+    key.MANAGED_GRADIENT_ACCUMULATION, key.STEPS_PER_PRINT, key.DUMP_STATE, key.DISABLE_PYTHON_GC, key.DISABLE_ALLGATHER,
+    key.PRESCALE_GRADIENTS, key.GRADIENT_PREDIVIDE_FACTOR, key.GRADIENT_CLIPPING, key.ZERO_ALLOW_UNTESTED_OPTIMIZER,
+    key.ZERO_FORCE_DS_CPU_OPTIMIZER, key.WALL_CLOCK_BREAKDOWN, key.MEMORY_BREAKDOWN, key.DATALOADER_DROP_LAST,
+    key.LOG_LEVEL)})
+get_checkpoint_params = _reader(key.CHECKPOINT)
+get_data_types_params = _reader(key.DATA_TYPES)
+get_expert_data_topo_config = _reader(key.USE_DATA_BEFORE_EXPERT_PARALLEL)
 
 
 def get_communication_data_type(param_dict, comm_type=key.COMMUNICATION_DATA_TYPE, comm_data_type_default=None):
@@ -187,7 +159,7 @@ def get_checkpoint_parallel_write_pipeline(checkpoint_params):
 
 
 def get_pipeline_config(param_dict):
-    return {**PIPELINE_DEFAULTS, **param_dict.get("pipeline", {})}
+    return {**{name: _key_table.default_of(f"pipeline.{name}") for name in _IN_PIPELINE}, **param_dict.get("pipeline", {})}
 
 
 class DeepSpeedConfigWriter:

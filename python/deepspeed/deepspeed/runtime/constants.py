@@ -1,5 +1,7 @@
 """Keys of a ds_config by name, and what each is when it is not given (`…_DEFAULT`)."""
 
+from deepspeed import _key_table
+
 # Routes of a batch through the engine, and keys of the dicts that pass between its parts.
 CHECK_OVERFLOW = "check_overflow"
 DATA_PARALLEL_GROUP = "data_parallel_group"
@@ -11,129 +13,44 @@ ROUTE_EVAL = "eval"
 ROUTE_PREDICT = "predict"
 ROUTE_TRAIN = "train"
 
-# Batch sizes and data.
-DATALOADER_DROP_LAST = "dataloader_drop_last"
-DATALOADER_DROP_LAST_DEFAULT = False
-GRADIENT_ACCUMULATION_STEPS = "gradient_accumulation_steps"
-GRADIENT_ACCUMULATION_STEPS_DEFAULT = None
-MANAGED_GRADIENT_ACCUMULATION = "managed_gradient_accumulation"
-MANAGED_GRADIENT_ACCUMULATION_DEFAULT = True
-TRAIN_BATCH_SIZE = "train_batch_size"
-TRAIN_BATCH_SIZE_DEFAULT = None
-TRAIN_MICRO_BATCH_SIZE_PER_GPU = "train_micro_batch_size_per_gpu"
-TRAIN_MICRO_BATCH_SIZE_PER_GPU_DEFAULT = None
-VOCABULARY_SIZE = "vocabulary_size"
-VOCABULARY_SIZE_DEFAULT = None
+# Blocks and their keys.
+globals().update(_key_table.constants("", "", """
+    dataloader_drop_last gradient_accumulation_steps managed_gradient_accumulation train_batch_size
+    train_micro_batch_size_per_gpu vocabulary_size zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
+    communication_data_type disable_allgather gradient_allreduce_op gradient_clipping gradient_predivide_factor
+    prescale_gradients seq_parallel_communication_data_type disable_python_gc dump_state log_level memory_breakdown
+    steps_per_print wall_clock_breakdown"""))
+globals().update(_key_table.constants("", "data_types", "buffer_dtype grad_accum_dtype keep_in_fp32_modules param_dtype"))
+globals().update(_key_table.constants("FP16_", "fp16", """
+    auto_cast consecutive_hysteresis enabled hysteresis initial_scale_power loss_scale loss_scale_window
+    fp16_master_weights_and_grads min_loss_scale"""))
+globals().update(_key_table.constants("BFLOAT16_", "bf16", """
+    enabled immediate_grad_update bf16_master_weights_and_grads bf16_optimizer_states"""))
+globals().update(_key_table.constants("TORCH_AUTOCAST_", "torch_autocast", "enabled dtype lower_precision_safe_modules"))
+globals().update(_key_table.constants("CHECKPOINT_", "checkpoint", "tag_validation parallel_write"))
+globals().update(_key_table.constants("CHECKPOINT_PARALLEL_WRITE_", "checkpoint.parallel_write", "pipeline_stage"))
+globals().update(_key_table.constants("", "optimizer", "legacy_fusion"))
+BFLOAT16, BFLOAT16_OLD, CHECKPOINT, DATA_TYPES, FP16 = "bf16", "bfloat16", "checkpoint", "data_types", "fp16"
+OPTIMIZER, SCHEDULER, TORCH_AUTOCAST = "optimizer", "scheduler", "torch_autocast"
 
-# Optimizer and schedule.
-LEGACY_FUSION = "legacy_fusion"
-LEGACY_FUSION_DEFAULT = False
-MAX_GRAD_NORM = "max_grad_norm"
-OPTIMIZER = "optimizer"
-OPTIMIZER_PARAMS = "params"
-OPTIMIZER_TYPE_DEFAULT = None
-SCHEDULER = "scheduler"
-SCHEDULER_PARAMS = "params"
-SCHEDULER_TYPE_DEFAULT = None
-TYPE = "type"
-ZERO_ALLOW_UNTESTED_OPTIMIZER = "zero_allow_untested_optimizer"
-ZERO_ALLOW_UNTESTED_OPTIMIZER_DEFAULT = False
-ZERO_FORCE_DS_CPU_OPTIMIZER = "zero_force_ds_cpu_optimizer"
-ZERO_FORCE_DS_CPU_OPTIMIZER_DEFAULT = True
-
-# Gradients and communication.
-COMMUNICATION_DATA_TYPE = "communication_data_type"
-COMMUNICATION_DATA_TYPE_DEFAULT = None
-DISABLE_ALLGATHER = "disable_allgather"
-DISABLE_ALLGATHER_DEFAULT = False
-GRADIENT_ALLREDUCE_OP = "gradient_allreduce_op"
-GRADIENT_ALLREDUCE_OP_DEFAULT = "mean"
+# Under names of their own, or with a default that is not the table's.
+BFLOAT16_CHECK_OVERFLOW_DEFAULT = False
+BFLOAT16_IMMEDIATE_GRAD_UPDATE_DEFAULT = True
+CHECKPOINT_TAG_VALIDATION_DEFAULT = "WARN"
+CHECKPOINT_TAG_VALIDATION_MODES = ["WARN", "IGNORE", "FAIL"]
 GRADIENT_ALLREDUCE_OP_MEAN = "mean"
 GRADIENT_ALLREDUCE_OP_SUM = "sum"
 GRADIENT_ALLREDUCE_OP_SUPPORTED = ("mean", "sum")
-GRADIENT_CLIPPING = "gradient_clipping"
-GRADIENT_CLIPPING_DEFAULT = 1.0
-GRADIENT_PREDIVIDE_FACTOR = "gradient_predivide_factor"
-GRADIENT_PREDIVIDE_FACTOR_DEFAULT = 1.0
-PRESCALE_GRADIENTS = "prescale_gradients"
-PRESCALE_GRADIENTS_DEFAULT = False
-SEQ_PARALLEL_COMMUNICATION_DATA_TYPE = "seq_parallel_communication_data_type"
-SEQ_PARALLEL_COMMUNICATION_DATA_TYPE_DEFAULT = "fp32"
-
-# Precision.
-BFLOAT16 = "bf16"
-BFLOAT16_CHECK_OVERFLOW_DEFAULT = False
-BFLOAT16_ENABLED = "enabled"
-BFLOAT16_ENABLED_DEFAULT = False
-BFLOAT16_IMMEDIATE_GRAD_UPDATE = "immediate_grad_update"
-BFLOAT16_IMMEDIATE_GRAD_UPDATE_DEFAULT = True
-BFLOAT16_MASTER_WEIGHTS_AND_GRADS = "bf16_master_weights_and_grads"
-BFLOAT16_MASTER_WEIGHTS_AND_GRADS_DEFAULT = False
-BFLOAT16_OLD = "bfloat16"
-BFLOAT16_OPTIMIZER_STATES = "bf16_optimizer_states"
-BFLOAT16_OPTIMIZER_STATES_DEFAULT = False
-BUFFER_DTYPE = "buffer_dtype"
-BUFFER_DTYPE_DEFAULT = None
-DATA_TYPES = "data_types"
-FP16 = "fp16"
-FP16_AUTO_CAST = "auto_cast"
-FP16_AUTO_CAST_DEFAULT = False
-FP16_CONSECUTIVE_HYSTERESIS = "consecutive_hysteresis"
-FP16_CONSECUTIVE_HYSTERESIS_DEFAULT = False
-FP16_ENABLED = "enabled"
-FP16_ENABLED_DEFAULT = False
-FP16_HYSTERESIS = "hysteresis"
-FP16_HYSTERESIS_DEFAULT = 2
-FP16_INITIAL_SCALE_POWER = "initial_scale_power"
-FP16_INITIAL_SCALE_POWER_DEFAULT = 16
-FP16_LOSS_SCALE = "loss_scale"
-FP16_LOSS_SCALE_DEFAULT = 0
-FP16_LOSS_SCALE_WINDOW = "loss_scale_window"
-FP16_LOSS_SCALE_WINDOW_DEFAULT = 1000
-FP16_MASTER_WEIGHTS_AND_GRADS = "fp16_master_weights_and_grads"
-FP16_MASTER_WEIGHTS_AND_GRADS_DEFAULT = False
-FP16_MIN_LOSS_SCALE = "min_loss_scale"
-FP16_MIN_LOSS_SCALE_DEFAULT = 1
-GRAD_ACCUM_DTYPE = "grad_accum_dtype"
-GRAD_ACCUM_DTYPE_DEFAULT = None
-KEEP_IN_FP32_MODULES = "keep_in_fp32_modules"
-KEEP_IN_FP32_MODULES_DEFAULT = "auto"
-PARAM_DTYPE = "param_dtype"
-PARAM_DTYPE_DEFAULT = None
-TORCH_AUTOCAST = "torch_autocast"
-TORCH_AUTOCAST_DTYPE = "dtype"
-TORCH_AUTOCAST_ENABLED = "enabled"
-TORCH_AUTOCAST_ENABLED_DEFAULT = False
-TORCH_AUTOCAST_LOWER_PRECISION_SAFE_MODULES = "lower_precision_safe_modules"
-
-# Checkpoints.
-CHECKPOINT = "checkpoint"
-CHECKPOINT_PARALLEL_WRITE = "parallel_write"
-CHECKPOINT_PARALLEL_WRITE_PIPELINE_STAGE = "pipeline_stage"
-CHECKPOINT_PARALLEL_WRITE_PIPELINE_STAGE_DEFAULT = False
-CHECKPOINT_TAG_VALIDATION = "tag_validation"
-CHECKPOINT_TAG_VALIDATION_DEFAULT = "WARN"
-CHECKPOINT_TAG_VALIDATION_MODES = ["WARN", "IGNORE", "FAIL"]
 LOAD_UNIVERSAL_CHECKPOINT = "load_universal"
 LOAD_UNIVERSAL_CHECKPOINT_DEFAULT = False
-USE_NODE_LOCAL_STORAGE_CHECKPOINT = "use_node_local_storage"
-USE_NODE_LOCAL_STORAGE_CHECKPOINT_DEFAULT = False
-
-# Messages, and the rest.
-DISABLE_PYTHON_GC = "disable_python_gc"
-DISABLE_PYTHON_GC_DEFAULT = False
-DUMP_STATE = "dump_state"
-DUMP_STATE_DEFAULT = False
-LOG_LEVEL = "log_level"
-LOG_LEVEL_DEFAULT = None
-MEMORY_BREAKDOWN = "memory_breakdown"
-MEMORY_BREAKDOWN_DEFAULT = False
-STEPS_PER_PRINT = "steps_per_print"
-STEPS_PER_PRINT_DEFAULT = None
+MAX_GRAD_NORM = "max_grad_norm"
+OPTIMIZER_PARAMS = SCHEDULER_PARAMS = "params"
+OPTIMIZER_TYPE_DEFAULT = SCHEDULER_TYPE_DEFAULT = None
+TYPE = "type"
 USE_DATA_BEFORE_EXPERT_PARALLEL = "use_data_before_expert_parallelism"
 USE_DATA_BEFORE_EXPERT_PARALLEL_DEFAULT = False
-WALL_CLOCK_BREAKDOWN = "wall_clock_breakdown"
-WALL_CLOCK_BREAKDOWN_DEFAULT = False
+USE_NODE_LOCAL_STORAGE_CHECKPOINT = "use_node_local_storage"
+USE_NODE_LOCAL_STORAGE_CHECKPOINT_DEFAULT = False
 
 
 class ValidationMode:

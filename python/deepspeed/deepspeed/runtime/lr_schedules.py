@@ -60,15 +60,15 @@ def parse_arguments():
 
 
 def override_lr_range_test_params(args, params):
-    schedule_arguments.override(schedule_arguments.RANGE_TEST, args, params)
+    schedule_arguments.override(schedule_arguments.TAKEN_BY[LR_RANGE_TEST], args, params)
 
 
 def override_1cycle_params(args, params):
-    schedule_arguments.override(schedule_arguments.ONE_CYCLE, args, params)
+    schedule_arguments.override(schedule_arguments.TAKEN_BY[ONE_CYCLE], args, params)
 
 
 def override_warmupLR_params(args, params):
-    schedule_arguments.override(schedule_arguments.WARMUP, args, params)
+    schedule_arguments.override(schedule_arguments.TAKEN_BY[WARMUP_LR], args, params)
 
 
 def override_warmupCosineLR_params(args, params):

@@ -1,20 +1,14 @@
 """The ds_config's block zero_optimization."""
 
 import logging
-import sys
 from enum import Enum
+from pathlib import Path
 from typing import Optional
 
 from pydantic import Field, model_validator
 
-from deepspeed.runtime.config_utils import DeepSpeedConfigModel, pp_int
-from deepspeed.runtime.zenflow.zenflow_config import ZenFlowConfig
-from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
-from deepspeed.runtime.zero.offload_config import (
-    DeepSpeedZeroOffloadOptimizerConfig,
-    DeepSpeedZeroOffloadParamConfig,
-    OffloadDeviceEnum,
-)
+from deepspeed._key_table import Names, fields_of
+from tessera import leaf_modules
 
 logger = logging.getLogger("DeepSpeed")
 
@@ -31,31 +25,61 @@ class ZeroStageEnum(int, Enum):
     max_stage = 3
 
 
+class OffloadDeviceEnum(str, Enum):
+    none = "none"
+    cpu = "cpu"
+    nvme = "nvme"
+
+
+class OffloadStateTypeEnum(str, Enum):
+    """What engine.offload_states() can move away."""
+
+    optim_states = "optim_states"
+    hp_params = "hp_params"
+    lp_params = "lp_params"
+    lp_grads = "lp_grads"
+    contiguous_grad_buffer = "contiguous_grad_buffer"
+
+
+class DeepSpeedZeroOffloadParamConfig(fields_of("zero_optimization.offload_param")):
+    """Sizes are in elements."""
+
+    device: OffloadDeviceEnum = "none"
+    nvme_path: Optional[Path] = None
+
+
+class DeepSpeedZeroOffloadOptimizerConfig(fields_of("zero_optimization.offload_optimizer")):
+    """`ratio` is the share of parameters that is updated on the host (stage 3)."""
+
+    device: OffloadDeviceEnum = "none"
+    nvme_path: Optional[Path] = None
+
+    @property
+    def pipeline(self):
+        return self.pipeline_read or self.pipeline_write
+
+
+class ZenFlowConfig(fields_of("zero_optimization.zenflow")):
+    pass
+
+
+DEFAULT_LEAF_MODULE_CLASSES = list(leaf_modules.DEFAULT_CLASSES)
+DEFAULT_LEAF_MODULE_NAMES = []
+DEFAULT_LEAF_MODULE_NAME_SUFFIXES = []
+
+
+class DeepSpeedZeroLeafModuleConfig(fields_of("zero_optimization.leaf_module")):
+    classes: Names = Field(default_factory=lambda: list(DEFAULT_LEAF_MODULE_CLASSES))
+
+
 def _replaced_by(new_param, **how):
     return {"deprecated": True, "new_param": new_param, **how}
 
 
-class DeepSpeedZeroConfig(DeepSpeedConfigModel):
+class DeepSpeedZeroConfig(fields_of(ZERO_OPTIMIZATION)):
     """Sizes are in elements. Fields with an alias take either name."""
 
     stage: ZeroStageEnum = 0
-
-    # Gradients
-    contiguous_gradients: bool = True
-    reduce_scatter: bool = True
-    reduce_bucket_size: int = Field(pp_int(5e8), gt=0)
-    use_multi_rank_bucket_allreduce: bool = True
-    overlap_comm: Optional[bool] = None  # None: at stage 3 only
-    compute_grad_norm: bool = True
-    round_robin_gradients: bool = False
-    ignore_unused_parameters: bool = True
-
-    # Parameters after a step, stages 1 and 2
-    allgather_partitions: bool = True
-    allgather_bucket_size: int = Field(pp_int(5e8), ge=0)
-    parameter_alignment: bool = False
-
-    # Offload
     offload_param: Optional[DeepSpeedZeroOffloadParamConfig] = None
     offload_optimizer: Optional[DeepSpeedZeroOffloadOptimizerConfig] = None
     zenflow: Optional[ZenFlowConfig] = None
@@ -65,44 +89,11 @@ class DeepSpeedZeroConfig(DeepSpeedConfigModel):
         "offload_optimizer", new_param_fn=lambda on: DeepSpeedZeroOffloadOptimizerConfig(device="cpu") if on else None))
     cpu_offload_use_pin_memory: Optional[bool] = Field(None, json_schema_extra=_replaced_by(
         "offload_param or offload_optimizer", set_new_param=False))
-
-    # Stage 3
-    sub_group_size: int = Field(pp_int(1e9), ge=0)
-    prefetch_bucket_size: int = Field(pp_int(5e7), ge=0, alias="stage3_prefetch_bucket_size")
-    param_persistence_threshold: int = Field(pp_int(1e5), ge=0, alias="stage3_param_persistence_threshold")
-    model_persistence_threshold: int = Field(pp_int(sys.maxsize, "sys.maxsize"), ge=0,
-                                             alias="stage3_model_persistence_threshold")
-    max_live_parameters: int = Field(pp_int(1e9), ge=0, alias="stage3_max_live_parameters")
-    max_reuse_distance: int = Field(pp_int(1e9), ge=0, alias="stage3_max_reuse_distance")
-    gather_16bit_weights_on_model_save: bool = Field(False, alias="stage3_gather_16bit_weights_on_model_save")
-    stage3_gather_fp16_weights_on_model_save: bool = Field(False, json_schema_extra=_replaced_by(
-        "gather_16bit_weights_on_model_save"))
-    module_granularity_threshold: int = Field(pp_int(0), alias="stage3_module_granularity_threshold")
-    use_all_reduce_for_fetch_params: bool = Field(False, alias="stage3_use_all_reduce_for_fetch_params")
-    allgather_sequential: bool = Field(False, alias="stage3_allgather_sequential")
-    memory_efficient_linear: bool = True
-    override_module_apply: bool = True
     leaf_module: DeepSpeedZeroLeafModuleConfig = Field(default_factory=DeepSpeedZeroLeafModuleConfig)
-
-    # ZeRO++
-    zero_hpz_partition_size: int = Field(1, ge=0)
-    zero_quantized_weights: bool = False
-    zero_quantized_nontrainable_weights: bool = False
-    zero_quantized_gradients: bool = False
-
-    # Checkpoints
-    load_from_fp32_weights: bool = True
-    elastic_checkpoint: bool = False
-    pipeline_loading_checkpoint: bool = False
-    save_muon_momentum_buffer_in_memory: bool = False
-
-    legacy_stage1: bool = False
-    log_trace_cache_warnings: bool = False
-    enable_sanity_checks: bool = False
 
     @model_validator(mode="after")
     def overlap_comm_valid(self):
-        if self.overlap_comm is None:
+        if self.overlap_comm is None:  # then at stage 3 only
             self.overlap_comm = self.stage == ZeroStageEnum.weights
         return self
 
