@@ -3,7 +3,6 @@ function here returns with what plain PyTorch computes in the same processes. Pr
 """
 
 import gc
-import json
 import tempfile
 import warnings
 from pathlib import Path
@@ -17,15 +16,11 @@ from deepspeed.utils import set_z3_leaf_modules  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch import nn  # noqa: E402
 
+from named_runs import NamedRuns  # noqa: E402
 from small_model import WIDTH, adamw, batch, config, made, own, plainly_trained, start, trained  # noqa: E402
 
-RUNS = {}
+run = NamedRuns()
 STEPS = 3
-
-
-def run(function):
-    RUNS[function.__name__] = function
-    return function
 
 
 def stepped(model, optimizer):
@@ -354,14 +349,6 @@ def states_to_the_host():
             "devices": [str(device) for device in get_state_devices(engine, OffloadStateTypeEnum.lp_params)]}
 
 
-def main():
-    deepspeed.init_distributed()
-    results = {name: function() for name, function in RUNS.items()}
-    if dist.get_rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    deepspeed.init_distributed()
+    run.print_results()

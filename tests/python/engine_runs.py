@@ -18,15 +18,11 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
+from named_runs import NamedRuns  # noqa: E402
 from small_model import (VOCABULARY, Model, adamw, batch, config, made, own, plainly_trained, start,  # noqa: E402
                          trained)
 
-RUNS = {}
-
-
-def run(function):
-    RUNS[function.__name__] = function
-    return function
+run = NamedRuns()
 
 
 @run
@@ -572,17 +568,6 @@ def threads_go_on():
     return {"counted": counted, "milliseconds": 1000 * sum(ended - begun for begun, ended in inside)}
 
 
-def main(names):
-    deepspeed.init_distributed()
-    torch.manual_seed(0)
-    results = {}
-    for name in names or RUNS:
-        results[name] = RUNS[name]()
-    if dist.get_rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    deepspeed.init_distributed()
+    run.print_results(sys.argv[1:])

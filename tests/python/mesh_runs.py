@@ -3,7 +3,6 @@
 The expected losses, norms and weights are those of plain PyTorch with the whole model and the whole batch on each rank.
 """
 
-import json
 import sys
 import tempfile
 import warnings
@@ -17,15 +16,11 @@ from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
 from misuse_runs import said  # noqa: E402
+from named_runs import NamedRuns  # noqa: E402
 from small_model import Block, adamw, batch, config, made, plainly_trained, trained  # noqa: E402
 
-RUNS = {}
+run = NamedRuns()
 CLIP = 0.05  # below every norm, so that a wrong norm is a wrong weight
-
-
-def run(function):
-    RUNS[function.__name__] = function
-    return function
 
 
 def groups_of(shape):
@@ -217,17 +212,6 @@ def placements_that_do_not_fit():
     return {"axis": start(lambda name, parameter: {"ep": 0}), "dimension": start(lambda name, parameter: {"tp": 7})}
 
 
-def main(names):
-    dist.init_process_group("gloo")
-    results = {}
-    for name in names or RUNS:
-        torch.manual_seed(0)
-        results[name] = RUNS[name]()
-    if dist.get_rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    dist.init_process_group("gloo")
+    run.print_results(sys.argv[1:])

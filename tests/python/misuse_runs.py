@@ -2,7 +2,6 @@
 """
 
 import copy
-import json
 import os
 import pickle
 import sys
@@ -15,14 +14,10 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 
+from named_runs import NamedRuns  # noqa: E402
 from small_model import VOCABULARY, WIDTH, adamw, batch, config, made, own, plainly_trained, start, trained  # noqa: E402
 
-RUNS = {}
-
-
-def run(function):
-    RUNS[function.__name__] = function
-    return function
+run = NamedRuns()
 
 
 def said(call, *arguments, **keywords):
@@ -255,17 +250,6 @@ def weights_read_at_stage_3():
     return [found, may_be_asked, finite]
 
 
-def main(names):
-    deepspeed.init_distributed()
-    results = {}
-    for name in names or RUNS:
-        torch.manual_seed(0)
-        results[name] = RUNS[name]()
-    if dist.get_rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    deepspeed.init_distributed()
+    run.print_results(sys.argv[1:])

@@ -2,7 +2,6 @@
 {"<function>": what was said}; "nothing" where a step was trained.
 """
 
-import json
 import sys
 import warnings
 
@@ -16,15 +15,11 @@ from deepspeed.utils import groups  # noqa: E402
 from torch import nn  # noqa: E402
 
 from misuse_runs import said  # noqa: E402
+from named_runs import NamedRuns  # noqa: E402
 from parallelism_getters import GETTERS  # noqa: E402
 from small_model import adamw, config, made, own, plainly_trained, start, trained  # noqa: E402
 
-RUNS = {}
-
-
-def run(function):
-    RUNS[function.__name__] = function
-    return function
+run = NamedRuns()
 
 
 class Unit:
@@ -154,17 +149,6 @@ def command_lines():
             said(start, args=arguments(deepspeed_config="a.json", deepscale_config="b.json"))]
 
 
-def main(names):
-    deepspeed.init_distributed()
-    results = {}
-    for name in names or RUNS:
-        torch.manual_seed(0)
-        results[name] = RUNS[name]()
-    if dist.get_rank() == 0:
-        print(json.dumps(results), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    deepspeed.init_distributed()
+    run.print_results(sys.argv[1:])

@@ -1,6 +1,7 @@
 """The same script, losses and saved weights beside DeepSpeed 0.19.8's own. Needs .venv-peers (make peers)."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.skipif(not PEERS.exists(), reason="needs DeepSpeed in .
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    program = ROOT / "python" / "tests" / "peer_runs.py"
+    program = Path(__file__).with_name("peer_runs.py")
     folders = [tmp_path_factory.mktemp(name) for name in ("ours", "theirs")]
     ours = run_for_json(program, folders[0])
     theirs = run_for_json(program, folders[1], python=PEERS, PYTHONPATH="", DS_ACCELERATOR="cpu", LOCAL_SIZE="2",

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/spawn_ranks.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
 namespace tessera::zero {
@@ -30,25 +30,15 @@ class Descent : public optim::Optimizer {
   bool elementwise_;
 };
 
-Policy mixed(int stage) {
-  Policy policy = policy_of_stage(stage, at::kBFloat16, kThreeRanks);
-  policy.grad_dtype = policy.averaging.dtype = at::kFloat;
-  return policy;
-}
-
 // The mean gradient is twice numbers(param, 1), which forward sees in bf16.
 at::Tensor after_one_step(size_t param) {
-  at::Tensor sum = at::zeros(test::kShapes[param]);
-  for (int rank = 0; rank < kThreeRanks; ++rank) {
-    sum += (numbers(param, 1).to(at::kBFloat16) * (rank + 1.0)).to(at::kFloat);
-  }
-  return (numbers(param) - 0.5 * sum / kThreeRanks).to(at::kBFloat16);
+  return (numbers(param) - 0.5 * test::mean_gradient(param, at::kBFloat16)).to(at::kBFloat16);
 }
 
 TEST(DelayedUpdate, IsSeenByForwardOnlyOnceItIsFinished) {
   test::spawn_ranks(kThreeRanks, [](const auto& world) {
     for (int stage = 0; stage <= 3; ++stage) {
-      ThreeParams model(mixed(stage), {}, world);
+      ThreeParams model(test::mixed_policy(stage), {}, world);
       const Descent optimizer;
       const std::vector<optim::ParamGroup> groups = {{.lr = 0.5}};
       DelayedUpdate update(*model.sharded, optimizer);
@@ -74,9 +64,9 @@ TEST(DelayedUpdate, RefusesWhatItCannotDo) {
     return "";
   };
   EXPECT_THAT(refusal(policy_of_stage(1, at::kFloat, 1), Descent()), testing::HasSubstr("needs master weights"));
-  EXPECT_THAT(refusal(mixed(1), Descent(false)), testing::HasSubstr("each element independently"));
-  Policy on_disk = mixed(2);
-  on_disk.offload.optimizer = std::make_shared<storage::SwapFile>(folder.path().string(), storage::IoOptions{}, "test");
+  EXPECT_THAT(refusal(test::mixed_policy(1), Descent(false)), testing::HasSubstr("each element independently"));
+  Policy on_disk = test::mixed_policy(2);
+  on_disk.offload.optimizer = test::swap_file(folder);
   EXPECT_THAT(refusal(on_disk, Descent()), testing::HasSubstr("only on state in memory"));
 }
 

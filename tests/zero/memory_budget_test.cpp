@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/spawn_ranks.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
 namespace tessera::zero {
@@ -12,17 +12,10 @@ namespace {
 constexpr int64_t kPage = 4096;
 constexpr int64_t kWhole = 288, kShard = 96;  // elements, pads included
 
-// bf16 with fp32 master weights, two states and fp32 gradients.
-Policy mixed(int stage) {
-  Policy policy = policy_of_stage(stage, at::kBFloat16, test::kThreeRanks);
-  policy.grad_dtype = policy.averaging.dtype = at::kFloat;
-  return policy;
-}
-
 TEST(MemoryBudget, CountsTheBytesOfTheZeroPapersTable) {
   test::spawn_ranks(test::kThreeRanks, [](const auto& world) {
     for (int stage = 0; stage <= 3; ++stage) {
-      test::ThreeParams model(mixed(stage), {.states = 2}, world);
+      test::ThreeParams model(test::mixed_policy(stage), {.states = 2}, world);
       const MemoryBudget budget = memory_budget(*model.sharded, /*cuts=*/true);
       EXPECT_EQ(budget.state.memory, 2 * (stage == 3 ? kShard : kWhole) + 4 * (stage >= 2 ? kShard : kWhole) +
                                          12 * (stage >= 1 ? kShard : kWhole));
@@ -35,9 +28,8 @@ TEST(MemoryBudget, CountsTheBytesOfTheZeroPapersTable) {
 TEST(MemoryBudget, CountsWhatRestsOnDiskAndTheBuffersThroughWhichItComes) {
   const test::TemporaryFolder folder;
   test::spawn_ranks(test::kThreeRanks, [&](const auto& world) {
-    Policy policy = mixed(2);
-    policy.offload.optimizer =
-        std::make_shared<storage::SwapFile>(folder.path().string(), storage::IoOptions{}, "test");
+    Policy policy = test::mixed_policy(2);
+    policy.offload.optimizer = test::swap_file(folder);
     test::ThreeParams model(policy, {.states = 2}, world);
     const MemoryBudget budget = memory_budget(*model.sharded, /*cuts=*/true);
     EXPECT_EQ(budget.state.memory, 2 * kWhole);

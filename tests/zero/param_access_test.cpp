@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/spawn_ranks.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
 namespace tessera::zero {
@@ -21,23 +21,15 @@ constexpr StateOfParam kWeight{.kind = Kind::kWeight};
 constexpr StateOfParam kGrad{.kind = Kind::kGrad};
 constexpr StateOfParam kSecondState{.kind = Kind::kOptimizerState, .state = 1};
 
-// bf16 with fp32 master weights, so that what is rounded can be told from what is not.
-Policy mixed(int stage) {
-  Policy policy = policy_of_stage(stage, at::kBFloat16, kThreeRanks);
-  policy.grad_dtype = policy.averaging.dtype = at::kFloat;
-  return policy;
-}
-
 // `body(model, stage)` on three ranks at every stage; at 2 and 3 on disk as well.
 void at_every_stage(const std::function<void(ThreeParams&, int)>& body) {
   const test::TemporaryFolder folder;
   test::spawn_ranks(kThreeRanks, [&](const auto& world) {
     for (const bool on_disk : {false, true}) {
       for (int stage = on_disk ? 2 : 0; stage <= 3; ++stage) {
-        Policy policy = mixed(stage);
+        Policy policy = test::mixed_policy(stage);
         if (on_disk) {
-          policy.offload.optimizer =
-              std::make_shared<storage::SwapFile>(folder.path().string(), storage::IoOptions{}, "test");
+          policy.offload.optimizer = test::swap_file(folder);
         }
         SCOPED_TRACE("stage " + std::to_string(stage) + (on_disk ? " on disk" : ""));
         ThreeParams model(policy, {.states = 2}, world);
@@ -75,12 +67,9 @@ TEST(ParamAccess, GradientsAreTheMeanOverTheRanksBetweenBackwardAndStep) {
     model.run_backward();
     for (size_t param = 0; param < kShapes.size(); ++param) {
       // (1 + 2 + 3) / 3 times the factors, which backward sees in bf16; each rank's gradient is one, too.
-      at::Tensor sum = at::zeros(kShapes[param]);
-      for (int rank = 0; rank < kThreeRanks; ++rank) {
-        sum += (numbers(param, 1).to(at::kBFloat16) * (rank + 1.0)).to(at::kFloat);
-      }
+      const at::Tensor mean = test::mean_gradient(param, at::kBFloat16);
       const at::Tensor full = full_value(*model.sharded, {0, param}, kGrad);
-      EXPECT_TRUE(at::allclose(full, sum / 3, /*rtol=*/1e-6)) << full << "\ninstead of\n" << sum / 3;
+      EXPECT_TRUE(at::allclose(full, mean, /*rtol=*/1e-6)) << full << "\ninstead of\n" << mean;
       expect_equal(local_value(*model.sharded, {0, param}, kGrad), piece(full, param, model.rank, stage), "local");
     }
   });

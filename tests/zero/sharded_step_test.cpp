@@ -15,6 +15,8 @@ namespace {
 using test::kPieces;
 using test::kShapes;
 using test::kThreeRanks;
+using test::mean_gradient;
+using test::mixed_policy;
 using test::numbers;
 using test::ThreeParams;
 using testing::AllOf;
@@ -52,21 +54,6 @@ class WholeModelDescent : public optim::Optimizer {
   mutable std::vector<int64_t> steps;         // of each, 0 where it was left out
 };
 
-// The mean over the ranks of their gradients, of which each is a bf16 where the model is.
-at::Tensor mean_gradient(size_t param, at::ScalarType dtype) {
-  at::Tensor sum = at::zeros(kShapes[param]);
-  for (int rank = 0; rank < kThreeRanks; ++rank) {
-    sum += (numbers(param, 1).to(dtype) * (rank + 1.0)).to(at::kFloat);
-  }
-  return sum / kThreeRanks;
-}
-
-Policy policy_for(int stage, at::ScalarType dtype) {
-  Policy policy = policy_of_stage(stage, dtype, kThreeRanks);
-  policy.grad_dtype = policy.averaging.dtype = at::kFloat;
-  return policy;
-}
-
 // Plain gradient descent: a second step without a gradient of `c` leaves that parameter and its count as they are.
 TEST(AnOptimizerOfTheWholeModel, UpdatesEveryParameterInOneCall) {
   test::spawn_ranks(kThreeRanks, [](const auto& world) {
@@ -74,7 +61,7 @@ TEST(AnOptimizerOfTheWholeModel, UpdatesEveryParameterInOneCall) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       for (int stage = 0; stage <= 3; ++stage) {
         SCOPED_TRACE("stage " + std::to_string(stage));
-        ThreeParams model(policy_for(stage, dtype), {}, world);
+        ThreeParams model(mixed_policy(stage, dtype), {}, world);
         const WholeModelDescent optimizer;
         model.run_backward();
         EXPECT_FALSE(sharded_step(*model.sharded, optimizer, groups, {.step = 1}).skipped);
@@ -116,7 +103,7 @@ std::string refusal_of(ThreeParams& model) {
 TEST(AStepThatRefusesUnusedParameters, NamesThemOnEveryRankAndChangesNothing) {
   test::spawn_ranks(kThreeRanks, [](const auto& world) {
     for (const int stage : {1, 2}) {
-      Policy policy = policy_for(stage, at::kFloat);
+      Policy policy = mixed_policy(stage, at::kFloat);
       policy.refuses_unused = true;
       ThreeParams model(policy, {}, world);
       model.run_backward(/*used=*/1);
@@ -131,7 +118,7 @@ TEST(AStepThatRefusesUnusedParameters, NamesThemOnEveryRankAndChangesNothing) {
 
 TEST(AStepThatRefusesUnusedParameters, SaysOnHowManyRanksOneWasMissing) {
   test::spawn_ranks(kThreeRanks, [](const auto& world) {
-    Policy policy = policy_for(2, at::kFloat);
+    Policy policy = mixed_policy(2, at::kFloat);
     policy.refuses_unused = true;
     ThreeParams model(policy, {}, world);
     model.run_backward(world->rank() == 1 ? 3 : 2);
@@ -171,7 +158,7 @@ TEST(AStepThatPublishesLazily, DoesNotWaitForWeightsButForwardDoes) {
   test::spawn_ranks(kThreeRanks,
                     [](const auto& world) {
                       for (const int stage : {1, 2}) {
-                        Policy policy = policy_for(stage, at::kFloat);
+                        Policy policy = mixed_policy(stage, at::kFloat);
                         policy.publishes_lazily = true;
                         ThreeParams model(policy, {}, world);
                         const auto others = world->with_channel("test");
@@ -195,7 +182,7 @@ TEST(AStepThatPublishesLazily, DoesNotWaitForWeightsButForwardDoes) {
 // Without a forward in between.
 TEST(AStepThatPublishesLazily, LeavesNothingOutOfDateBehindTheGuard) {
   test::spawn_ranks(kThreeRanks, [](const auto& world) {
-    Policy policy = policy_for(1, at::kFloat);
+    Policy policy = mixed_policy(1, at::kFloat);
     policy.publishes_lazily = true;
     ThreeParams model(policy, {}, world);
     const WholeModelDescent optimizer;

@@ -4,22 +4,18 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/zero/swap_files.h"
 
 namespace tessera::zero {
 namespace {
 
 constexpr int64_t kNumel = 2 * kTileAlign + 100;
 
-std::shared_ptr<storage::SwapFile> swap_file(const test::TemporaryFolder& folder) {
-  return std::make_shared<storage::SwapFile>(folder.path().string(), storage::IoOptions{}, "test");
-}
-
 TEST(StateTensor, IsTheTensorItselfInMemoryAndACopyFromTheFile) {
   const test::TemporaryFolder folder;
   const at::Tensor values = at::arange(kNumel, at::kFloat);
   const at::Tensor home = at::zeros({kNumel});
-  const StateTensor in_memory(home), on_disk(swap_file(folder), kNumel, at::kFloat);
+  const StateTensor in_memory(home), on_disk(test::swap_file(folder), kNumel, at::kFloat);
   for (const StateTensor& tensor : {in_memory, on_disk}) {
     EXPECT_EQ(tensor.load().abs().sum().item<float>(), 0);
     tensor.store(values);
@@ -34,7 +30,7 @@ TEST(StateTensor, IsTheTensorItselfInMemoryAndACopyFromTheFile) {
 
 TEST(StateTensor, MovesPartsBetweenTheFileAndABuffer) {
   const test::TemporaryFolder folder;
-  const auto file = swap_file(folder);
+  const auto file = test::swap_file(folder);
   const StateTensor tensor(file, kNumel, at::kBFloat16), neighbour(file, kNumel, at::kBFloat16);
   tensor.store(at::ones({kNumel}));
   neighbour.store(at::full({kNumel}, 7));
@@ -51,7 +47,7 @@ TEST(StateTensor, MovesPartsBetweenTheFileAndABuffer) {
 
 TEST(StateTensor, APartThatBeginsWithinAPageIsOurBug) {
   const test::TemporaryFolder folder;
-  const StateTensor tensor(swap_file(folder), kNumel, at::kFloat);
+  const StateTensor tensor(test::swap_file(folder), kNumel, at::kFloat);
   storage::AlignedBuffer buffer;
   EXPECT_THROW(tensor.start_read({7, kNumel}, buffer), Error);
 }

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/temporary_folder.h"
+#include "tests/zero/swap_files.h"
 
 namespace tessera::zero {
 namespace {
@@ -29,7 +29,7 @@ struct OneLargeUnit {
 
 Policy on_disk(const test::TemporaryFolder& folder, bool pipelined) {
   Policy policy = policy_of_stage(2, at::kFloat, 1);
-  policy.offload.optimizer = std::make_shared<storage::SwapFile>(folder.path().string(), storage::IoOptions{}, "test");
+  policy.offload.optimizer = test::swap_file(folder);
   policy.offload.optimizer_options.pipeline_read = policy.offload.optimizer_options.pipeline_write = pipelined;
   policy.offload.sub_group_size = kTileAlign;
   return policy;

@@ -26,6 +26,22 @@ inline at::Tensor numbers(size_t param, double phase = 0) {
   return (at::sin(n * 1.7 + (static_cast<double>(param) + phase)) + 2.001).view(kShapes[param]);
 }
 
+// The mean over the ranks of what ThreeParams::run_backward makes, each rank's in the dtype of the model.
+inline at::Tensor mean_gradient(size_t param, at::ScalarType dtype) {
+  at::Tensor sum = at::zeros(kShapes[param]);
+  for (int rank = 0; rank < kThreeRanks; ++rank) {
+    sum += (numbers(param, 1).to(dtype) * (rank + 1.0)).to(at::kFloat);
+  }
+  return sum / kThreeRanks;
+}
+
+// With fp32 gradients; in bf16 also fp32 master weights, so that what is rounded can be told from what is not.
+inline zero::Policy mixed_policy(int stage, at::ScalarType dtype = at::kBFloat16) {
+  zero::Policy policy = zero::policy_of_stage(stage, dtype, kThreeRanks);
+  policy.grad_dtype = policy.averaging.dtype = at::kFloat;
+  return policy;
+}
+
 struct ThreeParams {
   // Begins with numbers(0) to numbers(2), which rank 0 alone knows.
   ThreeParams(const zero::Policy& policy, const zero::OptimizerNeeds& needs, std::shared_ptr<comm::Group> world)

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/zero/state_tiles.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
 namespace tessera::zero {
@@ -13,7 +13,7 @@ namespace {
 TEST(TileBuffers, StayWithTheModelFromStepToStep) {
   const test::TemporaryFolder folder;
   Policy policy = policy_of_stage(2, at::kFloat, 1);
-  policy.offload.optimizer = std::make_shared<storage::SwapFile>(folder.path().string(), storage::IoOptions{}, "test");
+  policy.offload.optimizer = test::swap_file(folder);
   test::ThreeParams model(policy, {.states = 2}, comm::Group::alone());
   std::vector<const void*> first;
   for (int step = 0; step < 2; ++step) {
