@@ -19,6 +19,7 @@
 
 #include "tessera/base/host_memory.h"
 #include "tessera/comm/rendezvous.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
 
 namespace {

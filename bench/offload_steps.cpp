@@ -20,6 +20,7 @@
 #include <string>
 
 #include "tessera/base/allocator.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/nn/layers.h"
 #include "tessera/storage/cpu_allocator.h"

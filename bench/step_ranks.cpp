@@ -17,6 +17,7 @@
 
 #include "tessera/base/allocator.h"
 #include "tessera/comm/group.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/models/bert.h"
 #include "tessera/storage/cpu_allocator.h"

@@ -15,25 +15,21 @@ void run(const std::string& folder, const std::string& text, const std::string& 
          int64_t max_steps) {
   const auto world = init_distributed();
 
-  const auto config = models::read_bert_config(folder);
-  const auto max_length = std::min<int64_t>(128, config.max_position_embeddings);
+  const models::FolderModel found = models::read_model(folder, "MaskedLM");
+  const auto max_length = std::min<int64_t>(128, found.model->max_positions());
   const auto tokenizer = data::load_tokenizer(folder);
   const data::TokenizedDataset dataset(*tokenizer, {.files = {text}, .max_length = max_length});
   const data::MlmCollator collator(dataset, *tokenizer, {.probability = 0.15, .max_length = max_length});
 
-  const models::PretrainedWeights weights(folder, "bert.");
+  const models::PretrainedWeights weights(folder, found.model->base_prefix());
   const auto fill = [&](const std::string& name, at::Tensor value) {
-    if (!weights.fill(name, value)) models::initialize_bert_parameter(config, /*seed=*/42, name, value);
+    if (!weights.fill(name, value)) found.model->initialize(/*seed=*/42, name, value);
   };
-  const std::shared_ptr<models::Network> model = std::make_shared<models::BertForMaskedLM>(config);
-  const auto engine = initialize(model, ds_config, {.world = world, .fill = fill});
+  const auto engine = initialize(found.model->network(), ds_config, {.world = world, .fill = fill});
 
-  const auto& sizes = engine->config().batch;
-  data::Loader<data::Batch> loader(collator.samples(), {.micro_batch = sizes.micro,
-                                                        .accumulation = sizes.accumulation,
-                                                        .world_size = world->size(),
-                                                        .rank = world->rank(),
-                                                        .drop_last = true});
+  data::LoaderOptions options = train::loader_options(*engine);
+  options.drop_last = true;
+  data::Loader<data::Batch> loader(collator.samples(), options);
   if (max_steps == 0) max_steps = 3 * loader.steps_per_epoch();
   engine->train();
   while (engine->global_steps() < max_steps) {
@@ -45,7 +41,7 @@ void run(const std::string& folder, const std::string& text, const std::string& 
       sum += loss.item<double>();
     }
     if (world->rank() == 0) {
-      std::printf("step %ld  loss %.4f\n", engine->global_steps(), sum / static_cast<double>(sizes.accumulation));
+      std::printf("step %ld  loss %.4f\n", engine->global_steps(), sum / static_cast<double>(options.accumulation));
       std::fflush(stdout);
     }
   }

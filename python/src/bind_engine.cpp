@@ -14,6 +14,7 @@
 #include "json.h"
 #include "param_groups.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/model_tree.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/optim/running_schedule.h"
 #include "tessera/zero/param_access.h"

@@ -20,7 +20,7 @@ void bind_mesh(py::module_& module) {
       .def_static("of_coordinates", &Mesh::of_coordinates, py::arg("world"), py::arg("axes"), py::arg("own"),
                   "Collective. own: this rank's coordinate on each axis", no_gil)
       .def_property_readonly("world", &Mesh::world)
-      .def_property_readonly("data", [](Mesh& self) { return self.group(self.shape().data_axes()); })
+      .def_property_readonly("data", &Mesh::data_group)
       .def_property_readonly("axes",
                              [](const Mesh& self) {
                                std::vector<std::pair<std::string, int>> axes;

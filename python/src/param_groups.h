@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "tessera/optim/param_group.h"
+#include "tessera/optim/optimizer.h"
 
 namespace tessera::python {
 

@@ -116,4 +116,6 @@ uint64_t number_after(const fs::path& path, const std::string& name) {
   return 0;
 }
 
+int64_t peak_memory_bytes() { return static_cast<int64_t>(number_after("/proc/self/status", "VmHWM:") * 1024); }
+
 }  // namespace tessera

@@ -1,6 +1,6 @@
-// How much memory this host, our control groups and the limits of this process still allow: /proc/meminfo, memory.max
-// (control groups, version 2) or memory.limit_in_bytes (version 1) of our group and of those above it, and getrlimit.
-// In bytes; 0 where the machine does not report it.
+// How much memory this process has used at most, and how much this host, our control groups and the limits of this
+// process still allow: /proc/meminfo, memory.max (control groups, version 2) or memory.limit_in_bytes (version 1) of
+// our group and of those above it, and getrlimit. In bytes; 0 where the machine does not report it.
 #pragma once
 
 #include <cstdint>
@@ -36,5 +36,8 @@ void limit_process_memory(uint64_t bytes);
 // The number after `name` in a file of "name number …" lines, as the kernel writes them (/proc/self/status: "VmRSS:",
 // "VmHWM:", in KiB); 0 when it is not there.
 uint64_t number_after(const std::filesystem::path& file, const std::string& name);
+
+// The largest resident size of this process so far; 0 where the system does not tell.
+int64_t peak_memory_bytes();
 
 }  // namespace tessera

@@ -7,8 +7,6 @@
 #include <cctype>
 #include <vector>
 
-#include "tessera/base/error.h"
-
 namespace tessera {
 namespace {
 
@@ -53,12 +51,11 @@ std::optional<std::string> nearest_name(std::string_view given, std::span<const 
   return *best;
 }
 
-void throw_unknown_name(std::string_view kind, const std::string& name, const std::string& where,
-                        std::span<const std::string> known) {
-  const auto nearest = nearest_name(name, known);
-  throw Error(ErrorKind::kUsage, {fmt::format("there is no {} '{}'", kind, name), where,
-                                  (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
-                                      fmt::format("known: {}", fmt::join(known, ", "))});
+void throw_unknown_name(const UnknownName& unknown, std::span<const std::string> known) {
+  const auto nearest = nearest_name(unknown.name, known);
+  throw Error(unknown.error_kind, {fmt::format("there is no {} '{}'", unknown.kind, unknown.name), unknown.where,
+                                   (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
+                                       fmt::format("known: {}", fmt::join(known, ", "))});
 }
 
 }  // namespace tessera

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/error.h"
+
 namespace tessera {
 
 // The candidate with the smallest edit distance (Damerau-Levenshtein: insert, delete, replace, swap neighbours),
@@ -13,8 +15,14 @@ namespace tessera {
 // wins.
 std::optional<std::string> nearest_name(std::string_view given, std::span<const std::string> candidates);
 
-// ErrorKind::kUsage: there is no `kind` of this name. `where` is the place of the name in the user's input.
-[[noreturn]] void throw_unknown_name(std::string_view kind, const std::string& name, const std::string& where,
-                                     std::span<const std::string> known);
+struct UnknownName {
+  std::string kind;  // of what there is none of this name: "optimizer"
+  std::string name;
+  std::string where;                         // the place of the name in the user's input, …
+  ErrorKind error_kind = ErrorKind::kUsage;  // … which decides this
+};
+
+// The error, with the nearest of those known, and all of them.
+[[noreturn]] void throw_unknown_name(const UnknownName& unknown, std::span<const std::string> known);
 
 }  // namespace tessera

@@ -1,41 +1,25 @@
-// Saving and loading the training state of a sharded model.
-//
-// Saving, step by step:
-//   0) (rank 0)     makes <folder>/<tag>.saving
-//   1) (all ranks)  write their shard of every tensor into a shard file there, checksummed and fsynced
-//   2) (all ranks)  tell each other how it went; if a rank failed, rank 0 removes the folder and every rank fails
-//   3) (rank 0)     writes manifest.json, fsyncs, renames the folder to <tag>, and last replaces <folder>/latest
-// So `latest` always names a whole checkpoint, whatever happens in between, and a failed save loses nothing. In the
-// background all of this happens on another thread; save() only copies the shards into buffers that are used again.
-//
-// Loading works at any number of ranks and any stage: each rank reads from the shard files the runs of elements that it
-// owns, and checks the blocks that it reads. Only the state of single ranks (random numbers) needs the same number of
-// ranks, and is left out otherwise.
-//
-// Collective. Errors are thrown on every rank alike: ErrorKind::kMachine while saving, kData while loading.
+// Checkpoints as programs meet them: what can be said when one is saved (Engine::save_checkpoint) or loaded, and what
+// becomes of it afterwards. docs/checkpoint-format.md says what lies on disk; saver.h and load.h do the work.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
-#include <exception>
+#include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/checkpoint/retention.h"
-#include "tessera/storage/aligned_buffer.h"
-#include "tessera/zero/sharded_model.h"
 
 namespace tessera::checkpoint {
 
-struct ShardPlan;
+// Which checkpoints of a folder are kept.
+struct Retention {
+  int64_t keep_last = 0;   // 0: all
+  int64_t keep_every = 0;  // also those whose step is a multiple of this; 0: none
+};
 
 enum class TagValidation { kIgnore, kWarn, kFail };  // when ranks name different tags
 
@@ -49,55 +33,10 @@ struct SaveOptions {
   Retention retention = {};
 };
 
-struct SaveInput {
-  std::filesystem::path folder;
-  std::string tag;
-  const zero::ShardedModel& model;
-  std::vector<std::string> optimizer_states;   // names of each unit's optimizer_state(), in order
-  std::vector<std::string> optimizer_numbers;  // names of each parameter's numbers(), in order
-  nlohmann::json engine_state;
-  nlohmann::json client_state;
-  std::map<std::string, at::Tensor> rank_tensors;  // this rank's own
-  SaveOptions options = {};
-};
-
 // A save in the background failed. Everything else is fine: training can go on.
 class SaveFailed : public Error {
  public:
   using Error::Error;
-};
-
-// One per model. Its methods are called by the training thread.
-class Saver {
- public:
-  // `world` outlives the saver.
-  explicit Saver(comm::Group& world);
-  // Waits for a save in progress; gives it up instead while an exception unwinds the stack.
-  ~Saver();
-  Saver(const Saver&) = delete;
-  Saver& operator=(const Saver&) = delete;
-
-  // Collective. Waits for the save before this one; returns <folder>/<tag>.
-  std::string save(const SaveInput& input);
-
-  // Throws SaveFailed, once, if a save in the background has failed.
-  void throw_failure();
-
-  // Waits until nothing is being saved; throws like throw_failure().
-  void finish();
-
- private:
-  struct Job;
-  void run(Job& job);
-  bool image_fits(const ShardPlan& plan);
-
-  comm::Group& world_;
-  std::shared_ptr<comm::Group> line_;  // the background's, once there was one
-  storage::AlignedBuffer image_;       // of the shard file that is being written
-  std::unique_ptr<Job> job_;
-  std::thread thread_;
-  bool said_sizes_ = false;
-  bool said_memory_ = false;
 };
 
 struct LoadOptions {
@@ -110,23 +49,29 @@ struct LoadOptions {
   std::vector<std::pair<std::string, std::string>> renames = {};
 };
 
-struct LoadInput {
-  std::filesystem::path folder;
-  std::string tag;  // empty: what `latest` names
-  zero::ShardedModel& model;
-  std::vector<std::string> optimizer_states;
-  std::vector<std::string> optimizer_numbers;
-  LoadOptions options = {};
+// A model's weights as files, as transformers has them.
+enum class WeightFormat { kSafetensors, kStateDict };
+
+struct WeightFiles {
+  WeightFormat format = WeightFormat::kSafetensors;
+  uint64_t max_shard_bytes = 5'000'000'000;         // transformers' own default; a larger tensor has a file of its own
+  std::map<std::string, std::string> aliases = {};  // other name of a shared tensor -> its name; state dicts have both
 };
 
-struct LoadResult {
-  std::string path;
-  nlohmann::json engine_state;
-  nlohmann::json client_state;
-  std::map<std::string, at::Tensor> rank_tensors;  // empty when saved by another number of ranks
+// From a checkpoint to a folder that transformers loads: config.json, weights, tokenizer files; or to the weights
+// alone.
+struct ExportInput {
+  std::filesystem::path checkpoint;  // <folder>/<tag>, or <folder>: what its `latest` names
+  std::filesystem::path model;   // where config.json and the tokenizer files come from; empty: as the checkpoint says
+  std::filesystem::path output;  // appears whole or not at all; an earlier export there is replaced
+  at::ScalarType dtype = at::kFloat;
+  WeightFiles files = {};     // its aliases are the checkpoint's
+  bool weights_only = false;  // neither config.json nor tokenizer; `model` is not looked at
 };
 
-// Nothing when `tag` is empty and the folder has no checkpoint. The caller publishes the parameters afterwards.
-std::optional<LoadResult> load(const LoadInput& input);
+// One tensor is in memory at a time. Shared parameters are written once, under their first name, as transformers does.
+// ErrorKind::kUsage when the output holds anything but an earlier export, kData for a damaged checkpoint, kMachine when
+// the output cannot be written.
+void export_hf(const ExportInput& input);
 
 }  // namespace tessera::checkpoint

@@ -1,5 +1,3 @@
-#include "tessera/checkpoint/export_hf.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
@@ -7,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/reader.h"
+#include "tessera/checkpoint/weight_files.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/dtype.h"
 #include "tessera/storage/safetensors.h"

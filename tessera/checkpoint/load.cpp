@@ -1,3 +1,5 @@
+#include "tessera/checkpoint/load.h"
+
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,9 +9,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/retention.h"
 #include "tessera/checkpoint/tensor_source.h"
+#include "tessera/zero/sharded_model.h"
 
 namespace tessera::checkpoint {
 namespace {

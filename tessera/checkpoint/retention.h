@@ -1,17 +1,13 @@
-// Which checkpoints there are, and which of them are kept.
+// Which checkpoints a folder has, and those that are not kept.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-namespace tessera::checkpoint {
+#include "tessera/checkpoint/checkpoint.h"
 
-struct Retention {
-  int64_t keep_last = 0;   // 0: all
-  int64_t keep_every = 0;  // also those whose step is a multiple of this; 0: none
-};
+namespace tessera::checkpoint {
 
 // The tags of a folder's checkpoints, those that have a manifest.json, the newest (by steps, then time) first. Whether
 // they are intact is not checked. Interrupted saves are not checkpoints.

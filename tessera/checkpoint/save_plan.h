@@ -3,9 +3,10 @@
 
 #include <vector>
 
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/saver.h"
 #include "tessera/storage/safetensors.h"
+#include "tessera/zero/sharded_model.h"
 
 namespace tessera::checkpoint {
 

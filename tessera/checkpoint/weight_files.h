@@ -14,17 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/storage/safetensors.h"
 
 namespace tessera::checkpoint {
-
-enum class WeightFormat { kSafetensors, kStateDict };
-
-struct WeightFiles {
-  WeightFormat format = WeightFormat::kSafetensors;
-  uint64_t max_shard_bytes = 5'000'000'000;         // transformers' own default; a larger tensor has a file of its own
-  std::map<std::string, std::string> aliases = {};  // other name of a shared tensor -> its name; state dicts have both
-};
 
 // "5GB", "200MB", "1000000": as transformers counts, in powers of 1000. ErrorKind::kUsage, `where` the text was found.
 uint64_t shard_bytes(const std::string& text, const std::string& where);

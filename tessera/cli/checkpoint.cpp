@@ -1,4 +1,6 @@
 // tessera checkpoint: work on saved checkpoints.
+#include "tessera/checkpoint/checkpoint.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,10 +12,10 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/export_hf.h"
 #include "tessera/checkpoint/inspect.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/retention.h"
+#include "tessera/checkpoint/weight_files.h"
 #include "tessera/cli/commands.h"
 #include "tessera/storage/dtype.h"
 

@@ -16,7 +16,7 @@
 #include "tessera/config/print.h"
 #include "tessera/config/run_file.h"
 #include "tessera/config/yaml_file.h"
-#include "tessera/train/run_setup.h"
+#include "tessera/train/run.h"
 
 namespace tessera::cli {
 namespace {

@@ -1,8 +1,8 @@
-// The command line: parses, runs one subcommand, and tells errors. A program that adds models, tasks, collators or
-// monitors of its own has the whole of it:
+// The command line: parses, runs one subcommand, and tells errors. A program that adds models, tasks or monitors of its
+// own has the whole of it:
 //
 //   int main(int argc, char** argv) {
-//     tessera::models::models().add({"toy", "a model of one matrix", toy_model()});
+//     tessera::models::add_model("toy", "a model of one matrix", toy_model());
 //     return tessera::cli::run(argc, argv);
 //   }
 #pragma once

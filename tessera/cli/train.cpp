@@ -10,8 +10,6 @@
 #include "tessera/engine/timeline.h"
 #include "tessera/launch/runners.h"
 #include "tessera/train/run.h"
-#include "tessera/train/run_setup.h"
-#include "tessera/train/trainer.h"
 
 namespace tessera::cli {
 namespace {
@@ -30,7 +28,7 @@ void check_before_start(const train::RunOptions& options, int nproc) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
   train::check_run(run, std::max(1, nproc));
   if (options.resume.empty()) train::refuse_to_overwrite(run.output);
-  if (!options.trace.empty()) check_timeline_path(options.trace);
+  if (!options.trace.empty()) engine::check_timeline_path(options.trace);
 }
 
 int start_ranks(const train::RunOptions& options, int nproc) {

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/comm/group.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/comm/wait_board.h"
 
 namespace tessera::comm {

@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <map>
@@ -26,13 +27,35 @@
 #include <string>
 #include <vector>
 
-#include "tessera/comm/collective.h"
-#include "tessera/comm/rendezvous.h"
-
 namespace tessera::comm {
 
 class Exchange;
 class PeerFailure;
+struct World;
+
+// A collective in flight, as a group's start_… functions return it. Move-only; finish() or take_result() must be called
+// exactly once, or the handle destroyed during unwinding, in which case the messages in flight keep their tensors alive
+// until they end.
+class Collective {
+ public:
+  Collective() = default;
+  void finish();
+
+  // Waits only until what arrives is there. What this rank sends may still be read by others, so must not be written to
+  // until settle() of the group; a tensor that is dropped is kept alive as long as that takes. Spares ranks that are a
+  // little ahead the wait for those behind.
+  void take_result();
+
+  bool in_flight() const { return finish_ != nullptr; }
+
+ private:
+  friend class Group;
+  enum class Until { kOver, kResult };
+  using Finish = std::function<void(Until)>;
+  explicit Collective(Finish finish) : finish_(std::move(finish)) {}
+  void finish_until(Until until);
+  Finish finish_;
+};
 
 class Group {
  public:
@@ -140,5 +163,17 @@ class Group {
   int64_t sequence_number_ = 0;
   int64_t text_number_ = 0;  // … of exchange_texts
 };
+
+struct InitOptions {
+  // For each wait of the run, rendezvous included. Zero: TESSERA_TIMEOUT seconds if set, else 600 s.
+  std::chrono::milliseconds timeout{0};
+
+  // "gloo", "shm", "mpi" or "auto" (backends.h). Empty: TESSERA_BACKEND if set, else "auto". The same on every rank.
+  std::string backend;
+};
+
+// Joins the run. Collective: every rank calls it. The result is shared by all that communicate; the last owner closes
+// the connections. Errors: ErrorKind::kMachine (port in use), ErrorKind::kPeer (names the ranks that did not come).
+std::shared_ptr<Group> init_distributed(const InitOptions& options = {});
 
 }  // namespace tessera::comm

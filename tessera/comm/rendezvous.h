@@ -10,13 +10,13 @@
 // MASTER_ADDR. A world of one does none of this: it needs nothing.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <string>
 
 namespace tessera::comm {
 
 class Group;
+struct InitOptions;
 
 struct World {
   int rank = 0;
@@ -37,17 +37,7 @@ World world_from_environment();
 // leaves ranks that have not come to MPI yet alone, so there each tells.
 void let_rank_0_fail_first();
 
-struct InitOptions {
-  // For each wait of the run, rendezvous included. Zero: TESSERA_TIMEOUT seconds if set, else 600 s.
-  std::chrono::milliseconds timeout{0};
-
-  // "gloo", "shm", "mpi" or "auto" (backends.h). Empty: TESSERA_BACKEND if set, else "auto". The same on every rank.
-  std::string backend;
-};
-
-// Joins the run. Collective: every rank calls it. The result is shared by all that communicate; the last owner closes
-// the connections. Errors: ErrorKind::kMachine (port in use), ErrorKind::kPeer (names the ranks that did not come).
-std::shared_ptr<Group> init_distributed(const InitOptions& options = {});
-std::shared_ptr<Group> init_distributed(const World& world, const InitOptions& options = {});
+// init_distributed (group.h) for a world that is known. Collective.
+std::shared_ptr<Group> init_distributed(const World& world, const InitOptions& options);
 
 }  // namespace tessera::comm

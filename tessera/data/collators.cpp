@@ -1,13 +1,14 @@
 #include "tessera/data/collators.h"
 
 namespace tessera::data {
+namespace {
 
-OpenRegistry<MakeCollator>& collators() {
-  static OpenRegistry<MakeCollator> table(
-      "collator", {
-                      {"mlm", "masks tokens at random, which are the targets (Devlin et al. 2018)", make_mlm_collator},
-                  });
-  return table;
-}
+constexpr Registry<MakeCollator>::Entry kCollators[] = {
+    {"mlm", "masks tokens at random, which are the targets (Devlin et al. 2018)", make_mlm_collator},
+};
+
+}  // namespace
+
+Registry<MakeCollator> collators() { return {"collator", kCollators}; }
 
 }  // namespace tessera::data

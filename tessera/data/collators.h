@@ -1,10 +1,10 @@
 // The collators, by name; a task names the one that it takes (train/tasks.h). To add one: a class in a file of its own,
-// a declaration here and a line in collators.cpp; in a program of one's own data::collators().add({…}).
+// a declaration here and a line in collators.cpp. A task of one's own may have one that is not in the table.
 #pragma once
 
 #include <memory>
 
-#include "tessera/base/open_registry.h"
+#include "tessera/base/registry.h"
 #include "tessera/config/run_file.h"
 #include "tessera/data/collator.h"
 #include "tessera/data/dataset.h"
@@ -20,7 +20,7 @@ struct CollatorInput {
 };
 
 using MakeCollator = std::unique_ptr<Collator> (*)(const CollatorInput& input);
-OpenRegistry<MakeCollator>& collators();
+Registry<MakeCollator> collators();
 
 std::unique_ptr<Collator> make_mlm_collator(const CollatorInput& input);  // mlm_collator.cpp
 

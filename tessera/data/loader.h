@@ -22,14 +22,25 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "tessera/data/samples.h"
-
 namespace tessera::data {
+
+// Numbered samples, and how some of them become a batch: what a loader loads and an evaluation reads.
+template <class Batch>
+struct Samples {
+  size_t size = 0;  // samples that there are; they have the numbers from 0
+
+  // The batch whose row i is samples[i].
+  std::function<Batch(std::span<const size_t> samples, int64_t epoch)> collate;
+
+  // What the loss of these samples is a mean over, e.g. the tokens to be predicted. Null: each sample counts as one.
+  std::function<int64_t(std::span<const size_t> samples, int64_t epoch)> count_targets = nullptr;
+};
 
 struct LoaderOptions {
   int64_t micro_batch = 1;   // rows of one forward pass on one rank

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/load.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/zero/rank_state.h"
+#include "tessera/zero/sharded_model.h"
 #include "tessera/zero/sharded_step.h"
 
 namespace tessera::engine {
@@ -16,6 +18,9 @@ const std::string kDeviceRandomState = "device_random_state";
 const std::string kClientPrefix = "client/";
 
 }  // namespace
+
+Checkpointing::Checkpointing(zero::ShardedModel& model, const optim::Optimizer& optimizer, TrainingState& state)
+    : model_(model), optimizer_(optimizer), state_(state), saver_(model.world()) {}
 
 checkpoint::SaveOptions Checkpointing::options_of(const config::DsConfig& config) {
   using checkpoint::TagValidation;

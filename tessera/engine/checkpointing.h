@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/saver.h"
 #include "tessera/engine/options.h"
 #include "tessera/engine/training_state.h"
 
@@ -16,8 +16,7 @@ namespace tessera::engine {
 class Checkpointing {
  public:
   // All are borrowed.
-  Checkpointing(zero::ShardedModel& model, const optim::Optimizer& optimizer, TrainingState& state)
-      : model_(model), optimizer_(optimizer), state_(state), saver_(model.world()) {}
+  Checkpointing(zero::ShardedModel& model, const optim::Optimizer& optimizer, TrainingState& state);
 
   // As the configuration's block `checkpoint` says.
   static checkpoint::SaveOptions options_of(const config::DsConfig& config);

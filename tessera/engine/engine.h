@@ -25,23 +25,39 @@
 #include <torch/nn/pimpl.h>
 
 #include <concepts>
+#include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
-#include "tessera/engine/autocast.h"
 #include "tessera/engine/engine_base.h"
 #include "tessera/nn/unit_module.h"
 
 namespace tessera {
 
+// A ds_config: a file, or the values themselves. It is read when an engine is made, because what it leaves open follows
+// from the number of ranks. ErrorKind::kConfig, with all that is wrong.
+class Configuration {
+ public:
+  Configuration(const char* path);
+  Configuration(const std::string& path);
+  Configuration(const nlohmann::json& values);
+  Configuration(const config::DsConfig& resolved);
+
+  config::DsConfig for_ranks(int data_parallel_size) const;
+
+ private:
+  std::function<config::DsConfig(int data_parallel_size)> read_;
+};
+
 // Of a C++ model, whose units announce themselves.
 class ModuleEngine : public Engine, private nn::UnitObserver {
  public:
-  ModuleEngine(std::shared_ptr<torch::nn::Module> model, const config::DsConfig& config,
-               const InitializeOptions& options);
+  // ErrorKind::kUsage where `model` is null.
+  ModuleEngine(std::shared_ptr<torch::nn::Module> model, const Configuration& config, InitializeOptions options);
   ~ModuleEngine() override;
 
   void train(bool on = true) { model_->train(on); }
@@ -52,6 +68,9 @@ class ModuleEngine : public Engine, private nn::UnitObserver {
   void require_known_parameters();
 
  private:
+  struct Parts;  // what the constructor's arguments come to
+  explicit ModuleEngine(Parts parts);
+
   void before_forward(size_t module, const std::vector<at::Tensor>& inputs) override;
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs) override;
 
@@ -65,8 +84,8 @@ class ModuleEngine : public Engine, private nn::UnitObserver {
 template <class Model>
 class ModelEngine : public ModuleEngine {
  public:
-  ModelEngine(std::shared_ptr<Model> model, const config::DsConfig& config, const InitializeOptions& options)
-      : ModuleEngine(engine::required_model(model), config, options), typed_model_(std::move(model)) {}
+  ModelEngine(std::shared_ptr<Model> model, const Configuration& config, InitializeOptions options)
+      : ModuleEngine(model, config, std::move(options)), typed_model_(std::move(model)) {}
 
   template <class... Args>
   auto forward(Args&&... args) {
@@ -77,8 +96,7 @@ class ModelEngine : public ModuleEngine {
   // For models with several entries: call([](Model& m, auto& batch) { return m.loss(batch); }, batch).
   template <class Function, class... Args>
   auto call(Function function, Args&&... args) {
-    const engine::Autocast autocast(device().type(), autocast_dtype());
-    const nn::ActivationStore::Scope scope(activations_);
+    const ForwardScope scope(*this);
     require_known_parameters();
     Engine::before_forward(kRootModule, nn::tensors_in(args...));
     auto output = function(*typed_model_, input(std::forward<Args>(args))...);
@@ -92,21 +110,10 @@ class ModelEngine : public ModuleEngine {
   std::shared_ptr<Model> typed_model_;
 };
 
-// The configuration from a file, for the world that `options` names.
-config::DsConfig load_config_for(const std::string& path, const InitializeOptions& options);
-
 template <class Model>
-std::unique_ptr<ModelEngine<Model>> initialize(std::shared_ptr<Model> model, const config::DsConfig& config,
-                                               const InitializeOptions& options = {}) {
-  return std::make_unique<ModelEngine<Model>>(std::move(model), config, options);
-}
-
-template <class Model>
-std::unique_ptr<ModelEngine<Model>> initialize(std::shared_ptr<Model> model, const std::string& config_path,
+std::unique_ptr<ModelEngine<Model>> initialize(std::shared_ptr<Model> model, const Configuration& config,
                                                InitializeOptions options = {}) {
-  if (!options.world) options.world = comm::init_distributed();
-  const config::DsConfig config = load_config_for(config_path, options);
-  return std::make_unique<ModelEngine<Model>>(std::move(model), config, options);
+  return std::make_unique<ModelEngine<Model>>(std::move(model), config, std::move(options));
 }
 
 // What TORCH_MODULE(Net) makes of NetImpl, or torch::nn::ModuleHolder<NetImpl> itself.
@@ -116,16 +123,9 @@ concept ModuleHolder = std::is_base_of_v<torch::detail::ModuleHolderIndicator, T
 // The engine shares the model with the holder, and is one over what it holds: engine->module() is a NetImpl.
 template <ModuleHolder Holder>
 std::unique_ptr<ModelEngine<typename Holder::ContainedType>> initialize(const Holder& model,
-                                                                        const config::DsConfig& config,
-                                                                        const InitializeOptions& options = {}) {
-  return initialize(model.is_empty() ? nullptr : model.ptr(), config, options);
-}
-
-template <ModuleHolder Holder>
-std::unique_ptr<ModelEngine<typename Holder::ContainedType>> initialize(const Holder& model,
-                                                                        const std::string& config_path,
-                                                                        const InitializeOptions& options = {}) {
-  return initialize(model.is_empty() ? nullptr : model.ptr(), config_path, options);
+                                                                        const Configuration& config,
+                                                                        InitializeOptions options = {}) {
+  return initialize(model.is_empty() ? nullptr : model.ptr(), config, std::move(options));
 }
 
 }  // namespace tessera

@@ -6,10 +6,14 @@
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
+#include "tessera/base/trace.h"
 #include "tessera/checkpoint/save_16bit.h"
+#include "tessera/comm/mesh.h"
+#include "tessera/engine/autocast.h"
 #include "tessera/engine/checkpointing.h"
 #include "tessera/engine/nvme_activations.h"
 #include "tessera/engine/stepping.h"
+#include "tessera/engine/timeline.h"
 #include "tessera/engine/wiring.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/dtype.h"
@@ -43,23 +47,25 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
 
 Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options,
                std::shared_ptr<comm::Mesh> mesh)
-    : activations_(make_activation_store(config)), config_(config), world_(mesh->world()) {
+    : config_(std::make_unique<config::DsConfig>(config)),
+      activations_(make_activation_store(config)),
+      world_(mesh->world()) {
   storage::use_reusing_cpu_allocator();
-  config::require_supported(config_);
-  if (config_.own.host_memory_limit > 0) {
-    limit_process_memory(static_cast<uint64_t>(config_.own.host_memory_limit));
+  config::require_supported(*config_);
+  if (config_->own.host_memory_limit > 0) {
+    limit_process_memory(static_cast<uint64_t>(config_->own.host_memory_limit));
   }
   if (world_->rank() == 0) {
-    for (const std::string& warning : config_.warnings) log_warning("{}", warning);
+    for (const std::string& warning : config_->warnings) log_warning("{}", warning);
   }
   for (const zero::ModuleParams& module : model.modules) module_names_.push_back(module.name);
-  if (config_.dtypes.autocast) autocast_dtype_ = storage::scalar_type(*config_.dtypes.autocast);
-  engine::Wiring wiring = engine::wire(std::move(model), config_, options, std::move(mesh));
+  if (config_->dtypes.autocast) autocast_dtype_ = storage::scalar_type(*config_->dtypes.autocast);
+  engine::Wiring wiring = engine::wire(std::move(model), *config_, options, std::move(mesh));
   optimizer_ = std::move(wiring.optimizer);
   sharded_ = std::move(wiring.sharded);
   log_memory();
-  state_.emplace(config_, std::move(wiring.schedule), std::move(wiring.groups));
-  stepping_ = std::make_unique<engine::Stepping>(config_, *sharded_, *optimizer_, *state_);
+  state_ = std::make_unique<engine::TrainingState>(*config_, std::move(wiring.schedule), std::move(wiring.groups));
+  stepping_ = std::make_unique<engine::Stepping>(*config_, *sharded_, *optimizer_, *state_);
   checkpoints_ = std::make_unique<engine::Checkpointing>(*sharded_, *optimizer_, *state_);
   sharded_->set_unannounced_backward({.begins = [this] { begin_backward(); }, .ends = [this] { finish_backward(); }});
   storage::release_free_cpu_memory();  // the parameters as they came
@@ -68,7 +74,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
 // What the ranks take, as this one sees it.
 void Engine::log_memory() const {
   const zero::MemoryBudget budget = zero::memory_budget(*sharded_, optimizer_->elementwise());
-  const int64_t limit = config_.own.host_memory_limit;
+  const int64_t limit = config_->own.host_memory_limit;
   if (world_->rank() != 0 || (limit == 0 && budget.state.disk == 0)) return;
   std::string text = fmt::format("memory per rank: {} of training state", format_bytes(budget.state.memory));
   if (budget.state.disk > 0) {
@@ -110,7 +116,7 @@ void Engine::after_forward(size_t module, const std::vector<at::Tensor>& outputs
 
 bool Engine::is_gradient_accumulation_boundary() const {
   if (boundary_override_) return *boundary_override_;
-  return (micro_steps() + 1) % config_.batch.accumulation == 0;
+  return (micro_steps() + 1) % config_->batch.accumulation == 0;
 }
 
 void Engine::begin_backward() {
@@ -124,9 +130,24 @@ void Engine::finish_backward() {
   gradients_pending_ = true;
 }
 
+struct Engine::ForwardScope::Guards {
+  engine::Autocast autocast;
+  nn::ActivationStore::Scope activations;
+};
+
+Engine::ForwardScope::ForwardScope(const Engine& engine)
+    : guards_(new Guards{engine::Autocast(engine.device().type(), engine.autocast_dtype_),
+                         nn::ActivationStore::Scope(engine.activations_)}) {}
+
+Engine::ForwardScope::~ForwardScope() = default;
+
+bool Engine::casts(const at::Tensor& input) const {
+  return config_->dtypes.cast_inputs && input.defined() && at::isFloatingType(input.scalar_type());
+}
+
 // With loss scaling in fp32: fp16 could hold neither a small share of the loss nor its multiple.
 at::Tensor Engine::widened(const at::Tensor& loss) const {
-  return config_.loss_scaling.enabled ? loss.to(at::kFloat) : loss;
+  return config_->loss_scaling.enabled ? loss.to(at::kFloat) : loss;
 }
 
 at::Tensor Engine::scale(const at::Tensor& loss) const {
@@ -146,7 +167,7 @@ void Engine::zero_grad() {
 }
 
 void Engine::reduce_accumulated() {
-  if (config_.zero.stage >= 2 || !gradients_pending_) return;
+  if (config_->zero.stage >= 2 || !gradients_pending_) return;
   begin_backward();  // one that has no gradients
   finish_backward();
 }
@@ -159,8 +180,8 @@ at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& optio
   }
   const TraceSpan span(TraceLane::kCompute, "backward");
   begin_backward();
-  const bool divides = options.divides_by_accumulation && config_.batch.accumulation != 1;
-  const at::Tensor divided = divides ? widened(loss) / config_.batch.accumulation : widened(loss);
+  const bool divides = options.divides_by_accumulation && config_->batch.accumulation != 1;
+  const at::Tensor divided = divides ? widened(loss) / config_->batch.accumulation : widened(loss);
   scale(divided).backward({}, options.retain_graph);
   finish_backward();
   return divided;
@@ -185,6 +206,29 @@ void Engine::step() {
   checkpoints_->saver().throw_failure();
 }
 
+void Engine::set_batch(const config::BatchSizes& batch) { config_->batch = batch; }
+
+int64_t Engine::train_batch_size() const { return config_->batch.global; }
+int64_t Engine::train_micro_batch_size_per_gpu() const { return config_->batch.micro; }
+int64_t Engine::gradient_accumulation_steps() const { return config_->batch.accumulation; }
+
+double Engine::lr() const { return state_->groups().front().lr; }
+double Engine::loss_scale() const { return state_->scaler().scale(); }
+int64_t Engine::global_steps() const { return state_->global_steps(); }
+int64_t Engine::global_samples() const { return state_->global_samples(); }
+int64_t Engine::skipped_steps() const { return state_->skipped_steps(); }
+int64_t Engine::applied_steps() const { return state_->applied_steps(); }
+int64_t Engine::micro_steps() const { return state_->micro_steps(); }
+std::vector<optim::ParamGroup>& Engine::param_groups() { return state_->groups(); }
+void Engine::set_schedule(std::shared_ptr<optim::RunningSchedule> schedule) {
+  state_->set_schedule(std::move(schedule));
+}
+
+comm::Group& Engine::data_group() { return *sharded_->groups().all; }
+at::Device Engine::device() const { return sharded_->device(); }
+int64_t Engine::model_state_bytes() const { return sharded_->model_state_bytes().memory; }
+int64_t Engine::offloaded_bytes() const { return sharded_->model_state_bytes().disk; }
+
 double Engine::get_global_grad_norm() const { return stepping_->grad_norm(); }
 
 bool Engine::was_step_applied() const { return stepping_->was_applied(); }
@@ -192,13 +236,13 @@ bool Engine::was_step_applied() const { return stepping_->was_applied(); }
 void Engine::finish_update() { stepping_->finish_update(); }
 
 void Engine::log_activation_checkpoints() {
-  if (!config_.activation_checkpointing.profile) return;
+  if (!config_->activation_checkpointing.profile) return;
   const nn::CheckpointCosts costs = activations_->take_costs();
   log_info("step {}: {} activation checkpoints, {:.1f} ms in forward; {} recomputed, {:.1f} ms", global_steps(),
            costs.checkpoints, costs.forward_seconds * 1e3, costs.recomputations, costs.recomputation_seconds * 1e3);
 }
 
-checkpoint::SaveOptions Engine::save_options() const { return engine::Checkpointing::options_of(config_); }
+checkpoint::SaveOptions Engine::save_options() const { return engine::Checkpointing::options_of(*config_); }
 
 void Engine::finish_saving() { checkpoints_->saver().finish(); }
 
@@ -206,7 +250,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
                                     const nlohmann::json& client_state, const checkpoint::SaveOptions& options,
                                     const std::map<std::string, at::Tensor>& rank_tensors) {
   const TraceSpan span(TraceLane::kCompute, "save_checkpoint");
-  if (gradients_pending_ || micro_steps() % config_.batch.accumulation != 0) {
+  if (gradients_pending_ || micro_steps() % config_->batch.accumulation != 0) {
     if (!boundary_override_) {
       throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of gradient accumulation would lose gradients",
                                       "Engine::save_checkpoint", "save after the step() that ends accumulation"});
@@ -218,7 +262,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
 
 bool Engine::save_16bit_model(const std::string& folder, const std::string& file, bool exclude_frozen_parameters) {
   const std::string key = "zero_optimization.stage3_gather_16bit_weights_on_model_save";
-  if (config_.zero.stage == 3 && config_.value(key) != true) {
+  if (config_->zero.stage == 3 && config_->value(key) != true) {
     if (world_->rank() == 0) log_warning("no weights were saved: at stage 3 saving them needs '{}': true", key);
     return false;
   }
@@ -233,5 +277,22 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
   finish_update();
   return checkpoints_->load(folder, tag, options);
 }
+
+void Engine::start_timeline(const std::string& path) {
+  engine::check_timeline_path(path);
+  timeline_ = path;
+  start_tracing();
+}
+
+void Engine::write_timeline() {
+  if (timeline_.empty()) {
+    throw Error(ErrorKind::kUsage, {"there is no timeline to write", "Engine::write_timeline",
+                                    "call start_timeline() before what it is to show"});
+  }
+  engine::write_timeline(*world_, std::exchange(timeline_, {}));
+}
+
+Gathered::Gathered(Engine& engine) : model_(engine.sharded_model()) { model_.hold_all(); }
+Gathered::~Gathered() { model_.drop_all(); }
 
 }  // namespace tessera

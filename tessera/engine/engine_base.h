@@ -16,26 +16,41 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/base/trace.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/config/ds_config.h"
-#include "tessera/engine/model_tree.h"
+#include "tessera/comm/group.h"
 #include "tessera/engine/options.h"
-#include "tessera/engine/training_state.h"
-#include "tessera/nn/activation_store.h"
-#include "tessera/zero/sharded_model.h"
+#include "tessera/optim/optimizer.h"
 
 namespace tessera {
 
+struct TraceEvent;
+
+namespace config {
+struct BatchSizes;
+struct DsConfig;
+}  // namespace config
 namespace engine {
 class Checkpointing;
 class Stepping;
+class TrainingState;
+struct ModelTree;
 }  // namespace engine
+namespace nn {
+class ActivationStore;
+}
+namespace optim {
+class RunningSchedule;
+}
+namespace zero {
+class ShardedModel;
+}
 
 class Engine {
  public:
   Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options);
   ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   // Around the forward of each module, by its number in the tree, the root's included; with all tensors that go in and
   // come out.
@@ -73,7 +88,7 @@ class Engine {
   void set_gradient_accumulation_boundary(std::optional<bool> boundary) { boundary_override_ = boundary; }
 
   // From the next micro step on; between two accumulations.
-  void set_batch(const config::BatchSizes& batch) { config_.batch = batch; }
+  void set_batch(const config::BatchSizes& batch);
 
   // `tag` empty: "global_step<N>". Returns the checkpoint's folder. See checkpoint/checkpoint.h. A save in the
   // background that fails is a checkpoint::SaveFailed from the end of a later step(), which has done its work by then,
@@ -103,37 +118,57 @@ class Engine {
   // Of the last step that was taken: global L2 norm before clipping; infinite or NaN when the step was skipped.
   double get_global_grad_norm() const;
   bool was_step_applied() const;
-  double lr() const { return state_->groups().front().lr; }       // of the next step
-  double loss_scale() const { return state_->scaler().scale(); }  // of the next backward
-  int64_t global_steps() const { return state_->global_steps(); }
-  int64_t global_samples() const { return state_->global_samples(); }
-  int64_t skipped_steps() const { return state_->skipped_steps(); }
-  int64_t applied_steps() const { return state_->applied_steps(); }
-  int64_t micro_steps() const { return state_->micro_steps(); }
+  double lr() const;          // of the next step
+  double loss_scale() const;  // of the next backward
+  int64_t global_steps() const;
+  int64_t global_samples() const;
+  int64_t skipped_steps() const;
+  int64_t applied_steps() const;
+  int64_t micro_steps() const;
   bool gradients_pending() const { return gradients_pending_; }
-  std::vector<optim::ParamGroup>& param_groups() { return state_->groups(); }  // the schedule overwrites lr
+  std::vector<optim::ParamGroup>& param_groups();  // the schedule overwrites lr
   // A program's own, instead of the configuration's: see engine/training_state.h.
-  void set_schedule(std::shared_ptr<optim::RunningSchedule> schedule) { state_->set_schedule(std::move(schedule)); }
+  void set_schedule(std::shared_ptr<optim::RunningSchedule> schedule);
   const optim::Optimizer& optimizer() const { return *optimizer_; }
-  const config::DsConfig& config() const { return config_; }
+
+  // In samples: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * data_group().size().
+  int64_t train_batch_size() const;
+  int64_t train_micro_batch_size_per_gpu() const;
+  int64_t gradient_accumulation_steps() const;
+  const config::DsConfig& config() const { return *config_; }  // resolved: config/ds_config.h
+
   comm::Group& world() { return *world_; }
-  // The ranks that train on different data: all, unless a mesh says otherwise.
-  comm::Group& data_group() { return *sharded_->groups().all; }
-  at::Device device() const { return sharded_->device(); }  // where it trains
+  comm::Group& data_group();  // the ranks that train on different data: all, unless a mesh says otherwise
+  at::Device device() const;  // where it trains
   // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
-  int64_t model_state_bytes() const { return sharded_->model_state_bytes().memory; }
-  int64_t offloaded_bytes() const { return sharded_->model_state_bytes().disk; }
+  int64_t model_state_bytes() const;
+  int64_t offloaded_bytes() const;
   zero::ShardedModel& sharded_model() { return *sharded_; }
 
+  // What the ranks do from here on, and when, as a file in Chrome's trace format: open it in chrome://tracing or
+  // ui.perfetto.dev. ErrorKind::kUsage where no file can be written there.
+  void start_timeline(const std::string& path);
+  void write_timeline();  // Collective. ErrorKind::kMachine where that fails
+
  protected:
-  std::optional<at::ScalarType> autocast_dtype() const { return autocast_dtype_; }
+  // Around a forward: autocast as the configuration says, and a place for what activation checkpoints keep.
+  class ForwardScope {
+   public:
+    explicit ForwardScope(const Engine& engine);
+    ~ForwardScope();
+    ForwardScope(const ForwardScope&) = delete;
+    ForwardScope& operator=(const ForwardScope&) = delete;
+
+   private:
+    struct Guards;
+    std::unique_ptr<Guards> guards_;
+  };
 
   // fp16.auto_cast: a floating tensor becomes the compute dtype; anything else passes.
   template <class Arg>
   decltype(auto) input(Arg&& arg) const {
     if constexpr (std::is_same_v<std::decay_t<Arg>, at::Tensor>) {
-      const bool cast = config_.dtypes.cast_inputs && arg.defined() && at::isFloatingType(arg.scalar_type());
-      return cast ? arg.to(at::kHalf) : at::Tensor(std::forward<Arg>(arg));
+      return casts(arg) ? arg.to(at::kHalf) : at::Tensor(std::forward<Arg>(arg));
     } else {
       return std::forward<Arg>(arg);
     }
@@ -143,32 +178,50 @@ class Engine {
 
   static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
 
-  std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
-
  private:
   Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options,
          std::shared_ptr<comm::Mesh> mesh);
 
+  bool casts(const at::Tensor& input) const;
   at::Tensor widened(const at::Tensor& loss) const;
   void begin_backward();
   void finish_backward();
   void log_memory() const;
   void log_activation_checkpoints();
 
-  config::DsConfig config_;
+  std::unique_ptr<config::DsConfig> config_;
   std::optional<at::ScalarType> autocast_dtype_;
+  std::shared_ptr<nn::ActivationStore> activations_;  // what the model's activation checkpoints keep
   std::shared_ptr<comm::Group> world_;
   std::shared_ptr<const optim::Optimizer> optimizer_;
   std::shared_ptr<zero::ShardedModel> sharded_;
-  std::optional<engine::TrainingState> state_;
+  std::unique_ptr<engine::TrainingState> state_;
   std::unique_ptr<engine::Stepping> stepping_;
   std::unique_ptr<engine::Checkpointing> checkpoints_;
 
   std::vector<std::string> module_names_;
   std::vector<TraceEvent> forwards_;  // that run, outermost first; empty unless tracing
 
+  std::string timeline_;  // the file; empty: none was started
+
   std::optional<bool> boundary_override_;
   bool gradients_pending_ = false;  // backward has run since the last step
+};
+
+// While it lives all parameters of the engine's model are whole on every rank, to look at them or to run the model
+// without the engine. Collective at stage 3; elsewhere it does nothing. What is written to the parameters meanwhile is
+// lost.
+//
+//   { tessera::Gathered whole(*engine);  … read parameters … }
+class Gathered {
+ public:
+  explicit Gathered(Engine& engine);
+  ~Gathered();
+  Gathered(const Gathered&) = delete;
+  Gathered& operator=(const Gathered&) = delete;
+
+ private:
+  zero::ShardedModel& model_;  // borrowed
 };
 
 }  // namespace tessera

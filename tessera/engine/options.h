@@ -14,7 +14,6 @@
 #include "tessera/comm/mesh.h"
 #include "tessera/layout/param_spec.h"
 #include "tessera/optim/optimizer.h"
-#include "tessera/zero/unit.h"
 
 namespace tessera {
 
@@ -34,7 +33,7 @@ struct InitializeOptions {
 
   // Writes initial values of declared parameters (nn::declared_parameter). Must be given when the model has such; other
   // parameters start with what they hold on rank 0.
-  zero::FillParameter fill;
+  std::function<void(const std::string& name, at::Tensor value)> fill;
 
   // True for parameters that weight decay leaves alone (biases and norms, usually). Null: it applies to all.
   std::function<bool(const std::string& name)> no_decay;

@@ -16,8 +16,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 
-namespace tessera {
-namespace engine {
+namespace tessera::engine {
 namespace {
 
 using nlohmann::json;
@@ -89,8 +88,6 @@ json timeline_events(const std::vector<TraceEvent>& events, int rank, steady_clo
   return result;
 }
 
-}  // namespace engine
-
 namespace {
 
 using std::chrono::nanoseconds;
@@ -115,7 +112,7 @@ std::string own_events(const Trace& trace, comm::Group& world) {
     first = std::min<int64_t>(first, std::stoll(text));
   }
   const std::string text =
-      engine::timeline_events(trace.events, world.rank(), steady_clock::time_point(nanoseconds(first) - epoch)).dump();
+      timeline_events(trace.events, world.rank(), steady_clock::time_point(nanoseconds(first) - epoch)).dump();
   return text.substr(1, text.size() - 2);
 }
 
@@ -169,4 +166,4 @@ void write_timeline(comm::Group& world, const std::filesystem::path& path) {
   }
 }
 
-}  // namespace tessera
+}  // namespace tessera::engine

@@ -9,7 +9,7 @@
 
 #include "tessera/config/ds_config.h"
 #include "tessera/optim/loss_scaler.h"
-#include "tessera/optim/param_group.h"
+#include "tessera/optim/optimizer.h"
 
 namespace tessera::optim {
 class RunningSchedule;

@@ -204,7 +204,7 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
       for (zero::NamedParam& param : module.params) options.specify(param.spec);
     }
   }
-  const std::shared_ptr<comm::Group> sharers = mesh->group(mesh->shape().data_axes());
+  const std::shared_ptr<comm::Group> sharers = mesh->data_group();
   require_same_model(tree, *sharers);
   zero::Policy policy = policy_of(config, sharers->size(), device);
   policy.placeholders_as_deepspeed = tree.placeholders_as_deepspeed;

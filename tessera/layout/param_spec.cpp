@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/layout/box.h"
+#include "tessera/layout/mesh_shape.h"
 
 namespace tessera::layout {
 

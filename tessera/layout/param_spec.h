@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tessera/layout/box.h"
-#include "tessera/layout/mesh_shape.h"
-
 namespace tessera::layout {
+
+struct Box;
+class MeshShape;
 
 // The ranks of a model axis hold different parts of a parameter: `dim` of its shape is cut into as many parts of
 // ceil(size / ranks), the last ones shorter (as torch.chunk does).

@@ -6,28 +6,21 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/unit_module.h"
+#include "tessera/nn/unit_tree.h"
 
 namespace tessera::models {
 namespace {
 
 class Count {
  public:
-  // The parameters of a module that announces nothing belong to the unit around it, as in engine/model_tree.h.
-  void walk(torch::nn::Module& module, const std::string& path, size_t unit) {
-    if (!path.empty() && dynamic_cast<nn::UnitModuleBase*>(&module) != nullptr) {
-      unit = census_.units.size();
-      census_.units.push_back({path});
-    }
+  void add(const nn::ModuleOfUnit& visited) {
+    if (visited.begins != nullptr) census_.units.push_back({visited.path});
     int64_t own = 0;
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    for (const auto& item : visited.module.named_parameters(/*recurse=*/false)) {
       own += item.value().numel();
-      add(item.value(), unit);
+      add(item.value(), visited.unit);
     }
     census_.largest_layer = std::max(census_.largest_layer, own);
-    for (const auto& item : module.named_children()) {
-      walk(*item.value(), path.empty() ? item.key() : path + "." + item.key(), unit);
-    }
   }
 
   ModelCensus finish() {
@@ -56,7 +49,7 @@ class Count {
 
 ModelCensus count_parameters(torch::nn::Module& module) {
   Count count;
-  count.walk(module, "", 0);
+  nn::visit_units(module, [&count](const nn::ModuleOfUnit& visited) { count.add(visited); });
   return count.finish();
 }
 
@@ -65,6 +58,13 @@ const UnitCensus& ModelCensus::largest_block() const {
   const auto smaller = [](const UnitCensus& a, const UnitCensus& b) { return a.numel < b.numel; };
   if (units.size() < 3) return *std::max_element(units.begin(), units.end(), smaller);
   return *std::max_element(units.begin() + 1, units.end() - 1, smaller);
+}
+
+ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where) {
+  ModelCensus census = count_parameters(*model.network());
+  census.source = fmt::format("{}, from {}", class_name, where);
+  census.architecture = model.architecture();
+  return census;
 }
 
 }  // namespace tessera::models

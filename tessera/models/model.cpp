@@ -39,13 +39,6 @@ at::Tensor NamedTensors::get(const std::string& name) const {
   return found == tensors_.end() ? at::Tensor() : found->second;
 }
 
-ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where) {
-  ModelCensus census = count_parameters(*model.network());
-  census.source = fmt::format("{}, from {}", class_name, where);
-  census.architecture = model.architecture();
-  return census;
-}
-
 uint64_t seed_of_parameter(uint64_t seed, const std::string& name) {
   return fnv1a(name, kFnvOffset ^ (seed * 0x9e3779b97f4a7c15));
 }

@@ -1,5 +1,5 @@
 // A model that can be trained, as the config.json of a Hugging Face folder describes it: what the run, the planner and
-// the tasks need to know of it, before and while it is trained. models.h has the table of those that there are.
+// the tasks need to know of it, before and while it is trained. models.cpp has the table of those that there are.
 //
 // A Model holds no parameters; network() makes the module that does, with declared ones (nn/layers.h). The names of its
 // parameters are those of Hugging Face's class, so weights and exports need no translation. Safe to read from any
@@ -14,9 +14,10 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
-
-#include "tessera/models/census.h"
+#include <utility>
+#include <vector>
 
 namespace tessera::models {
 
@@ -60,6 +61,22 @@ class Network : public torch::nn::Module {
   virtual void checkpoint_activations(bool on) = 0;
 };
 
+// What decides the activations of a transformer.
+struct Architecture {
+  int64_t layers = 0;  // of encoder and decoder together
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  int64_t ffn = 0;
+  int64_t vocab = 0;
+  int64_t max_positions = 0;            // 0: no limit of its own
+  bool gated_ffn = false;               // gate, up and down instead of two matrices
+  bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -87,10 +104,33 @@ class Model {
   virtual std::optional<Architecture> architecture() const = 0;
 };
 
-// Of the model's own network and architecture. `class_name` and `where` make its source.
-ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where);
+// One of the classes as which transformers has the model: BERT's body with this or that head.
+struct ModelClass {
+  std::string head;                       // what a task asks for: "MaskedLM" of BertForMaskedLM
+  std::string name;                       // "BertForMaskedLM": what config.json calls it, ours and Hugging Face's
+  std::vector<std::string> weights_from;  // the classes whose weights it can begin with
+};
+
+struct ModelType {
+  std::vector<ModelClass> classes;  // the first is the one that estimates are for
+  std::unique_ptr<Model> (*read)(const ModelConfig& config, const ModelClass& as);
+};
+
+// A folder's model, as the class with a head.
+struct FolderModel {
+  ModelClass as;
+  std::unique_ptr<Model> model;
+};
+
+// Of the table, by config.json. ErrorKind::kData, with the nearest of those known, for a type that is not in it, or a
+// folder of another class. `head`: of ModelClass; `user`, who asks for it, is for messages: "the task mlm".
+FolderModel read_model(const std::string& folder, const std::string& head, const std::string& user = "this program");
 
 // A generator's seed for one parameter, so that its values do not depend on which others are initialised.
 uint64_t seed_of_parameter(uint64_t seed, const std::string& name);
+
+// Adds a type of one's own to the table: at the start of a program, before anything is looked up. `name`: config.json's
+// "model_type"; `summary`: one line. ErrorKind::kUsage where the name is taken.
+void add_model(const char* name, const char* summary, ModelType type);
 
 }  // namespace tessera::models

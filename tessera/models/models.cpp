@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
 
@@ -15,6 +17,10 @@ OpenRegistry<ModelType>& models() {
   return table;
 }
 
+void add_model(const char* name, const char* summary, ModelType type) {
+  models().add({name, summary, std::move(type)});
+}
+
 std::string model_type_of(const ModelConfig& config) {
   const auto type = config.values.find("model_type");
   return type != config.values.end() && type->is_string() ? type->get<std::string>() : "bert";
@@ -22,12 +28,47 @@ std::string model_type_of(const ModelConfig& config) {
 
 const ModelType& find_model_type(const ModelConfig& config) {
   const std::string type = model_type_of(config);
-  if (const auto* const entry = models().lookup(type)) return entry->make;
-  const std::vector<std::string> known = models().names();
+  if (const auto* const entry = models().table().lookup(type)) return entry->make;
+  const std::vector<std::string> known = models().table().names();
   const auto nearest = nearest_name(type, known);
   throw Error(ErrorKind::kData, {fmt::format("the model is a '{}'", type), config.path,
                                  (nearest ? fmt::format("did you mean '{}'? ", *nearest) : "") +
                                      fmt::format("supported model types: {}", fmt::join(known, ", "))});
+}
+
+namespace {
+
+// The class with this head, if config.json does not name others alone.
+const ModelClass& class_for(const ModelConfig& config, const std::string& head, const std::string& user) {
+  const std::vector<ModelClass>& classes = find_model_type(config).classes;
+  const auto found = std::find_if(classes.begin(), classes.end(), [&](const auto& each) { return each.head == head; });
+  if (found == classes.end()) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("{} trains models for {}, and a '{}' is none", user, head, model_type_of(config)),
+                 config.path, "use another model, or another task"});
+  }
+  const auto names = config.values.find("architectures");
+  if (names == config.values.end() || !names->is_array()) return *found;
+  std::vector<std::string> given;
+  for (const auto& name : *names) given.push_back(name.is_string() ? name.get<std::string>() : name.dump());
+  const std::vector<std::string>& fitting = found->weights_from;
+  const bool fits = std::any_of(given.begin(), given.end(), [&](const std::string& name) {
+    return std::find(fitting.begin(), fitting.end(), name) != fitting.end();
+  });
+  if (fits || given.empty()) return *found;
+  throw Error(
+      ErrorKind::kData,
+      {fmt::format("the model is a {}, but {} trains a {}", fmt::join(given, ", "), user, found->name), config.path,
+       fmt::format("use a folder with one of these: {}; other tasks are not supported yet", fmt::join(fitting, ", "))});
+}
+
+}  // namespace
+
+FolderModel read_model(const std::string& folder, const std::string& head, const std::string& user) {
+  const ModelConfig config = read_model_config(folder);
+  FolderModel found{.as = class_for(config, head, user)};
+  found.model = find_model_type(config).read(config, found.as);
+  return found;
 }
 
 }  // namespace tessera::models

@@ -1,29 +1,17 @@
 // The models that can be trained, by the "model_type" of config.json. To add one: a file that derives a Model
 // and its Network (model.h), and a line in models.cpp; in a program of one's own, a call before anything else:
 //
-//   models::models().add({"toy", "a model of one matrix", toy_model});
+//   models::add_model("toy", "a model of one matrix", toy_model());
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tessera/base/open_registry.h"
+#include "tessera/base/registry.h"
 #include "tessera/models/model.h"
 
 namespace tessera::models {
-
-// One of the classes as which transformers has the model: BERT's body with this or that head.
-struct ModelClass {
-  std::string head;                       // what a task asks for: "MaskedLM" of BertForMaskedLM
-  std::string name;                       // "BertForMaskedLM": what config.json calls it, ours and Hugging Face's
-  std::vector<std::string> weights_from;  // the classes whose weights it can begin with
-};
-
-struct ModelType {
-  std::vector<ModelClass> classes;  // the first is the one that estimates are for
-  std::unique_ptr<Model> (*read)(const ModelConfig& config, const ModelClass& as);
-};
 
 OpenRegistry<ModelType>& models();
 

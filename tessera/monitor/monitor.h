@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 namespace tessera::monitor {
@@ -44,5 +45,11 @@ class Monitor {
 
   virtual std::string place() const = 0;  // where to look, for the report at the end of a run
 };
+
+using MakeMonitor = std::unique_ptr<Monitor> (*)(const MonitorOptions& options);
+
+// Adds a monitor of one's own to those that a run file's `monitors` can name: at the start of a program, before
+// anything is looked up. `summary`: one line. ErrorKind::kUsage where the name is taken.
+void add_monitor(const char* name, const char* summary, MakeMonitor make);
 
 }  // namespace tessera::monitor

@@ -10,8 +10,10 @@ OpenRegistry<MakeMonitor>& monitors() {
   return table;
 }
 
+void add_monitor(const char* name, const char* summary, MakeMonitor make) { monitors().add({name, summary, make}); }
+
 void check_monitors(const std::vector<std::string>& names, const std::string& where) {
-  for (const std::string& name : names) monitors().find(name, where, ErrorKind::kConfig);
+  for (const std::string& name : names) monitors().table().find(name, where, ErrorKind::kConfig);
 }
 
 std::vector<std::unique_ptr<Monitor>> start_monitors(const std::vector<std::string>& names,
@@ -19,7 +21,7 @@ std::vector<std::unique_ptr<Monitor>> start_monitors(const std::vector<std::stri
   check_monitors(names, "monitors");
   std::vector<std::unique_ptr<Monitor>> started;
   for (const std::string& name : names)
-    started.push_back(monitors().find(name, "monitors", ErrorKind::kConfig).make(options));
+    started.push_back(monitors().table().find(name, "monitors", ErrorKind::kConfig).make(options));
   return started;
 }
 

@@ -1,17 +1,16 @@
 // The monitors, by the names in the run file's `monitors`. To add one: a Monitor in a file of its own, a declaration
-// here and a line in monitors.cpp; in a program of one's own monitor::monitors().add({…}).
+// here and a line in monitors.cpp; in a program of one's own add_monitor().
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tessera/base/open_registry.h"
+#include "tessera/base/registry.h"
 #include "tessera/monitor/monitor.h"
 
 namespace tessera::monitor {
 
-using MakeMonitor = std::unique_ptr<Monitor> (*)(const MonitorOptions& options);
 OpenRegistry<MakeMonitor>& monitors();
 
 // ErrorKind::kConfig, with the nearest of those known, for a name that is not in the table; `where`: the run file.

@@ -1,5 +1,3 @@
-#include "tessera/nn/tiled_linear.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/split_with_sizes.h>
@@ -7,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/nn/layers.h"
 #include "tessera/nn/module_path.h"
 
 namespace tessera::nn {

@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/optim/param_group.h"
+#include "tessera/optim/optimizer.h"
 
 namespace tessera::optim {
 

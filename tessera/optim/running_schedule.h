@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "tessera/optim/param_group.h"
+#include "tessera/optim/optimizer.h"
 #include "tessera/optim/schedule.h"
 
 namespace tessera::optim {

@@ -30,7 +30,7 @@
 
 #include "tessera/base/registry.h"
 #include "tessera/config/ds_config.h"
-#include "tessera/optim/param_group.h"
+#include "tessera/optim/optimizer.h"
 
 namespace tessera::optim {
 

@@ -60,14 +60,14 @@ ModelCensus census_of_weights(const std::string& folder) {
 std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const std::string& where) {
   const models::ModelConfig file{.values = config, .path = where};
   const std::string type = models::model_type_of(file);
-  const auto* const trainable = models::models().lookup(type);
+  const auto* const trainable = models::models().table().lookup(type);
   if (trainable == nullptr) return census_by_formula(config, type, where);
   const models::ModelClass& first = trainable->make.classes.front();
   return models::census_of(*trainable->make.read(file, first), first.name, where);
 }
 
 std::vector<std::string> known_model_types() {
-  std::vector<std::string> types = models::models().names();
+  std::vector<std::string> types = models::models().table().names();
   for (std::string& type : model_types_with_formula()) types.push_back(std::move(type));
   return types;
 }

@@ -153,7 +153,7 @@ class StepModel {
     if (is_narrow()) moment.add("matrix products in fp32", matrix * 4);
   }
 
-  // Whole gradients on their way into slices, and what peers send of them.
+  // Whole gradients on their way into shards, and what peers send of them.
   void add_reductions(Moment& moment, const UnitCensus& unit, int64_t count) const {
     if (setup_.stage >= 2) moment.add("gradients in flight", unit.numel * grad_, count);
     const int64_t reduce = bytes_of(setup_.dtypes.reduce);
@@ -235,8 +235,8 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
 
 // What stays between steps, and the buffers of what is offloaded to NVMe, which once they are made stay too.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
-  const int64_t slice = divide_up(model.params, setup.ranks);
-  const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? slice : model.params;
+  const int64_t shard = divide_up(model.params, setup.ranks);
+  const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? shard : model.params;
   const int64_t compute = bytes_of(setup.dtypes.compute);
   const int64_t grad = bytes_of(setup.dtypes.grad);
   const int64_t master = setup.dtypes.compute == setup.dtypes.master ? 0 : bytes_of(setup.dtypes.master);
@@ -253,19 +253,19 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
 
   if (setup.stage == 3) {
     const Place place = setup.params == OffloadTo::kNone ? Place::kDevice : host;
-    add("parameters", place, (slice - traffic.params_numel) * compute);
+    add("parameters", place, (shard - traffic.params_numel) * compute);
     add("parameters", Place::kNvme, traffic.params_numel * compute);
   } else {
     add("parameters", Place::kDevice, model.params * compute);
   }
   if (setup.stage >= 2) {
-    add_optimizers("gradients", slice, grad);
+    add_optimizers("gradients", shard, grad);
   } else {
     add("gradients", Place::kDevice, model.params * grad);
   }
   add_optimizers("master weights", owned, master);
   add_optimizers("optimizer state", owned, state);
-  if (setup.sign_errors && setup.ranks > 1) add("compression errors", Place::kDevice, (model.params + slice) * 4);
+  if (setup.sign_errors && setup.ranks > 1) add("compression errors", Place::kDevice, (model.params + shard) * 4);
   add("optimizer tiles", host, traffic.tile_bytes);
   add("gradients in flight to NVMe", host, traffic.gradient_bytes, /*certain=*/false);
   add("parameters in flight from NVMe", host, traffic.param_bytes, /*certain=*/false);

@@ -3,7 +3,7 @@
 //   stays   parameters, gradients, master weights, optimizer state: zero/policy.h's table, 16 bytes a parameter in
 //           mixed precision, of which stage 1 divides 12 by the ranks, stage 2 14, stage 3 16. Offload moves parts of
 //           it:
-//             optimizer   master weights, optimizer state; at stages 2 and 3 gradient slices too: of the first units,
+//             optimizer   master weights, optimizer state; at stages 2 and 3 gradient shards too: of the first units,
 //                         which hold optimizer_ratio of the elements
 //             parameters  the shards of stage 3, but the first max_in_cpu elements of an NVMe offload
 //   a step  the largest of three moments, each as a sum of blocks (memory_model.cpp says which):

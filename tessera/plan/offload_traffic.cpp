@@ -14,28 +14,28 @@ constexpr int64_t kTensorsBesideState = 3;  // weight, gradient, compute weight
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-struct UnitSlice {
+struct UnitShard {
   int64_t numel;
   bool optimizer_leaves;
   bool params_leave;
 };
 
 // Whole units leave: for the optimizer the first ones, of parameters all that max_in_cpu has no room for.
-std::vector<UnitSlice> slices_of(const ModelCensus& model, const TrainingSetup& setup) {
+std::vector<UnitShard> shards_of(const ModelCensus& model, const TrainingSetup& setup) {
   const bool offloads_optimizer = setup.stage >= 1 && setup.optimizer != OffloadTo::kNone;
   const bool params_on_nvme = setup.stage == 3 && setup.params == OffloadTo::kNvme;
   const double leaving = setup.optimizer_ratio * static_cast<double>(model.params);
   int64_t before = 0, left_in_memory = setup.max_in_cpu;
-  std::vector<UnitSlice> slices;
+  std::vector<UnitShard> shards;
   for (const UnitCensus& unit : model.units) {
     const int64_t numel = divide_up(unit.numel, setup.ranks);
     left_in_memory -= numel;
-    slices.push_back({.numel = numel,
+    shards.push_back({.numel = numel,
                       .optimizer_leaves = offloads_optimizer && static_cast<double>(before) < leaving,
                       .params_leave = params_on_nvme && left_in_memory < 0});
     before += unit.numel;
   }
-  return slices;
+  return shards;
 }
 
 // Bytes of an element that a tile brings, for the optimizer's offload: master weight, state, gradient.
@@ -53,19 +53,19 @@ struct TileSlot {
   int64_t params = 0;
 };
 
-int64_t bytes_of_tiles(const std::vector<UnitSlice>& slices, const TrainingSetup& setup) {
+int64_t bytes_of_tiles(const std::vector<UnitShard>& shards, const TrainingSetup& setup) {
   const int64_t overlapped = 1 + (setup.pipeline_read ? 1 : 0) + (setup.pipeline_write ? 1 : 0);
   const int64_t asked_for = setup.optimizer_buffers / (kTensorsBesideState + setup.state_tensors);
   const int64_t largest = std::max(kTileAlign, std::min(setup.sub_group_size, kLargestTile) / kTileAlign * kTileAlign);
   std::vector<TileSlot> slots(static_cast<size_t>(std::max(overlapped, asked_for)));
   size_t tile = 0;
-  for (const UnitSlice& slice : slices) {
-    const bool is_cut = setup.elementwise && (slice.optimizer_leaves || slice.params_leave);
-    for (int64_t left = slice.numel; left > 0; ++tile) {
+  for (const UnitShard& shard : shards) {
+    const bool is_cut = setup.elementwise && (shard.optimizer_leaves || shard.params_leave);
+    for (int64_t left = shard.numel; left > 0; ++tile) {
       const int64_t numel = is_cut ? std::min(left, largest) : left;
       TileSlot& slot = slots[tile % slots.size()];
-      if (slice.optimizer_leaves) slot.optimizer = std::max(slot.optimizer, numel);
-      if (slice.params_leave) slot.params = std::max(slot.params, numel);
+      if (shard.optimizer_leaves) slot.optimizer = std::max(slot.optimizer, numel);
+      if (shard.params_leave) slot.params = std::max(slot.params, numel);
       left -= numel;
     }
   }
@@ -76,22 +76,22 @@ int64_t bytes_of_tiles(const std::vector<UnitSlice>& slices, const TrainingSetup
 }
 
 // Backward reduces neighbours one after the other: while one is written the next is made.
-int64_t bytes_of_leaving_gradients(const std::vector<UnitSlice>& slices, const TrainingSetup& setup) {
+int64_t bytes_of_leaving_gradients(const std::vector<UnitShard>& shards, const TrainingSetup& setup) {
   if (setup.stage < 2 || setup.optimizer != OffloadTo::kNvme) return 0;
   int64_t most = 0, last = 0;
-  for (const UnitSlice& slice : slices) {
-    if (!slice.optimizer_leaves) break;
-    most = std::max(most, last + slice.numel);
-    last = slice.numel;
+  for (const UnitShard& shard : shards) {
+    if (!shard.optimizer_leaves) break;
+    most = std::max(most, last + shard.numel);
+    last = shard.numel;
   }
   return most * bytes_of(setup.dtypes.grad);
 }
 
 // The largest, and of the others, which are blocks, those that the prefetching has room and buffers for.
-int64_t bytes_of_fetched_params(const std::vector<UnitSlice>& slices, const TrainingSetup& setup) {
+int64_t bytes_of_fetched_params(const std::vector<UnitShard>& shards, const TrainingSetup& setup) {
   std::vector<int64_t> leaving;
-  for (const UnitSlice& slice : slices) {
-    if (slice.params_leave) leaving.push_back(slice.numel);
+  for (const UnitShard& shard : shards) {
+    if (shard.params_leave) leaving.push_back(shard.numel);
   }
   std::sort(leaving.begin(), leaving.end(), std::greater<>());
   int64_t numel = 0, ahead = setup.prefetch_bucket_size;
@@ -106,13 +106,13 @@ int64_t bytes_of_fetched_params(const std::vector<UnitSlice>& slices, const Trai
 }  // namespace
 
 OffloadTraffic offload_traffic(const ModelCensus& model, const TrainingSetup& setup) {
-  const std::vector<UnitSlice> slices = slices_of(model, setup);
-  OffloadTraffic traffic{.tile_bytes = bytes_of_tiles(slices, setup),
-                         .gradient_bytes = bytes_of_leaving_gradients(slices, setup),
-                         .param_bytes = bytes_of_fetched_params(slices, setup)};
-  for (const UnitSlice& slice : slices) {
-    if (slice.optimizer_leaves) traffic.optimizer_numel += slice.numel;
-    if (slice.params_leave) traffic.params_numel += slice.numel;
+  const std::vector<UnitShard> shards = shards_of(model, setup);
+  OffloadTraffic traffic{.tile_bytes = bytes_of_tiles(shards, setup),
+                         .gradient_bytes = bytes_of_leaving_gradients(shards, setup),
+                         .param_bytes = bytes_of_fetched_params(shards, setup)};
+  for (const UnitShard& shard : shards) {
+    if (shard.optimizer_leaves) traffic.optimizer_numel += shard.numel;
+    if (shard.params_leave) traffic.params_numel += shard.numel;
   }
   return traffic;
 }

@@ -1,6 +1,6 @@
-#include "tessera/train/batch_loss.h"
-
 #include <ATen/ops/from_blob.h>
+
+#include "tessera/train/task.h"
 
 namespace tessera::train {
 

@@ -6,7 +6,9 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
+#include "tessera/train/run.h"
 #include "tessera/train/run_setup.h"
+#include "tessera/train/tasks.h"
 
 namespace tessera::train {
 namespace {
@@ -22,7 +24,7 @@ std::unique_ptr<TaskData> read_and_describe(const DataSource& source, std::strin
 
 void dry_run(const config::RunFile& run, int64_t ranks) {
   check_run(run, ranks);
-  const RunModel model = read_model_of(run);
+  const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, ranks));
   for (const std::string& warning : config.warnings) log_warning("{}", warning);

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "tessera/config/ds_config.h"
+
 namespace tessera::train {
 
 data::LoaderOptions loader_options(Engine& engine, uint64_t seed) {

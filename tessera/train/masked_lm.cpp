@@ -1,5 +1,4 @@
 // The task mlm: masked language modelling (Devlin et al. 2018, section 3.1).
-#include "tessera/train/batch_loss.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/text_data.h"
 

@@ -14,8 +14,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
-#include "tessera/base/peak_memory.h"
-#include "tessera/checkpoint/export_hf.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/random_state.h"
@@ -27,6 +26,7 @@
 #include "tessera/train/run_setup.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/trainer.h"
+#include "tessera/zero/sharded_model.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -39,7 +39,7 @@ at::Device device_of(const config::RunFile& run, const comm::Group& world) {
 
 // Before anything is allocated; of runs on the CPU, whose memory it knows. All ranks look at what the ranks of their
 // host saw, so that they refuse together.
-void check_memory(const config::RunFile& run, const RunModel& model, const config::DsConfig& config,
+void check_memory(const config::RunFile& run, const models::FolderModel& model, const config::DsConfig& config,
                   comm::Group& world) {
   const int64_t limit = config.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
@@ -92,12 +92,12 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
   return engine;
 }
 
-std::string client_state(const config::RunFile& run, const RunModel& model) {
+std::string client_state(const config::RunFile& run, const models::FolderModel& model) {
   return nlohmann::json{{"architecture", model.as.name}, {"model_folder", fs::absolute(run.model.path).string()}}
       .dump();
 }
 
-TrainerOptions trainer_options(const RunOptions& options, const config::RunFile& run, const RunModel& model,
+TrainerOptions trainer_options(const RunOptions& options, const config::RunFile& run, const models::FolderModel& model,
                                int64_t max_steps) {
   const config::RunFile::Training& training = run.training;
   return {.output = run.output,
@@ -116,7 +116,7 @@ TrainerOptions trainer_options(const RunOptions& options, const config::RunFile&
 
 void finish_run(const RunOptions& options, const config::RunFile& run, const TrainerReport& report, Engine& engine) {
   comm::Group& world = engine.world();
-  if (!options.trace.empty()) write_timeline(world, options.trace);
+  if (!options.trace.empty()) engine::write_timeline(world, options.trace);
   const auto memory =
       world.exchange_texts(fmt::format("{} of model state, peak {}", format_bytes(engine.model_state_bytes()),
                                        format_bytes(peak_memory_bytes())),
@@ -134,7 +134,7 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
 void train_here(const RunOptions& options, const config::RunFile& run, const std::shared_ptr<comm::Group>& world) {
   check_run(run, world->size());
   const TaskType& task_type = task_of(run);
-  const RunModel model = read_model_of(run);
+  const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);
   config::DsConfigInput input = ds_config_input(*model.model, world->size());
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
@@ -176,7 +176,7 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
 int run_training(const RunOptions& options) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
   if (!options.trace.empty()) {
-    check_timeline_path(options.trace);
+    engine::check_timeline_path(options.trace);
     start_tracing();
   }
   keep_freed_memory();

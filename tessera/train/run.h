@@ -1,8 +1,15 @@
-// `tessera train run.yaml` on one rank: reads the run file, builds model, data and engine, trains, exports, reports.
+// `tessera train run.yaml`: what is checked before any rank starts, and what one rank does: it reads the run file,
+// builds model, data and engine, trains, exports, reports.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
+
+namespace tessera::config {
+struct RunFile;
+}
 
 namespace tessera::train {
 
@@ -17,5 +24,16 @@ struct RunOptions {
 // Collective; the ranks find each other through the environment. Returns the exit code: in a run of several ranks an
 // error is told here, while the peers' connections are still open; alone it is thrown.
 int run_training(const RunOptions& options);
+
+// Opens what the run file names, reading no rows: the model's config.json and weights, the tokenizer, the data's files,
+// the ds_config for `ranks` ranks. Throws what is wrong with them; also for a task or a model type that is not known,
+// and for a model that is of another class than the task trains.
+void check_run(const config::RunFile& run, int64_t ranks);
+
+// ErrorKind::kUsage where the output holds a run with checkpoints.
+void refuse_to_overwrite(const std::filesystem::path& output);
+
+// `tessera train --dry-run`: checks everything, reads the data, and says what would be trained. Starts no ranks.
+void dry_run(const config::RunFile& run, int64_t ranks);
 
 }  // namespace tessera::train

@@ -1,9 +1,7 @@
 #include "tessera/train/run_setup.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -11,37 +9,13 @@
 #include "tessera/data/reader.h"
 #include "tessera/models/pretrained_weights.h"
 #include "tessera/monitor/monitors.h"
+#include "tessera/train/run.h"
+#include "tessera/train/tasks.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
 
 namespace {
-
-// The class of the model that the task trains, if config.json does not name others alone.
-const models::ModelClass& class_for(const config::RunFile& run, const models::ModelConfig& config) {
-  const std::string& head = task_of(run).head;
-  const std::vector<models::ModelClass>& classes = models::find_model_type(config).classes;
-  const auto found = std::find_if(classes.begin(), classes.end(), [&](const auto& each) { return each.head == head; });
-  if (found == classes.end()) {
-    throw Error(ErrorKind::kData, {fmt::format("the task {} trains models for {}, and a '{}' is none", run.task, head,
-                                               models::model_type_of(config)),
-                                   config.path, "use another model, or another task"});
-  }
-  const auto names = config.values.find("architectures");
-  if (names == config.values.end() || !names->is_array()) return *found;
-  std::vector<std::string> given;
-  for (const auto& name : *names) given.push_back(name.is_string() ? name.get<std::string>() : name.dump());
-  const std::vector<std::string>& fitting = found->weights_from;
-  const bool fits = std::any_of(given.begin(), given.end(), [&](const std::string& name) {
-    return std::find(fitting.begin(), fitting.end(), name) != fitting.end();
-  });
-  if (fits || given.empty()) return *found;
-  throw Error(
-      ErrorKind::kData,
-      {fmt::format("the model is a {}, but the task {} trains a {}", fmt::join(given, ", "), run.task, found->name),
-       config.path,
-       fmt::format("use a folder with one of these: {}; other tasks are not supported yet", fmt::join(fitting, ", "))});
-}
 
 std::string resolved(const std::string& path) { return fs::absolute(path).lexically_normal().string(); }
 
@@ -63,10 +37,8 @@ void check_files(const std::string& key, const std::vector<std::string>& paths) 
 
 }  // namespace
 
-RunModel read_model_of(const config::RunFile& run) {
-  const models::ModelConfig config = models::read_model_config(run.model.path);
-  RunModel found{.as = class_for(run, config)};
-  found.model = models::find_model_type(config).read(config, found.as);
+models::FolderModel read_model_of(const config::RunFile& run) {
+  auto found = models::read_model(run.model.path, task_of(run).head, "the task " + run.task);
   if (run.model.dropout) found.model->set_dropout(*run.model.dropout);
   return found;
 }
@@ -113,7 +85,7 @@ plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsCon
   return setup;
 }
 
-plan::ModelCensus memory_census(const config::RunFile& run, const RunModel& model) {
+plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model) {
   return models::census_of(*model.model, model.as.name, run.model.path + "/config.json");
 }
 
@@ -128,7 +100,7 @@ void check_run(const config::RunFile& run, int64_t ranks) {
   task_of(run);
   monitor::check_monitors(run.monitors, run.name + ", monitors");
   check_model_folder(run);
-  const RunModel model = read_model_of(run);
+  const models::FolderModel model = read_model_of(run);
   if (run.model.init == config::RunFile::Model::Init::kPretrained) {
     models::PretrainedWeights(run.model.path, model.model->base_prefix());
   }

@@ -9,23 +9,13 @@
 
 #include "tessera/config/run_file.h"
 #include "tessera/data/tokenizer.h"
-#include "tessera/models/models.h"
+#include "tessera/models/model.h"
 #include "tessera/plan/memory_check.h"
-#include "tessera/train/tasks.h"
 
 namespace tessera::train {
 
-// Opens what the run file names, reading no rows: the model's config.json and weights, the tokenizer, the data's files,
-// the ds_config for `ranks` ranks. Throws what is wrong with them; also for a task or a model type that is not known,
-// and for a model that is of another class than the task trains.
-void check_run(const config::RunFile& run, int64_t ranks);
-
 // What the run trains, as the class that the task is for.
-struct RunModel {
-  models::ModelClass as;
-  std::unique_ptr<models::Model> model;
-};
-RunModel read_model_of(const config::RunFile& run);
+models::FolderModel read_model_of(const config::RunFile& run);
 
 // Of the folder that the run file names, checked against the model.
 std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model);
@@ -41,12 +31,9 @@ void set_defaults_of_training(config::DsConfig& config);
 
 // For plan::check_fits: all but the room and the ranks of a host.
 plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t ranks);
-plan::ModelCensus memory_census(const config::RunFile& run, const RunModel& model);
+plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model);
 
 // Where the run swaps to, or could: a folder.
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config);
-
-// `tessera train --dry-run`: checks everything, reads the data, and says what would be trained. Starts no ranks.
-void dry_run(const config::RunFile& run, int64_t ranks);
 
 }  // namespace tessera::train

@@ -17,11 +17,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "tessera/data/collator.h"
+#include "tessera/data/dataset.h"
 #include "tessera/data/loader.h"
+#include "tessera/data/tokenizer.h"
 #include "tessera/engine/engine.h"
+#include "tessera/models/model.h"
+
+namespace tessera::config {
+struct RunFile;
+}
 
 namespace tessera::train {
 
@@ -86,5 +97,70 @@ class BatchTask final : public Task {
 
 // This rank's share of the engine's batch; `seed` orders the samples.
 data::LoaderOptions loader_options(Engine& engine, uint64_t seed = 42);
+
+// An engine over a network of the models' table.
+using NetworkEngine = ModelEngine<models::Network>;
+
+// A batch through a network: its arrays as tensors on the engine's device, Network::loss_sum of them, and the batch's
+// own counts of targets and tokens.
+BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch);
+
+// What `tessera train` can train for, by the run file's `task`, is a TaskType: it stands between data and a model. It
+// says which of the model's classes is trained, how files become samples and samples batches, and how a batch becomes a
+// loss.
+
+// Some files of a run, to be read.
+struct DataSource {
+  const config::RunFile& run;
+  std::string key;                        // "data.train" or "data.eval", for messages
+  const std::vector<std::string>& paths;  // what it names
+  const data::Tokenizer& tokenizer;       // used only during the call
+  int ranks = 1;
+};
+
+// What was read of them.
+class TaskData {
+ public:
+  virtual ~TaskData() = default;
+
+  virtual data::Samples<data::Batch> samples() const = 0;  // which borrow this
+  virtual std::string description() const = 0;             // one line for the user
+  virtual std::vector<std::string> doubts() const = 0;     // what is probably not meant, a line each
+};
+
+// Tokens of texts as a task's data: who derives it says how they become batches.
+class TextData : public TaskData {
+ public:
+  explicit TextData(const DataSource& source);
+
+  std::string description() const override;
+  std::vector<std::string> doubts() const override;
+
+ protected:
+  const data::TokenizedDataset& dataset() const { return dataset_; }
+
+ private:
+  std::string key_;
+  data::DatasetOptions options_;
+  data::TokenizedDataset dataset_;
+};
+
+struct TaskType {
+  std::string head;  // of the models' classes, the one that it trains (models::ModelClass::head)
+
+  // Errors: those of the files; ErrorKind::kData where there are fewer samples than ranks.
+  std::unique_ptr<TaskData> (*read)(const DataSource& source);
+
+  // Of a batch of those samples: one forward pass. Usually batch_loss.
+  BatchLoss (*loss)(NetworkEngine& engine, const data::Batch& batch);
+
+  // Of a batch's tokens, about how many the loss counts: for the estimate of memory, of models that compute logits of
+  // those alone. Null: all.
+  double (*target_share)(const config::RunFile& run) = nullptr;
+};
+
+// Adds a task of one's own to those of `tessera train`: at the start of a program, before anything is looked up.
+// `name`: the run file's `task`; `summary`: one line. ErrorKind::kUsage where the name is taken.
+void add_task(const char* name, const char* summary, TaskType task);
 
 }  // namespace tessera::train

@@ -9,8 +9,10 @@ OpenRegistry<TaskType>& tasks() {
   return table;
 }
 
+void add_task(const char* name, const char* summary, TaskType task) { tasks().add({name, summary, task}); }
+
 const TaskType& task_of(const config::RunFile& run) {
-  return tasks().find(run.task, run.name + ", task", ErrorKind::kConfig).make;
+  return tasks().table().find(run.task, run.name + ", task", ErrorKind::kConfig).make;
 }
 
 }  // namespace tessera::train

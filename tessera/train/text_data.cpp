@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/config/run_file.h"
 #include "tessera/data/collators.h"
 #include "tessera/data/reader.h"
 

@@ -8,22 +8,72 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
-#include "tessera/base/peak_memory.h"
+#include "tessera/base/signals.h"
 #include "tessera/base/trace.h"
 #include "tessera/checkpoint/manifest.h"
+#include "tessera/checkpoint/retention.h"
 #include "tessera/monitor/monitors.h"
+#include "tessera/train/evaluation.h"
 #include "tessera/train/progress.h"
+#include "tessera/train/run.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
 using std::chrono::duration;
 using std::chrono::steady_clock;
 
+class Trainer::Loop {
+ public:
+  Loop(ModuleEngine& engine, Task& task, TrainerOptions options)
+      : engine_(engine), task_(task), options_(std::move(options)), inbox_({SIGINT, SIGTERM}) {}
+
+  TrainerReport run();
+
+ private:
+  struct Position {
+    int64_t epoch = 0;
+    int64_t step_in_epoch = 0;  // steps of the epoch that are done, the last one not: then the next epoch begins
+    int64_t samples = 0;
+    int64_t tokens = 0;
+  };
+
+  void resume();
+  void restore_position(const LoadedCheckpoint& loaded);
+  void open_output();
+  void train_step();
+  LossSum take_step(const data::StepPlace& step);
+  void evaluate_now();
+  void save();
+  void save_as_best();
+  void finish_saving();
+  void report_failed_save(const Error& error);
+  bool stop_requested();
+  bool speaks() const { return engine_.world().rank() == 0; }
+
+  ModuleEngine& engine_;
+  Task& task_;
+  TrainerOptions options_;
+  SignalInbox inbox_;
+  Position position_;
+  TrainerReport report_;
+  bool epoch_ended_ = false;  // with the last step
+  std::vector<std::unique_ptr<monitor::Monitor>> monitors_;
+  std::unique_ptr<Progress> progress_;
+  std::string last_saved_;             // the newest that is whole
+  std::string saving_;                 // the newest that was begun; empty: it failed
+  bool saving_best_ = false;           // … is the best so far
+  int64_t saved_at_ = -1;              // steps of the newest that was begun
+  std::optional<Error> save_failure_;  // the last
+};
+
 Trainer::Trainer(ModuleEngine& engine, Task& task, TrainerOptions options)
-    : engine_(engine), task_(task), options_(std::move(options)), inbox_({SIGINT, SIGTERM}) {}
+    : loop_(std::make_unique<Loop>(engine, task, std::move(options))) {}
 
 Trainer::~Trainer() = default;
+
+TrainerReport Trainer::run() { return loop_->run(); }
 
 void refuse_to_overwrite(const fs::path& output) {
   const fs::path checkpoints = output / "checkpoints";
@@ -32,7 +82,7 @@ void refuse_to_overwrite(const fs::path& output) {
                                   "resume it with --resume auto, or choose another output"});
 }
 
-void Trainer::resume() {
+void Trainer::Loop::resume() {
   if (options_.resume.empty()) {
     refuse_to_overwrite(options_.output);
     return;
@@ -63,7 +113,7 @@ void Trainer::resume() {
 
 // A place in the data is a number of samples of an epoch, so that another number of ranks, or another split of the
 // batch, goes on where the run stopped.
-void Trainer::restore_position(const LoadedCheckpoint& loaded) {
+void Trainer::Loop::restore_position(const LoadedCheckpoint& loaded) {
   const nlohmann::json& state = loaded.client_state;
   if (state.contains("python") && !state.contains("epoch")) {
     if (speaks()) {
@@ -84,7 +134,7 @@ void Trainer::restore_position(const LoadedCheckpoint& loaded) {
                 {"the checkpoint does not record its run's progress: it was not saved by tessera train", loaded.path,
                  "load it in a program with Engine::load_checkpoint"});
   }
-  const int64_t global_batch = engine_.config().batch.global;
+  const int64_t global_batch = engine_.train_batch_size();
   if (data_samples != task_.samples()) {
     throw Error(ErrorKind::kData,
                 {fmt::format("the checkpoint's run had {} training samples, but this one has {}",
@@ -102,9 +152,9 @@ void Trainer::restore_position(const LoadedCheckpoint& loaded) {
   position_.step_in_epoch = samples_in_epoch / global_batch;
 }
 
-LossSum Trainer::take_step(const data::StepPlace& step) {
+LossSum Trainer::Loop::take_step(const data::StepPlace& step) {
   // The engine takes the mean over ranks and accumulation steps; the loss is to be the mean over targets.
-  const double shares = static_cast<double>(engine_.data_group().size() * engine_.config().batch.accumulation);
+  const double shares = static_cast<double>(engine_.data_group().size() * engine_.gradient_accumulation_steps());
   const double scale = shares / static_cast<double>(std::max<int64_t>(1, step.target_tokens));
   LossSum mine;
   const size_t count = task_.micro_batches();
@@ -124,12 +174,12 @@ LossSum Trainer::take_step(const data::StepPlace& step) {
   return sum_over_ranks(engine_.data_group(), mine);
 }
 
-void Trainer::evaluate_now() {
+void Trainer::Loop::evaluate_now() {
   const TraceSpan span(TraceLane::kCompute, "evaluation");
   const auto start = steady_clock::now();
   const int64_t step = engine_.global_steps();
   const LossSum sum = evaluate(engine_, task_,
-                               {.micro_batch = engine_.config().batch.micro,
+                               {.micro_batch = engine_.train_micro_batch_size_per_gpu(),
                                 .most_samples = options_.eval_samples,
                                 .progress = [this](int64_t done, int64_t all) { progress_->evaluating(done, all); }});
   report_.last = HeldOutLoss{step, sum.mean()};
@@ -145,7 +195,7 @@ void Trainer::evaluate_now() {
 }
 
 // The checkpoint is named as the best once it is whole (finish_saving); until then the best one before stays.
-void Trainer::save_as_best() {
+void Trainer::Loop::save_as_best() {
   const bool better = std::isfinite(report_.last->loss) && (!report_.best || report_.last->loss < report_.best->loss);
   if (!options_.keep_best || !better) return;
   report_.best = report_.last;
@@ -153,10 +203,10 @@ void Trainer::save_as_best() {
   saving_best_ = true;
 }
 
-void Trainer::save() {
+void Trainer::Loop::save() {
   nlohmann::json state = nlohmann::json::parse(options_.client_state);
   state.update({{"epoch", position_.epoch},
-                {"samples_in_epoch", position_.step_in_epoch * engine_.config().batch.global},
+                {"samples_in_epoch", position_.step_in_epoch * engine_.train_batch_size()},
                 {"data_samples", task_.samples()},
                 {"samples", position_.samples},
                 {"tokens", position_.tokens}});
@@ -177,14 +227,14 @@ void Trainer::save() {
 }
 
 // Training goes on without the checkpoint: the earlier ones are as they were, and the next may succeed.
-void Trainer::report_failed_save(const Error& error) {
+void Trainer::Loop::report_failed_save(const Error& error) {
   if (error.kind() != ErrorKind::kMachine) throw error;
   save_failure_ = error;
   saving_.clear();
   if (speaks()) log_error("{}\ntraining continues", error.what());
 }
 
-void Trainer::finish_saving() {
+void Trainer::Loop::finish_saving() {
   try {
     engine_.finish_saving();
     if (!saving_.empty()) last_saved_ = saving_;
@@ -197,12 +247,12 @@ void Trainer::finish_saving() {
 }
 
 // A signal may reach the ranks between different steps, so they agree on the step that ends.
-bool Trainer::stop_requested() {
+bool Trainer::Loop::stop_requested() {
   const bool mine = inbox_.next().has_value();
   return sum_over_ranks(engine_.world(), {.loss = mine ? 1.0 : 0.0}).loss > 0;
 }
 
-void Trainer::open_output() {
+void Trainer::Loop::open_output() {
   progress_ = std::make_unique<Progress>(engine_.global_steps() + 1, options_.max_steps, speaks());
   if (!speaks()) return;
   std::error_code error;
@@ -216,7 +266,7 @@ void Trainer::open_output() {
   for (const auto& each : monitors_) report_.metrics.push_back(each->place());
 }
 
-void Trainer::train_step() {
+void Trainer::Loop::train_step() {
   const auto start = steady_clock::now();
   const data::StepPlace step = [&] {
     const TraceSpan span(TraceLane::kCompute, "next batches");
@@ -250,7 +300,7 @@ void Trainer::train_step() {
   progress_->update({.step = engine_.global_steps(), .loss = sum.mean(), .lr = lr, .tokens = sum.tokens});
 }
 
-TrainerReport Trainer::run() {
+TrainerReport Trainer::Loop::run() {
   const bool evaluates = task_.eval_samples() > 0;
   engine_.train();
   resume();

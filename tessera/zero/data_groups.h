@@ -23,7 +23,7 @@ struct DataGroups {
 
   static DataGroups of(comm::Mesh& mesh, bool shards_anything) {
     DataGroups groups;
-    groups.all = mesh.group(mesh.shape().data_axes());
+    groups.all = mesh.data_group();
     groups.shard = shards_anything ? mesh.group({layout::kShardAxis, layout::kContextAxis}) : groups.all;
     groups.replicate =
         mesh.group(shards_anything ? std::vector<std::string>{layout::kReplicateAxis} : std::vector<std::string>{});

@@ -54,7 +54,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   // had the exception, the others wait for them and get an error.
   void abandon_pass();
 
-  // All parameters stay gathered between the two; see gathered.h for a guard.
+  // All parameters stay gathered between the two; tessera::Gathered (engine_base.h) is a guard.
   void hold_all();
   void drop_all() { drop_units(all_units()); }
 

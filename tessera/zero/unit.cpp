@@ -25,7 +25,7 @@ void set_data(const at::Tensor& parameter, const at::Tensor& data) {
 ErrorReport sharded_weights(const std::string& name) {
   return {"the weights of '" + name + "' are sharded (ZeRO stage 3): this rank holds only its part of them",
           "outside of the engine's forward and backward",
-          "run the model through its engine; gather weights before reading them (zero::Gathered in C++, "
+          "run the model through its engine; gather weights before reading them (tessera::Gathered in C++, "
           "zero.GatheredParameters in Python); save them with save_checkpoint or save_16bit_model"};
 }
 

@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/layout/box.h"
 #include "tessera/layout/flat_layout.h"
 #include "tessera/layout/param_spec.h"
 #include "tessera/zero/data_groups.h"

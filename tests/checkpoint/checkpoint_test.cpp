@@ -8,7 +8,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
-#include "tessera/zero/gathered.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 

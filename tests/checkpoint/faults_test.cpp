@@ -11,6 +11,7 @@
 #include <random>
 
 #include "tessera/checkpoint/inspect.h"
+#include "tessera/checkpoint/retention.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"

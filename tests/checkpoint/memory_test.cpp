@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tessera/base/host_memory.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"

@@ -6,7 +6,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/inspect.h"
+#include "tessera/checkpoint/retention.h"
 #include "tessera/storage/safetensors.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -237,7 +239,7 @@ TEST_F(CheckpointOptions, The16BitModelIsWhatTrainingComputesWith) {
       EXPECT_TRUE(engine->save_16bit_model(path("weights"), file));
       world->barrier("saved");
       const storage::SafetensorsFile saved(path("weights") / file);
-      const zero::Gathered whole(engine->sharded_model());
+      const Gathered whole(*engine);
       size_t compared = 0;
       for (const auto& item : engine->module().named_parameters()) {
         if (!saved.contains(item.key())) continue;  // another name of a shared one

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "tessera/comm/mesh.h"
+#include "tessera/comm/rendezvous.h"
 
 namespace tessera::test {
 namespace {

@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/comm/group.h"
+#include "tessera/comm/rendezvous.h"
 #include "tests/comm/group_checks.h"
 
 namespace tessera::test {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/data/batch.h"
+#include "tessera/data/collator.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {

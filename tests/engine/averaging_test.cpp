@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "tessera/base/trace.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/spawn_ranks.h"

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
-#include "tessera/zero/gathered.h"
 #include "tests/engine/toy_models.h"
 
 namespace tessera::test {
@@ -45,7 +45,7 @@ std::vector<double> take_steps(ModelEngine<Model>& engine, int count) {
 
 template <class Model>
 std::vector<at::Tensor> weights_of(ModelEngine<Model>& engine) {
-  const zero::Gathered whole(engine.sharded_model());
+  const Gathered whole(engine);
   std::vector<at::Tensor> weights;
   for (const auto& item : engine.module().named_parameters()) weights.push_back(item.value().detach().clone());
   return weights;

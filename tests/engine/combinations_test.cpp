@@ -9,8 +9,8 @@
 #include <map>
 
 #include "tessera/base/error.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
-#include "tessera/zero/gathered.h"
 #include "tessera/zero/state_update.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
@@ -131,7 +131,7 @@ Weights train_with_engine(const MakeModel& make, const EngineRun& run, std::shar
   for (const auto& unit : engine->sharded_model().units()) {
     EXPECT_EQ(unit->state(), run.stage == 3 ? zero::UnitState::kSharded : zero::UnitState::kGathered) << unit->name();
   }
-  const zero::Gathered whole(engine->sharded_model());
+  const Gathered whole(*engine);
   return weights_of(*model);
 }
 
@@ -367,7 +367,7 @@ TEST(Engine, TrainsARootThatAnnouncesItself) {
     const auto engine = initialize(model, toy_config({.stage = stage}, 1));
     engine->backward(engine->forward(toy_input(0, 0, 0, false).x));
     engine->step();
-    const zero::Gathered whole(engine->sharded_model());
+    const Gathered whole(*engine);
     results.push_back({{"weight", model->weight.detach().clone()}, {"bias", model->block->bias.detach().clone()}});
     EXPECT_FALSE(at::equal(results.back().at("bias"), test::Block::values({test::kWidth}, 4)));
   }
@@ -388,7 +388,7 @@ TEST(Engine, AddsUpTheBackwardsBeforeOneStep) {
         }
         engine->step();
       }
-      const zero::Gathered whole(engine->sharded_model());
+      const Gathered whole(*engine);
       expect_close(weights_of(*model), want, fmt::format("stage {}", stage));
     }
   });
@@ -404,7 +404,7 @@ TEST(Engine, SkipsAStepWhoseGradientIsNotFinite) {
     const auto model = std::make_shared<test::ThreeBlocks>();
     const auto engine = initialize(model, toy_config({.stage = stage}, 1));
     const Weights before = [&] {
-      const zero::Gathered whole(engine->sharded_model());
+      const Gathered whole(*engine);
       return weights_of(*model);
     }();
     const ToyInput input = toy_input(0, 0, 0, false);
@@ -413,7 +413,7 @@ TEST(Engine, SkipsAStepWhoseGradientIsNotFinite) {
     engine->step();
     EXPECT_FALSE(engine->was_step_applied());
     EXPECT_EQ(engine->skipped_steps(), 1);
-    const zero::Gathered whole(engine->sharded_model());
+    const Gathered whole(*engine);
     expect_same_bits(weights_of(*model), before, "weights");
   }
 }

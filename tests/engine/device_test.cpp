@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "tessera/base/error.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/far_device.h"
 #include "tests/support/spawn_ranks.h"

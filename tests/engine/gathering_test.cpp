@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/inspect.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"

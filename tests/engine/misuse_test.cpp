@@ -12,8 +12,8 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
-#include "tessera/zero/gathered.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -83,7 +83,7 @@ TEST(Misuse, AWeightThatIsReadAtStage3SaysThatItIsSharded) {
   EXPECT_EQ(model->head.sizes(), (std::vector<int64_t>{test::kWidth, 2}));  // its shape may be asked for
   step(*engine);
   EXPECT_THAT(refusal([&] { model->head.mean(); }), kSaysSharded);
-  const zero::Gathered whole(engine->sharded_model());
+  const Gathered whole(*engine);
   EXPECT_TRUE(std::isfinite(model->head.mean().item<float>()));
 }
 
@@ -93,7 +93,7 @@ TEST(Misuse, TorchSaveOfShardedWeightsIsRefusedAndNotAFileOfNothing) {
   const auto engine = initialize(model, config_of(3));
   const std::string path = (folder.path() / "model.pt").string();
   EXPECT_THAT(refusal([&] { torch::save(model, path); }), HasSubstr("are sharded (ZeRO stage 3)"));
-  const zero::Gathered whole(engine->sharded_model());
+  const Gathered whole(*engine);
   torch::save(model, path);
   auto loaded = std::make_shared<Net>();
   torch::load(loaded, path);
@@ -137,7 +137,7 @@ TEST(Misuse, TheStandInsOfGradientsChangeNothing) {
       reference.step();
       reference.zero_grad();
     }
-    const zero::Gathered whole(engine->sharded_model());
+    const Gathered whole(*engine);
     for (const auto& item : plain->named_parameters()) {
       EXPECT_TRUE(at::allclose(model->named_parameters()[item.key()], item.value(), 1e-5, 1e-6)) << item.key();
     }

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"

@@ -14,7 +14,6 @@
 
 #include "tessera/base/error.h"
 #include "tessera/engine/engine.h"
-#include "tessera/zero/gathered.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -265,7 +264,7 @@ Weights train_with_engine(const std::shared_ptr<Model>& model, const config::DsC
     engine->step();
   }
   EXPECT_EQ(engine->skipped_steps(), 0);
-  const zero::Gathered whole(engine->sharded_model());
+  const Gathered whole(*engine);
   return weights_of(*model);
 }
 

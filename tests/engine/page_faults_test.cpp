@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"

@@ -6,8 +6,9 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
-#include "tessera/zero/gathered.h"
+#include "tessera/zero/sharded_model.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 
@@ -122,7 +123,7 @@ Outcome train(const json& config, const std::shared_ptr<comm::Group>& world) {
     engine->step();
     if (step == 0) outcome.grad_norm = engine->get_global_grad_norm();
   }
-  const zero::Gathered whole(engine->sharded_model());
+  const Gathered whole(*engine);
   outcome.weight = model->blocks[1]->weight.detach().clone();
   return outcome;
 }

@@ -1,8 +1,7 @@
 // Tiles train as the layer that they make up, and at stage 3 only one of them is gathered.
-#include "tessera/nn/tiled_linear.h"
-
 #include <gtest/gtest.h>
 
+#include "tessera/nn/layers.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/live_bytes.h"
 #include "tests/support/spawn_ranks.h"

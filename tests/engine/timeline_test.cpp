@@ -80,7 +80,7 @@ TEST(Timeline, HoldsTheEventsOfEveryRankOnOneClock) {
       const TraceSpan span(TraceLane::kCompute, "of rank", std::to_string(world->rank()));
       world->barrier("all are inside");
     }
-    write_timeline(*world, path);
+    engine::write_timeline(*world, path);
   });
   const json file = json::parse(std::ifstream(path));
   std::map<int, std::pair<double, double>> found;

@@ -8,7 +8,8 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release"))
 TIMEOUT = 900  # two sources that include LibTorch, on a busy machine
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}  # nothing that could help a loader or CMake
+# Nothing that could help a loader or CMake to find something.
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
 
 
 def run(*command, fails=False, cwd=None, **variables):

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/layout/box.h"
+#include "tessera/layout/mesh_shape.h"
 
 namespace tessera::layout {
 namespace {

@@ -76,7 +76,7 @@ TEST(Monitors, AnUnknownNameIsAnErrorWithTheNearest) {
 
 TEST(Monitors, ANameThatIsTakenCannotBeAddedAgain) {
   EXPECT_THROW(monitors().add({"JSONL", "another", make_jsonl_monitor}), Error);
-  EXPECT_EQ(monitors().names().size(), 1u);
+  EXPECT_EQ(monitors().table().names().size(), 1u);
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
-#include "tessera/nn/tiled_linear.h"
-
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers.h"
 
 namespace tessera::nn {
 namespace {

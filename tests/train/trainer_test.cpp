@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/retention.h"
+#include "tessera/config/ds_config.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 

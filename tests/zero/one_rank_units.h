@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/zero/residency.h"
+#include "tessera/zero/sharded_model.h"
 
 namespace tessera::test {
 

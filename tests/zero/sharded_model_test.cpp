@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/zero/unreadable.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
@@ -61,6 +62,31 @@ TEST(ShardedModel, GoesOnAfterAPassThatWasAbandoned) {
       model.run_backward();
       EXPECT_TRUE(at::equal(model.sharded->reducer().reduced_shard(0), kept));
     }
+  });
+}
+
+TEST(ShardedModel, HoldsParametersWholeUntilTheLastHoldIsDropped) {
+  test::spawn_ranks(test::kThreeRanks, [](const auto& world) {
+    test::ThreeParams model(policy_of_stage(3, at::kFloat, test::kThreeRanks), {}, world);
+    EXPECT_TRUE(is_unreadable(model.params[1]));
+    model.sharded->hold_all();
+    model.sharded->hold_all();
+    EXPECT_TRUE(at::equal(model.params[1].detach(), test::numbers(1)));
+    model.sharded->drop_all();
+    EXPECT_TRUE(at::equal(model.params[0].detach(), test::numbers(0)));
+    model.sharded->drop_all();
+    EXPECT_TRUE(is_unreadable(model.params[0]));
+  });
+}
+
+TEST(ShardedModel, HoldsNothingWhereParametersAreAlwaysWhole) {
+  test::spawn_ranks(2, [](const auto& world) {
+    test::ThreeParams model(policy_of_stage(2, at::kFloat, 2), {}, world);
+    const int64_t sent = world->bytes_sent();
+    model.sharded->hold_all();
+    model.sharded->drop_all();
+    EXPECT_EQ(world->bytes_sent(), sent);
+    EXPECT_TRUE(at::equal(model.params[2].detach(), test::numbers(2)));
   });
 }
 

@@ -14,12 +14,12 @@ int main() {
                                {"zero_optimization", {{"stage", 3}}},
                                {"optimizer", {{"type", "Adam"}, {"params", {{"lr", 0.1}}}}}};
   const auto model = std::make_shared<Slope>();
-  const auto engine = tessera::initialize(model, tessera::config::parse_ds_config(json, "main.cpp", {}));
+  const auto engine = tessera::initialize(model, json);
   const at::Tensor x = at::arange(1, 5, at::kFloat);
   for (int step = 0; step < 200; ++step) {
     engine->backward((engine->forward(x) - 3 * x).square().mean());
     engine->step();
   }
-  const tessera::zero::Gathered whole(engine->sharded_model());
+  const tessera::Gathered whole(*engine);
   std::printf("%.3f\n", model->weight.item<float>());
 }

@@ -1,9 +1,7 @@
 // A model, a task and a monitor that Tessera does not have: one file each, and one line each in main.cpp.
 #pragma once
 
-#include "tessera/models/models.h"
-#include "tessera/monitor/monitors.h"
-#include "tessera/train/tasks.h"
+#include "tessera/tessera.h"
 
 namespace tessera::toy {
 

@@ -4,9 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 
-#include "tessera/nn/layers.h"
-#include "tessera/nn/module_path.h"
-#include "tessera/nn/unit_module.h"
 #include "tests/train/toy/parts.h"
 
 namespace tessera::toy {
@@ -14,7 +11,7 @@ namespace {
 
 class Rows : public nn::UnitModule<Rows> {
  public:
-  Rows(int64_t vocab, int64_t width) { rows_ = nn::add(*this, "rows", std::make_shared<nn::Embedding>(vocab, width)); }
+  Rows(int64_t vocab, int64_t width) { rows_ = register_module("rows", std::make_shared<nn::Embedding>(vocab, width)); }
   at::Tensor forward(const at::Tensor& ids) { return rows_->forward(ids); }
 
  private:
@@ -24,7 +21,7 @@ class Rows : public nn::UnitModule<Rows> {
 class Logits : public nn::UnitModule<Logits> {
  public:
   Logits(int64_t vocab, int64_t width) {
-    linear_ = nn::add(*this, "linear", std::make_shared<nn::Linear>(width, vocab));
+    linear_ = register_module("linear", std::make_shared<nn::Linear>(width, vocab));
   }
   at::Tensor forward(const at::Tensor& hidden) { return linear_->forward(hidden); }
 
@@ -35,8 +32,8 @@ class Logits : public nn::UnitModule<Logits> {
 class TableNetwork : public models::Network {
  public:
   TableNetwork(int64_t vocab, int64_t width) {
-    rows_ = nn::add(*this, "table", std::make_shared<Rows>(vocab, width));
-    logits_ = nn::add(*this, "logits", std::make_shared<Logits>(vocab, width));
+    rows_ = register_module("table", std::make_shared<Rows>(vocab, width));
+    logits_ = register_module("logits", std::make_shared<Logits>(vocab, width));
   }
 
   at::Tensor loss_sum(const models::NamedTensors& batch) override {

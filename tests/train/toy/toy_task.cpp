@@ -1,7 +1,6 @@
 // The task "copy": the target of each token of a text is the token itself.
 #include <algorithm>
 
-#include "tessera/train/text_data.h"
 #include "tests/train/toy/parts.h"
 
 namespace tessera::toy {

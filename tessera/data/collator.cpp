@@ -1,4 +1,4 @@
-#include "tessera/data/batch.h"
+#include "tessera/data/collator.h"
 
 #include <functional>
 #include <numeric>

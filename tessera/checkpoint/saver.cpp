@@ -1,3 +1,5 @@
+#include "tessera/checkpoint/saver.h"
+
 #include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
@@ -12,12 +14,14 @@
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
-#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/publish.h"
+#include "tessera/checkpoint/retention.h"
 #include "tessera/checkpoint/save_plan.h"
+#include "tessera/comm/group.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/safetensors.h"
+#include "tessera/zero/sharded_model.h"
 
 namespace tessera::checkpoint {
 namespace fs = std::filesystem;
