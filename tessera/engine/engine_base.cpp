@@ -227,6 +227,7 @@ void Engine::set_schedule(std::shared_ptr<optim::RunningSchedule> schedule) {
 comm::Group& Engine::data_group() { return *sharded_->groups().all; }
 at::Device Engine::device() const { return sharded_->device(); }
 int64_t Engine::model_state_bytes() const { return sharded_->model_state_bytes().memory; }
+int64_t Engine::param_count() const { return sharded_->param_count(); }
 int64_t Engine::offloaded_bytes() const { return sharded_->model_state_bytes().disk; }
 
 double Engine::get_global_grad_norm() const { return stepping_->grad_norm(); }

@@ -143,6 +143,7 @@ class Engine {
   // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
   int64_t model_state_bytes() const;
   int64_t offloaded_bytes() const;
+  int64_t param_count() const;  // elements on this rank before sharding, shared ones counted once
   zero::ShardedModel& sharded_model() { return *sharded_; }
 
   // What the ranks do from here on, and when, as a file in Chrome's trace format: open it in chrome://tracing or

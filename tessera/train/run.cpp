@@ -26,7 +26,6 @@
 #include "tessera/train/run_setup.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/trainer.h"
-#include "tessera/zero/sharded_model.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -159,7 +158,7 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
 
   const auto engine = make_engine(run, *model.model, config, world);
   if (world->rank() == 0) {
-    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->sharded_model().param_count()),
+    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->param_count()),
              config.zero.stage, count_of(world->size(), "rank"), format_count(max_steps),
              count_of(config.batch.global, "sample"));
   }
