@@ -60,6 +60,13 @@ def test_refused(block, error, message):
         DeepSpeedConfig({"train_batch_size": 1, **block})
 
 
+def test_a_part_of_the_state_is_offloaded_only_at_stage_3():
+    for stage in (1, 2):
+        with pytest.raises(ValidationError, match="ratio"):
+            DeepSpeedZeroConfig(stage=stage, offload_optimizer={"device": "cpu", "ratio": 0.5})
+    assert DeepSpeedZeroConfig(stage=3, offload_optimizer={"device": "cpu", "ratio": 0.5}).offload_optimizer.ratio == 0.5
+
+
 @pytest.mark.parametrize("block", [
     {"no_such_key": 1},
     {"aio": {"thread_count": 4}},
