@@ -138,9 +138,10 @@ class DeepSpeedEngine(tessera.Engine):
     def optimizer_name(self):
         if "optimizer" not in self.config:
             return type(self.basic_optimizer).__name__ if self.basic_optimizer is not None else None
+        from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS  # not at the start: it makes all classes of blocks
+
         name = self.config["optimizer"].get("type")
-        known = ("adam", "adamw", "adagrad", "lamb", "lion", "muon")
-        return name.lower() if name and name.lower() in known else name
+        return name.lower() if name and name.lower() in DEEPSPEED_OPTIMIZERS else name
 
     def optimizer_params(self):
         return self.config.get("optimizer", {}).get("params")
