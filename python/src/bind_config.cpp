@@ -11,6 +11,7 @@
 #include "tessera/config/ds_config.h"
 #include "tessera/config/hjson.h"
 #include "tessera/config/key_table.h"
+#include "tessera/optim/loss_scaler.h"
 
 namespace tessera::python {
 
@@ -70,6 +71,18 @@ const char* name_of(config::Type type) {
   return "";
 }
 
+const char* torch_name_of(config::Dtype dtype) {
+  switch (dtype) {
+    case config::Dtype::kBf16:
+      return "bfloat16";
+    case config::Dtype::kFp16:
+      return "float16";
+    case config::Dtype::kFp32:
+      break;
+  }
+  return "float32";
+}
+
 // Ranges under pydantic's names.
 py::dict bounds_of(const config::Kind& kind) {
   py::dict bounds;
@@ -87,6 +100,7 @@ py::list key_rows() {
     row["bounds"] = bounds_of(key.kind);
     row["choices"] = config::split_choices(key.kind.choices);
     row["default"] = object_of(config::default_of(key));
+    row["required"] = key.default_value == "required";
     row["status"] = config::describe(key.status);
     row["instead"] = std::string(key.notes.instead);
     row["when"] = config::split_choices(key.notes.when);
@@ -110,24 +124,15 @@ void bind_config(py::module_& module) {
       .def_property_readonly("stage", [](const DsConfig& self) { return self.zero.stage; })
       .def_property_readonly("publishes_lazily",
                              [](const DsConfig& self) { return self.own.lazy_publish.value_or(false); })
-      .def_property_readonly("compute_dtype",
-                             [](const DsConfig& self) {
-                               switch (self.dtypes.compute) {
-                                 case config::Dtype::kBf16:
-                                   return "bfloat16";
-                                 case config::Dtype::kFp16:
-                                   return "float16";
-                                 case config::Dtype::kFp32:
-                                   break;
-                               }
-                               return "float32";
-                             })
+      .def_property_readonly("compute_dtype", [](const DsConfig& self) { return torch_name_of(self.dtypes.compute); })
+      .def_property_readonly("grad_dtype", [](const DsConfig& self) { return torch_name_of(self.dtypes.grad); })
+      .def_property_readonly("scales_dynamically",
+                             [](const DsConfig& self) { return optim::LossScaler(self.loss_scaling).dynamic(); })
+      .def_property_readonly("initial_loss_scale", [](const DsConfig& self) { return self.loss_scaling.initial; })
       .def_property_readonly("casts_inputs", [](const DsConfig& self) { return self.dtypes.cast_inputs; })
-      .def_property_readonly("autocast_dtype", [](const DsConfig& self) -> py::object {
-        if (!self.dtypes.autocast) return py::none();
-        return py::str(*self.dtypes.autocast == config::Dtype::kBf16   ? "bfloat16"
-                       : *self.dtypes.autocast == config::Dtype::kFp16 ? "float16"
-                                                                       : "float32");
+      .def_property_readonly("autocast_dtype", [](const DsConfig& self) -> std::optional<std::string> {
+        if (!self.dtypes.autocast) return std::nullopt;
+        return torch_name_of(*self.dtypes.autocast);
       });
   module.def(
       "parse_hjson",

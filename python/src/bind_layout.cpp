@@ -1,4 +1,5 @@
-// MeshShape: which rank is where, for programs that lay out their ranks themselves.
+// MeshShape: which rank is where, for programs that lay out their ranks themselves; and which consecutive items a part
+// has.
 #include <pybind11/stl.h>
 
 #include <string>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "tessera/layout/consecutive_parts.h"
 #include "tessera/layout/mesh_shape.h"
 
 namespace tessera::python {
@@ -25,6 +27,8 @@ void bind_layout(py::module_& module) {
       .def("size", &MeshShape::size, py::arg("axis"))
       .def("coordinate", &MeshShape::coordinate, py::arg("rank"), py::arg("axis"))
       .def("members", &MeshShape::members, py::arg("rank"), py::arg("axes"));
+  module.def("uniform_bounds", &layout::uniform_bounds, py::arg("items"), py::arg("parts"));
+  module.def("balanced_bounds", &layout::balanced_bounds, py::arg("weights"), py::arg("parts"));
 }
 
 }  // namespace tessera::python

@@ -1,5 +1,5 @@
 // RunningSchedule, LossScaler and NativeOptimizer: the C++ schedules, loss scale and optimizers for Python's own
-// objects, which also work without an engine.
+// objects, which also work without an engine; and rules that they and functions on tensors share with the engine.
 #include <ATen/ops/zeros.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -10,7 +10,9 @@
 #include "json.h"
 #include "param_groups.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/optim/clip.h"
 #include "tessera/optim/loss_scaler.h"
+#include "tessera/optim/muon.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/optim/running_schedule.h"
 
@@ -29,12 +31,13 @@ config::DsConfig config_with(const char* block, const std::string& type, const p
 
 // `rates`: of the optimizer's groups, before any schedule.
 std::shared_ptr<optim::RunningSchedule> make_schedule(const std::string& type, const py::dict& params,
-                                                      const std::vector<double>& rates, int64_t start) {
+                                                      const std::vector<double>& rates) {
   const config::SchedulerOptions options = *config_with("scheduler", type, params).scheduler;
   std::vector<optim::ParamGroup> groups;
   for (const double rate : rates) groups.push_back({.lr = rate});
   return std::make_shared<optim::RunningSchedule>(optim::schedules().find(options.type, options.where).make(options),
-                                                  std::move(groups), start);
+                                                  std::move(groups),
+                                                  options.params.value("last_batch_iteration", int64_t{-1}));
 }
 
 py::tuple values_of(const optim::RunningSchedule& schedule, size_t group) {
@@ -42,12 +45,16 @@ py::tuple values_of(const optim::RunningSchedule& schedule, size_t group) {
   return py::make_tuple(values.lr, values.beta1, values.beta2);
 }
 
-optim::LossScaler make_scaler(const py::dict& state, double factor, int64_t window, double min, int64_t hysteresis,
-                              bool consecutive) {
-  optim::LossScaler scaler(
-      {.enabled = true, .window = window, .hysteresis = hysteresis, .consecutive_hysteresis = consecutive, .min = min},
-      factor);
-  scaler.set_state(json_of(state));
+optim::LossScaler make_scaler(double initial, int64_t window, double min, int64_t hysteresis, bool consecutive,
+                              std::optional<double> factor, const py::object& state) {
+  const config::LossScaling options{.enabled = true,
+                                    .initial = initial,
+                                    .window = window,
+                                    .hysteresis = hysteresis,
+                                    .consecutive_hysteresis = consecutive,
+                                    .min = min};
+  optim::LossScaler scaler = factor ? optim::LossScaler(options, *factor) : optim::LossScaler(options);
+  if (!state.is_none()) scaler.set_state(json_of(state));
   return scaler;
 }
 
@@ -114,17 +121,29 @@ class NativeOptimizer {
 void bind_optim(py::module_& module) {
   using optim::RunningSchedule;
   py::class_<RunningSchedule, std::shared_ptr<RunningSchedule>>(module, "RunningSchedule")
-      .def(py::init(&make_schedule), py::arg("type"), py::arg("params"), py::arg("rates"), py::arg("start"))
+      .def(py::init(&make_schedule), py::arg("type"), py::arg("params"), py::arg("rates"))
       .def_property("n", &RunningSchedule::n, &RunningSchedule::set_n)
-      .def("values", &values_of, py::arg("group"), "(lr, beta1 or None, beta2 or None) of the next step");
+      .def("values", &values_of, py::arg("group"), "(lr, beta1 or None, beta2 or None) of the next step")
+      .def(
+          "terms", [](const RunningSchedule& self, size_t group) { return object_of(self.terms(group)); },
+          py::arg("group"), "The numbers of the formula, by name");
   using optim::LossScaler;
   py::class_<LossScaler>(module, "LossScaler")
-      .def(py::init(&make_scaler), py::arg("state"), py::arg("factor"), py::arg("window"), py::arg("min"),
-           py::arg("hysteresis"), py::arg("consecutive_hysteresis"))
+      .def(py::init(&make_scaler), py::arg("initial"), py::arg("window"), py::arg("min"), py::arg("hysteresis"),
+           py::arg("consecutive_hysteresis"), py::arg("factor") = py::none(), py::arg("state") = py::none())
+      .def_property_readonly("factor", &LossScaler::factor)
       .def_property_readonly("at_the_end", &LossScaler::at_the_end)
       .def_property_readonly("state", [](const LossScaler& self) { return object_of(self.state()); })
       .def("update", &LossScaler::update, py::arg("overflow"));
   module.def("schedule_names", [] { return optim::schedules().names(); });
+  module.def(
+      "optimizer_params",
+      [](const std::string& type, const py::dict& params) {
+        return object_of(config_with("optimizer", type, params).optimizer->params);
+      },
+      py::arg("type"), py::arg("params"), "All of them, with defaults, and with what the type makes of them");
+  module.def("is_muons", &optim::is_muons, py::arg("name"), py::arg("dimensions"));
+  module.def("clip_factor", &optim::clip_factor, py::arg("norm"), py::arg("max_norm"), py::arg("epsilon"));
   py::class_<NativeOptimizer>(module, "NativeOptimizer")
       .def(py::init<const std::string&, const py::dict&>(), py::arg("type"), py::arg("params"))
       .def_property_readonly("state_names", &NativeOptimizer::state_names)

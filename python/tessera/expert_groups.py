@@ -1,9 +1,11 @@
-"""Which ranks hold the same part of a mixture of experts. Arithmetic only.
+"""Which ranks hold the same part of a mixture of experts.
 
-The world is cut into `pipeline` blocks of consecutive ranks. Inside a block, every `tensor`-th rank belongs to one
-data-parallel group; that group is cut into groups of `expert` ranks, each of which holds all experts once. Ranks at the
+The world is a grid: blocks of consecutive ranks for the stages of a pipeline, inside of each every `tensor`-th rank in one
+data-parallel group, and that group cut into groups of `expert` ranks, each of which holds all experts once. Ranks at the
 same place of those hold the same experts, and average their gradients.
 """
+
+from tessera.topology import RankGrid
 
 
 def expert_parallel_ranks(world_size, tensor, expert, pipeline=1, data_before_expert=False):
@@ -16,13 +18,15 @@ def expert_parallel_ranks(world_size, tensor, expert, pipeline=1, data_before_ex
         if whole % part:
             raise AssertionError(f"{whole} ranks cannot be divided among {part} {what}")
 
-    holds_all, holds_same = [], []
-    for start in range(0, world_size, block):
-        for offset in range(tensor):
-            ranks = list(range(start + offset, start + block, tensor))
-            near = data // expert if data_before_expert else expert
-            rows = [ranks[at:at + near] for at in range(0, data, near)]
-            columns = [list(column) for column in zip(*rows)]
-            holds_all += columns if data_before_expert else rows
-            holds_same += rows if data_before_expert else columns
-    return holds_all, holds_same
+    axes = {"copies": data // expert, "experts": expert}
+    inner = reversed(axes.items()) if data_before_expert else axes.items()
+    grid = RankGrid(*zip(("pipe", pipeline), *inner, ("tensor", tensor)))
+
+    def groups_along(axis):
+        def data_parallel_group(ranks):
+            place = grid.get_coord(ranks[0])
+            return place.pipe, place.tensor
+
+        return sorted(grid.get_axis_comm_lists(axis), key=data_parallel_group)
+
+    return groups_along("experts"), groups_along("copies")

@@ -4,9 +4,11 @@ An optimizer with sharded state needs experts and all others in param groups of 
 ranks in one of their own again.
 """
 
-from tessera.gradient_norm import is_expert
-
 LARGEST_GROUP = 178956971  # elements; a group's flat buffer stays below what DeepSpeed allocates at once
+
+
+def is_expert(parameter):
+    return getattr(parameter, "allreduce", True) is False
 
 
 def split(parameters):

@@ -22,8 +22,10 @@ from pathlib import Path
 import torch
 
 from tessera import _core
+from tessera.config_keys import defaults_in
 from tessera.error_report import run_program
 from tessera.import_deepspeed import Source, StandIn, failure, find
+from tessera.loss_scale import DynamicScale, StaticScale
 
 DEEPSPEED = "0.19.8"  # the version whose files these are
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -113,15 +115,15 @@ def optimizer_state(checkpoint, groups, reference):
 
 def loss_scaler(checkpoint, dtype, scaler, dynamic):
     kept = checkpoint.engine_state["loss_scaler"]
-    if dtype != "fp16":
-        vars(scaler).update(cur_scale=1.0, dynamic=False)
-    elif not dynamic:
-        vars(scaler).update(cur_scale=kept["scale"], dynamic=False)
-    else:
-        vars(scaler).update(cur_scale=kept["scale"], cur_iter=kept["steps"], last_overflow_iter=kept["last_overflow"],
-                            cur_hysteresis=kept["hysteresis"], dynamic=True, scale_factor=2.0, scale_window=1000, min_scale=1,
-                            delayed_shift=max(2, kept["hysteresis"]), consecutive_hysteresis=False,
-                            raise_error_at_min_scale=True, dtype=torch.half)
+    if not dynamic:
+        vars(scaler).update(vars(StaticScale(kept["scale"] if dtype == "fp16" else 1.0)))
+        return scaler
+    given = defaults_in("fp16")
+    shown = DynamicScale(kept["scale"], given["loss_scale_window"], given["min_loss_scale"],
+                         max(given["hysteresis"], kept["hysteresis"]), given["consecutive_hysteresis"],
+                         raise_error_at_min_scale=True)
+    shown.show(kept)
+    vars(scaler).update(vars(shown), dtype=torch.half)
     return scaler
 
 
@@ -138,6 +140,7 @@ def take_options(scaler, reference):
 def model_states(checkpoint, groups, dtype):
     tensors, aliases = checkpoint.tensors, checkpoint.aliases
     state, trainable = checkpoint.engine_state, {name for names in groups for name in names}
+    schedule = {key: state[key] for key in ("last_batch_iteration",) if key in state}
     module = OrderedDict()
     for name in checkpoint.names_as_written():
         weight = checkpoint.tensor(name, "weight")
@@ -149,7 +152,7 @@ def model_states(checkpoint, groups, dtype):
         "module": module, "buffer_names": [], "optimizer": None,
         "param_shapes": [OrderedDict((name, torch.Size(tensors[name]["shape"])) for name in names) for names in groups],
         "frozen_param_shapes": OrderedDict((name, value.shape) for name, value in frozen.items()),
-        "shared_params": dict(aliases), "frozen_param_fragments": frozen, "lr_scheduler": None, "data_sampler": None,
+        "shared_params": dict(aliases), "frozen_param_fragments": frozen, "lr_scheduler": schedule or None, "data_sampler": None,
         "random_ltd": None, "skipped_steps": state["skipped_steps"], "global_steps": state["global_steps"],
         "global_samples": state["global_samples"], "dp_world_size": 1, "mp_world_size": 1,
         "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1}, "ds_config": {}, "ds_version": DEEPSPEED,

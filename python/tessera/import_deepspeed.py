@@ -25,6 +25,7 @@ import torch
 
 from tessera import _core
 from tessera.error_report import made, run_program
+from tessera.loss_scale import STATE as SCALER_STATE
 
 STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")  # what Adam, Lion, SGD and Adagrad keep
 
@@ -357,26 +358,34 @@ def accumulation(source):
     config = source.model.get("ds_config")
     if not isinstance(config, dict):
         return 1
-    steps = config.get("gradient_accumulation_steps")
-    if isinstance(steps, int) and steps > 0:
-        return steps
-    batch, micro = config.get("train_batch_size"), config.get("train_micro_batch_size_per_gpu")
-    ranks = source.model.get("dp_world_size")
-    if all(isinstance(each, int) and each > 0 for each in (batch, micro, ranks)):
-        return max(1, batch // (micro * ranks))
-    return 1
+    batch, micro, steps, ranks = (each if isinstance(each, int) and each > 0 else None for each in (
+        config.get("train_batch_size"), config.get("train_micro_batch_size_per_gpu"),
+        config.get("gradient_accumulation_steps"), source.model.get("dp_world_size")))
+    try:
+        return steps or _core.resolve_batch_sizes(batch, micro, None, data_parallel_size=ranks)[2]
+    except (_core.ConfigError, TypeError):  # it says too little
+        return 1
 
 
 def engine_state(source):
     scaler = source.optimizers[0].get("loss_scaler") if source.optimizers else None
     kept = vars(scaler) if isinstance(scaler, StandIn) else {}
+    unscaled = _core.LossScaler(initial=1, window=1, min=1, hysteresis=1, consecutive_hysteresis=False).state
     steps = int(number(source.model.get("global_steps")))
     return {"micro_steps": steps * accumulation(source), "global_steps": steps,
             "global_samples": int(number(source.model.get("global_samples"))),
-            "skipped_steps": int(number(source.model.get("skipped_steps"))), "schedule_begins_after": 0,
-            "loss_scaler": {"scale": float(number(kept.get("cur_scale"), 1)), "steps": int(number(kept.get("cur_iter"))),
-                            "last_overflow": int(number(kept.get("last_overflow_iter"), -1)),
-                            "hysteresis": int(number(kept.get("cur_hysteresis"), 1))}}
+            "skipped_steps": int(number(source.model.get("skipped_steps"))), **(own_schedule(source) or {}),
+            "loss_scaler": {name: type(unscaled[name])(number(kept.get(attribute), unscaled[name]))
+                            for name, attribute in SCALER_STATE.items()}}
+
+
+def own_schedule(source):
+    """The state of one of DeepSpeed's own schedules, which the engine keeps under the same name; None for other schedules, and
+    where there was none."""
+    state = source.model.get("lr_scheduler")
+    if not isinstance(state, dict) or list(state) != ["last_batch_iteration"]:
+        return None
+    return {"last_batch_iteration": int(number(state["last_batch_iteration"], -1))}
 
 
 def read(source):

@@ -6,6 +6,9 @@ import torch  # noqa: F401  its libraries come before ours
 
 from tessera import _core
 
+# The C++ scaler's state, and DeepSpeed's attributes of it.
+STATE = {"scale": "cur_scale", "steps": "cur_iter", "last_overflow": "last_overflow_iter", "hysteresis": "cur_hysteresis"}
+
 
 class StaticScale:
     """Never changes."""
@@ -30,24 +33,25 @@ class DynamicScale(StaticScale):
     def __init__(self, init_scale, scale_window, min_scale, delayed_shift, consecutive_hysteresis,
                  raise_error_at_min_scale):
         super().__init__(init_scale)
-        self.cur_iter = 0
-        self.last_overflow_iter = -1
-        self.scale_factor = 2.0
-        self.scale_window, self.min_scale = scale_window, min_scale
-        self.delayed_shift = self.cur_hysteresis = delayed_shift
+        self.scale_window, self.min_scale, self.delayed_shift = scale_window, min_scale, delayed_shift
         self.consecutive_hysteresis = consecutive_hysteresis
         self.raise_error_at_min_scale = raise_error_at_min_scale
+        scaler = self._scaler()
+        self.scale_factor = scaler.factor
+        self.show(scaler.state)
+
+    def _scaler(self, **more):
+        return _core.LossScaler(initial=self.cur_scale, window=self.scale_window, min=self.min_scale,
+                                hysteresis=self.delayed_shift, consecutive_hysteresis=self.consecutive_hysteresis, **more)
+
+    def show(self, state):
+        vars(self).update((attribute, state[name]) for name, attribute in STATE.items())
 
     def update_scale(self, overflow):
-        scaler = _core.LossScaler(
-            state={"scale": self.cur_scale, "steps": self.cur_iter, "last_overflow": self.last_overflow_iter,
-                   "hysteresis": self.cur_hysteresis},
-            factor=self.scale_factor, window=self.scale_window, min=self.min_scale, hysteresis=self.delayed_shift,
-            consecutive_hysteresis=self.consecutive_hysteresis)
+        scaler = self._scaler(factor=self.scale_factor,
+                              state={name: getattr(self, attribute) for name, attribute in STATE.items()})
         if overflow and self.raise_error_at_min_scale and scaler.at_the_end:
             raise Exception(f"the gradients overflow, and the loss scale is already at minimum, {self.min_scale}: "
                             "training diverges in fp16; use bf16, a lower learning rate, or a lower fp16.min_loss_scale")
         scaler.update(bool(overflow))
-        state = scaler.state
-        self.cur_scale, self.cur_iter = state["scale"], state["steps"]
-        self.last_overflow_iter, self.cur_hysteresis = state["last_overflow"], state["hysteresis"]
+        self.show(scaler.state)

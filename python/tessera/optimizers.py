@@ -1,7 +1,8 @@
 """Optimizers as torch.optim.Optimizer objects whose arithmetic is the engine's own.
 
 Under an engine they only hold the parameter groups, which stay live: the engine reads lr and its kin from them before
-each step. Without one, step() updates the parameters itself, with the same kernels.
+each step. Without one, step() updates the parameters itself, with the same kernels. Arguments without a default here, or
+with `...`, have that of their key: see config_keys.
 """
 
 import weakref
@@ -9,6 +10,7 @@ import weakref
 import torch
 
 from tessera import _core
+from tessera.config_keys import with_defaults_of
 from tessera.error_report import made
 
 
@@ -88,8 +90,8 @@ def _refuse_narrow_states(fp32_optimizer_states):
 
 
 class FusedAdam(NativeOptimizer):
-    def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, adam_w_mode=True,
-                 weight_decay=0.0, amsgrad=False, set_grad_none=True):
+    @with_defaults_of("optimizer", "Adam")
+    def __init__(self, params, lr, bias_correction, betas, eps, adam_w_mode, weight_decay, amsgrad, set_grad_none):
         _refuse_amsgrad(amsgrad)
         self.adam_w_mode = adam_w_mode
         self.set_grad_none = set_grad_none
@@ -98,8 +100,9 @@ class FusedAdam(NativeOptimizer):
 
 
 class DeepSpeedCPUAdam(NativeOptimizer):
-    def __init__(self, model_params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0,
-                 amsgrad=False, adamw_mode=True, fp32_optimizer_states=True):
+    @with_defaults_of("optimizer", "Adam", adamw_mode="adam_w_mode")
+    def __init__(self, model_params, lr, bias_correction, betas, eps, weight_decay, amsgrad, adamw_mode,
+                 fp32_optimizer_states):
         _refuse_amsgrad(amsgrad)
         _refuse_narrow_states(fp32_optimizer_states)
         self.adam_w_mode = adamw_mode
@@ -110,8 +113,8 @@ class DeepSpeedCPUAdam(NativeOptimizer):
 class DeepSpeedCPUAdagrad(NativeOptimizer):
     """Also torch's Adagrad, for which `lr_decay` is here."""
 
-    def __init__(self, model_params, lr=1e-2, eps=1e-10, weight_decay=0, amsgrad=False, fp32_optimizer_states=True,
-                 lr_decay=0.0):
+    @with_defaults_of("optimizer", "Adagrad")
+    def __init__(self, model_params, lr, eps, weight_decay, amsgrad, fp32_optimizer_states=True, lr_decay=...):
         _refuse_amsgrad(amsgrad)
         _refuse_narrow_states(fp32_optimizer_states)
         super().__init__("Adagrad", model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay},
@@ -119,7 +122,8 @@ class DeepSpeedCPUAdagrad(NativeOptimizer):
 
 
 class FusedLion(NativeOptimizer):
-    def __init__(self, model_params, lr=1e-3, betas=(0.9, 0.99), weight_decay=0, fp32_optimizer_states=True):
+    @with_defaults_of("optimizer", "Lion")
+    def __init__(self, model_params, lr, betas, weight_decay, fp32_optimizer_states=True):
         _refuse_narrow_states(fp32_optimizer_states)
         super().__init__("Lion", model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
@@ -129,8 +133,9 @@ class DeepSpeedCPULion(FusedLion):
 
 
 class FusedLamb(NativeOptimizer):
-    def __init__(self, params, lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-8, eps_inside_sqrt=False,
-                 weight_decay=0.0, max_grad_norm=0.0, max_coeff=10.0, min_coeff=0.01, amsgrad=False):
+    @with_defaults_of("optimizer", "Lamb")
+    def __init__(self, params, lr, bias_correction, betas, eps, eps_inside_sqrt, weight_decay, max_grad_norm=0.0,
+                 max_coeff=..., min_coeff=..., amsgrad=...):
         _refuse_amsgrad(amsgrad)
         super().__init__("Lamb", params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
                          {"bias_correction": bool(bias_correction), "eps_inside_sqrt": bool(eps_inside_sqrt),
@@ -138,25 +143,27 @@ class FusedLamb(NativeOptimizer):
 
 
 class SGD(NativeOptimizer):
-    def __init__(self, params, lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False):
+    @with_defaults_of("optimizer", "SGD")
+    def __init__(self, params, lr, momentum, dampening, weight_decay, nesterov):
         super().__init__("SGD", params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay},
                          {"dampening": dampening, "nesterov": bool(nesterov)})
 
 
 def tag_for_muon(model):
-    """As DeepSpeed's initialize() tags parameters for Muon: those of two dimensions or more, as layers have them, unless
-    their name says embedding or language-model head. A program's own tags stay."""
+    """As DeepSpeed's initialize() tags parameters for Muon, by their shapes as layers have them and by their names: the rule
+    is the engine's (tessera/optim/muon.h). A program's own tags stay."""
     for name, parameter in model.named_parameters():
         if not hasattr(parameter, "use_muon"):
             shape = getattr(parameter, "ds_shape", parameter.shape)
-            parameter.use_muon = len(shape) >= 2 and not any(word in name.lower() for word in ("embed", "lm_head"))
+            parameter.use_muon = _core.is_muons(name, len(shape))
 
 
 class Muon(NativeOptimizer):
     """Parameters whose attribute use_muon is true (without the attribute: matrices) are orthogonalized, all others Adam's."""
 
-    def __init__(self, params, lr=1e-3, muon_lr=None, adam_lr=None, momentum=0.95, weight_decay=0.0, betas=(0.9, 0.999),
-                 eps=1e-8, ns_method=None, adam_w_mode=True, per_head_muon=False):
+    @with_defaults_of("optimizer", "Muon")
+    def __init__(self, params, lr, muon_lr, adam_lr, momentum, weight_decay, betas, eps, ns_method, adam_w_mode,
+                 per_head_muon):
         if per_head_muon:
             raise made(_core.ConfigError, "'optimizer.params.per_head_muon' is true: not supported yet", "the optimizer",
                        "use false")
@@ -176,8 +183,9 @@ class Compressed(NativeOptimizer):
     """Base of the optimizers that send a bit an element, once compression has begun. They take the keyword arguments of
     their block in a ds_config, and work under an engine of stage 0 or 1 on CPU ranks."""
 
-    def __init__(self, params, deepspeed=None, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, max_grad_norm=0.0,
-                 amsgrad=False, **fixed):
+    @with_defaults_of("optimizer", "OneBitAdam")
+    def __init__(self, params, deepspeed=None, lr=..., betas=..., eps=..., weight_decay=..., max_grad_norm=0.0,
+                 amsgrad=..., **fixed):
         """`deepspeed`: for DeepSpeed's signature; the engine comes to the optimizer by itself."""
         _refuse_amsgrad(amsgrad)
         if max_grad_norm:
@@ -223,9 +231,10 @@ def _torch_class(type_name):
 
 
 def _adam(type_name):
-    def make(groups, offloaded, adam_w_mode=True, torch_adam=False, fp32_optimizer_states=None, foreach=None, **params):
+    def make(groups, offloaded, torch_adam=False, fp32_optimizer_states=None, foreach=None, **params):
         _refuse_narrow_states(fp32_optimizer_states)
-        decoupled = type_name == "adamw" or adam_w_mode
+        given = {key: params.pop(key) for key in ("adam_w_mode",) if key in params}
+        decoupled = _core.optimizer_params(type_name, given)["adam_w_mode"]
         if torch_adam:
             params.pop("bias_correction", None)
             return (torch.optim.AdamW if decoupled else torch.optim.Adam)(groups, foreach=foreach, **params)

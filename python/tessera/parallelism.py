@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from tessera import _core
 from tessera.error_report import made
-from tessera.gradient_norm import is_expert
+from tessera.expert_parameters import is_expert
 
 # Getters of a model-parallel unit: Megatron's, Megatron-DeepSpeed's, GPT-NeoX', Ulysses' and DeepSpeed's own grid's.
 _KIND_OF_GETTER = {

@@ -10,7 +10,7 @@
 import torch
 import torch.distributed as dist
 
-from tessera.layer_partition import uniform_bounds
+from tessera._core import uniform_bounds
 
 
 class PartitionedTensor:

@@ -1,11 +1,8 @@
 """Flags of a program that choose a learning-rate schedule, and the ds_config's block `scheduler` that they mean."""
 
-import torch  # noqa: F401  its libraries come before ours
-
-from tessera import _core
+from tessera.config_keys import params_of
 
 _SCHEDULE_OF = "lr_schedule"
-_PARAMS = "scheduler.params."
 _WITHOUT_FLAG = ("total_num_steps", "last_batch_iteration")
 _TYPES = {"bool": None, "int": int, "number": float, "number or list": float}
 
@@ -18,10 +15,8 @@ _DEFAULTS = {"lr_range_test_step_size": 1000, "cycle_first_step_size": 1000, "cy
 
 def _flags_of(schedule):
     """Name, type or None for a switch, default, help: of the engine's table of keys."""
-    rows = [(row, row["path"].removeprefix(_PARAMS)) for row in _core.config_keys()
-            if row["path"].startswith(_PARAMS) and schedule in row["when"]]
     return tuple((name, _TYPES.get(row["type"], str), _DEFAULTS.get(name, row["default"]), row["meaning"])
-                 for row, name in rows if name not in _WITHOUT_FLAG)
+                 for name, row in params_of("scheduler", schedule).items() if name not in _WITHOUT_FLAG)
 
 
 TAKEN_BY = {name: _flags_of(name) for name in ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR")}

@@ -14,11 +14,9 @@ import logging
 import torch
 
 from tessera import _core
+from tessera.config_keys import params_of, with_defaults_of
 
 logger = logging.getLogger("DeepSpeed")
-
-WARMUP_TYPES = ("log", "linear")
-ONE_CYCLE_BETA2 = 0.99
 
 
 def torch_optimizer_of(optimizer):
@@ -29,37 +27,35 @@ def torch_optimizer_of(optimizer):
     raise TypeError(f"a schedule needs a torch.optim.Optimizer, not {type(optimizer).__name__}")
 
 
-def per_group(optimizer, value, name):
-    """A list with one value a group."""
-    groups = len(optimizer.param_groups)
-    if not isinstance(value, (list, tuple)):
-        return [value] * groups
-    if len(value) != groups:
-        raise ValueError(f"{name} has {len(value)} values, but the optimizer has {groups} parameter groups; "
-                         f"give {groups}, or one for all")
-    return list(value)
-
-
 def _number(lr):
     return lr.item() if torch.is_tensor(lr) else lr
 
 
 class LearningRateSchedule:
-    """Base: `params` go to the C++ schedule `formula`; None stands for its default."""
+    """Base: `given` has the parameters of the C++ schedule `formula`, and may have more; None stands for a default."""
 
     formula = None
 
-    def __init__(self, optimizer, params, last_batch_iteration):
+    def __init__(self, optimizer, given):
         self.optimizer = torch_optimizer_of(optimizer)
-        self._params = {key: value for key, value in params.items() if value is not None}
+        self._params = {key: given[key] for key in params_of("scheduler", self.formula) if given.get(key) is not None}
         self._start_lrs = [_number(group["lr"]) for group in self.optimizer.param_groups]
-        self.running = self._running_from(self._start_lrs, last_batch_iteration)
+        self._check_lists()
+        self.running = _core.RunningSchedule(self.formula, self._params, self._start_lrs)
         self._last_lr = None
-        if last_batch_iteration == -1:
+        if self.last_batch_iteration == -1:
             self.write()
 
-    def _running_from(self, rates, last_batch_iteration):
-        return _core.RunningSchedule(self.formula, self._params, rates, last_batch_iteration)
+    def _check_lists(self):
+        groups = len(self._start_lrs)
+        for name, value in self._params.items():
+            if isinstance(value, (list, tuple)) and len(value) != groups:
+                raise ValueError(f"{name} has {len(value)} values, but the optimizer has {groups} parameter groups; "
+                                 f"give {groups}, or one for all")
+
+    def _terms(self, name):
+        """What the formula makes of its parameters, for each group."""
+        return [self.running.terms(index)[name] for index in range(len(self._start_lrs))]
 
     @property
     def last_batch_iteration(self):
@@ -109,16 +105,15 @@ class LearningRateSchedule:
 
 
 class _Warmup(LearningRateSchedule):
-    """What the three schedules with a warm-up check."""
+    """The three schedules with a warm-up."""
 
-    def _check_warmup(self, warmup_num_steps, warmup_type):
-        if not isinstance(warmup_num_steps, int) or warmup_num_steps <= 0:
-            raise ValueError(f"warmup_num_steps is {warmup_num_steps!r}; it has to be a positive integer")
-        self.warmup_num_steps = max(2, warmup_num_steps)
-        if warmup_type not in WARMUP_TYPES:
-            logger.warning(f"warmup_type {warmup_type!r} is not known: log is used (there are log and linear)")
-            warmup_type = "log"
-        self.warmup_type = warmup_type
+    def __init__(self, optimizer, given):
+        known = params_of("scheduler", self.formula)["warmup_type"]["choices"]
+        if given["warmup_type"] not in known:
+            logger.warning(f"warmup_type {given['warmup_type']!r} is not known: log is used (there are {' and '.join(known)})")
+            given = {**given, "warmup_type": None}
+        super().__init__(optimizer, given)
+        self.warmup_num_steps, self.warmup_type = self._terms("warmup_num_steps")[0], self._terms("warmup_type")[0]
 
     def _check_total(self, total_num_steps):
         self.total_num_steps = total_num_steps
@@ -132,21 +127,14 @@ class WarmupLR(_Warmup):
 
     formula = "WarmupLR"
 
-    def __init__(self, optimizer, warmup_min_lr=0.0, warmup_max_lr=None, warmup_num_steps=1000, warmup_type="log",
-                 last_batch_iteration=-1):
-        self._init_warmup(optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration)
+    @with_defaults_of("scheduler", "WarmupLR")
+    def __init__(self, optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration):
+        self._begin(optimizer, locals())
 
-    def _init_warmup(self, optimizer, min_lr, max_lr, warmup_num_steps, warmup_type, last_batch_iteration, **more):
-        self.optimizer = torch_optimizer_of(optimizer)
-        self._check_warmup(warmup_num_steps, warmup_type)
-        if max_lr is None:
-            max_lr = [_number(group["lr"]) for group in self.optimizer.param_groups]
-        self.min_lrs = per_group(self.optimizer, min_lr, "warmup_min_lr")
-        self.max_lrs = per_group(self.optimizer, max_lr, "warmup_max_lr")
-        self.delta_lrs = [high - low for high, low in zip(self.max_lrs, self.min_lrs)]
-        LearningRateSchedule.__init__(self, optimizer, {
-            "warmup_min_lr": self.min_lrs, "warmup_max_lr": self.max_lrs, "warmup_num_steps": warmup_num_steps,
-            "warmup_type": self.warmup_type, **more}, last_batch_iteration)
+    def _begin(self, optimizer, given):
+        _Warmup.__init__(self, optimizer, given)
+        self.min_lrs, self.max_lrs = self._terms("min_lr"), self._terms("max_lr")
+        self.delta_lrs = self._terms("delta_lr")
 
 
 class WarmupDecayLR(WarmupLR):
@@ -154,10 +142,10 @@ class WarmupDecayLR(WarmupLR):
 
     formula = "WarmupDecayLR"
 
-    def __init__(self, optimizer, total_num_steps, warmup_min_lr=0.0, warmup_max_lr=0.001, warmup_num_steps=1000,
-                 warmup_type="log", last_batch_iteration=-1):
-        self._init_warmup(optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_batch_iteration,
-                          total_num_steps=total_num_steps)
+    @with_defaults_of("scheduler", "WarmupDecayLR")
+    def __init__(self, optimizer, total_num_steps, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type,
+                 last_batch_iteration):
+        self._begin(optimizer, locals())
         self._check_total(total_num_steps)
 
 
@@ -166,18 +154,18 @@ class WarmupCosineLR(_Warmup):
 
     formula = "WarmupCosineLR"
 
-    def __init__(self, optimizer, total_num_steps, warmup_min_ratio=0.0, warmup_num_steps=1000, cos_min_ratio=0.0001,
-                 warmup_type="log", last_batch_iteration=-1):
-        self._check_warmup(warmup_num_steps, warmup_type)
+    @with_defaults_of("scheduler", "WarmupCosineLR")
+    def __init__(self, optimizer, total_num_steps, warmup_min_ratio, warmup_num_steps, cos_min_ratio, warmup_type,
+                 last_batch_iteration):
+        super().__init__(optimizer, locals())
         self._check_total(total_num_steps)
         self.warmup_min_ratio, self.cos_min_ratio = warmup_min_ratio, cos_min_ratio
-        super().__init__(optimizer, {"total_num_steps": total_num_steps, "warmup_min_ratio": warmup_min_ratio,
-                                     "warmup_num_steps": warmup_num_steps, "cos_min_ratio": cos_min_ratio,
-                                     "warmup_type": self.warmup_type}, last_batch_iteration)
         self.org_lrs = self._start_lrs
 
     def get_lr_ratio(self):
-        return self._running_from([1.0], self.last_batch_iteration).values(0)[0]
+        of_one = _core.RunningSchedule(self.formula, self._params, [1.0])
+        of_one.n = self.last_batch_iteration
+        return of_one.values(0)[0]
 
 
 class LRRangeTest(LearningRateSchedule):
@@ -185,18 +173,12 @@ class LRRangeTest(LearningRateSchedule):
 
     formula = "LRRangeTest"
 
-    def __init__(self, optimizer, lr_range_test_min_lr=1e-3, lr_range_test_step_size=2000, lr_range_test_step_rate=1.0,
-                 lr_range_test_staircase=False, last_batch_iteration=-1):
-        if lr_range_test_step_size <= 0:
-            raise ValueError(f"lr_range_test_step_size is {lr_range_test_step_size}; it has to be greater than 0")
-        self.optimizer = torch_optimizer_of(optimizer)
-        self.min_lr = per_group(self.optimizer, lr_range_test_min_lr, "lr_range_test_min_lr")
+    @with_defaults_of("scheduler", "LRRangeTest")
+    def __init__(self, optimizer, lr_range_test_min_lr, lr_range_test_step_size, lr_range_test_step_rate,
+                 lr_range_test_staircase, last_batch_iteration):
+        super().__init__(optimizer, locals())
+        self.min_lr, self.staircase = self._terms("min_lr"), lr_range_test_staircase
         self.step_size, self.step_rate = lr_range_test_step_size, lr_range_test_step_rate
-        self.staircase = lr_range_test_staircase
-        super().__init__(optimizer, {"lr_range_test_min_lr": self.min_lr,
-                                     "lr_range_test_step_size": lr_range_test_step_size,
-                                     "lr_range_test_step_rate": lr_range_test_step_rate,
-                                     "lr_range_test_staircase": lr_range_test_staircase}, last_batch_iteration)
 
     def get_lr(self):
         return [lr for lr, _, _ in self._values()]
@@ -211,41 +193,18 @@ class OneCycle(LearningRateSchedule):
 
     formula = "OneCycle"
 
-    def __init__(self, optimizer, cycle_min_lr, cycle_max_lr, decay_lr_rate=0.0, cycle_first_step_size=2000,
-                 cycle_second_step_size=None, cycle_first_stair_count=0, cycle_second_stair_count=None,
-                 decay_step_size=0, cycle_momentum=True, cycle_min_mom=0.8, cycle_max_mom=0.9, decay_mom_rate=0.0,
-                 last_batch_iteration=-1):
-        self.optimizer = torch_optimizer_of(optimizer)
-        self._read_steps(cycle_first_step_size, cycle_second_step_size)
-        self.min_lrs = per_group(self.optimizer, cycle_min_lr, "cycle_min_lr")
-        self.max_lrs = per_group(self.optimizer, cycle_max_lr, "cycle_max_lr")
+    @with_defaults_of("scheduler", "OneCycle")
+    def __init__(self, optimizer, cycle_min_lr, cycle_max_lr, decay_lr_rate, cycle_first_step_size,
+                 cycle_second_step_size, cycle_first_stair_count, cycle_second_stair_count, decay_step_size,
+                 cycle_momentum, cycle_min_mom, cycle_max_mom, decay_mom_rate, last_batch_iteration):
+        self.cycle_momentum = cycle_momentum and _has_betas(torch_optimizer_of(optimizer))
+        super().__init__(optimizer, {**locals(), "cycle_momentum": self.cycle_momentum})
         self.decay_lr_rate, self.decay_mom_rate, self.decay_step_size = decay_lr_rate, decay_mom_rate, decay_step_size
-        self.cycle_momentum = cycle_momentum and self._has_betas()
-        min_moms = per_group(self.optimizer, cycle_min_mom, "cycle_min_mom")
-        max_moms = per_group(self.optimizer, cycle_max_mom, "cycle_max_mom")
-        self.min_moms = [(momentum, ONE_CYCLE_BETA2) for momentum in min_moms]
-        self.max_moms = [(momentum, ONE_CYCLE_BETA2) for momentum in max_moms]
-        super().__init__(optimizer, {
-            "cycle_min_lr": self.min_lrs, "cycle_max_lr": self.max_lrs, "decay_lr_rate": decay_lr_rate,
-            "cycle_first_step_size": cycle_first_step_size, "cycle_second_step_size": cycle_second_step_size,
-            "cycle_first_stair_count": cycle_first_stair_count, "cycle_second_stair_count": cycle_second_stair_count,
-            "decay_step_size": decay_step_size, "cycle_momentum": self.cycle_momentum, "cycle_min_mom": min_moms,
-            "cycle_max_mom": max_moms, "decay_mom_rate": decay_mom_rate}, last_batch_iteration)
+        self.min_lrs, self.max_lrs = self._terms("min_lr"), self._terms("max_lr")
+        self.min_moms, self.max_moms = ([tuple(pair) for pair in self._terms(name)] for name in ("min_mom", "max_mom"))
+        for name in ("first_step_size", "second_step_size", "total_size", "step_ratio"):
+            setattr(self, name, self._terms(name)[0])
         self._last_lr = None  # as DeepSpeed has it: get_last_lr() is for after the first step()
-
-    def _read_steps(self, first, second):
-        second = first if second is None else second
-        if first <= 0 or second < 0:
-            raise ValueError(f"the cycle is {first} steps up and {second} down: cycle_first_step_size must be greater than 0, and cycle_second_step_size at least 0")
-        self.first_step_size, self.second_step_size = float(first), float(second)
-        self.total_size = self.first_step_size + self.second_step_size
-        self.step_ratio = self.first_step_size / self.total_size
-
-    def _has_betas(self):
-        if "betas" in self.optimizer.defaults:
-            return True
-        logger.warning(f"cycle_momentum is off: {type(self.optimizer).__name__} has no betas")
-        return False
 
     def get_lr(self):
         return [lr for lr, _, _ in self._values()]
@@ -260,6 +219,13 @@ class OneCycle(LearningRateSchedule):
 
     def step(self, batch_iteration=None):
         super().step(batch_iteration)
+
+
+def _has_betas(optimizer):
+    if "betas" in optimizer.defaults:
+        return True
+    logger.warning(f"cycle_momentum is off: {type(optimizer).__name__} has no betas")
+    return False
 
 
 SCHEDULES = {schedule.__name__: schedule for schedule in (LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR,
@@ -283,7 +249,7 @@ def _without_class(name):
         formula = name
 
         def __init__(self, optimizer, **params):
-            super().__init__(optimizer, params, -1)
+            super().__init__(optimizer, params)
 
     return Schedule
 

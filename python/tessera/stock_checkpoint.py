@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tessera import _core
 from tessera.client_state import encode
-from tessera.import_deepspeed import Source, failure, is_deepspeeds, optimizer_groups, write
+from tessera.import_deepspeed import Source, failure, is_deepspeeds, optimizer_groups, own_schedule, write
 
 # What DeepSpeed writes beside the program's client state.
 OWN_KEYS = {"module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
@@ -75,6 +75,6 @@ def _import(stock, folder):
     kept = {"client": {key: value for key, value in source.model.items() if key not in OWN_KEYS},
             "buffers": {name: module[name].clone() for name in source.model.get("buffer_names") or [] if name in module},
             "groups": optimizer_groups(source)}
-    if source.model.get("lr_scheduler") is not None:
+    if source.model.get("lr_scheduler") is not None and own_schedule(source) is None:
         kept["lr_scheduler"] = source.model["lr_scheduler"]
     write(source, folder, {"python": encode(kept)})

@@ -4,7 +4,7 @@ whole can be computed."""
 import torch
 from torch import nn
 
-from tessera.layer_partition import uniform_bounds
+from tessera._core import uniform_bounds
 
 
 class TiledLinear(nn.Module):

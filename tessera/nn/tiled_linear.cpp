@@ -3,22 +3,25 @@
 #include <ATen/ops/split_with_sizes.h>
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/layout/consecutive_parts.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/module_path.h"
 
 namespace tessera::nn {
 namespace {
 
-// DeepSpeed's partition_uniform: the first ones are one larger where it does not divide.
 std::vector<int64_t> even_sizes(int64_t features, int64_t splits, const char* option) {
   if (splits < 1 || splits > features) {
     throw Error(ErrorKind::kUsage, {fmt::format("{} is {} for {}", option, splits, count_of(features, "feature")),
                                     "nn::TiledLinear", fmt::format("use a number from 1 to {}", features)});
   }
-  std::vector<int64_t> sizes(static_cast<size_t>(splits), features / splits);
-  for (int64_t i = 0; i < features % splits; ++i) ++sizes[static_cast<size_t>(i)];
+  std::vector<int64_t> sizes = layout::uniform_bounds(features, splits);
+  std::adjacent_difference(sizes.begin(), sizes.end(), sizes.begin());
+  sizes.erase(sizes.begin());
   return sizes;
 }
 

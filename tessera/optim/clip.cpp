@@ -69,4 +69,8 @@ double clip_divisor(double norm, double max_norm) {
   return std::max(1.0, (norm + 1e-6) / max_norm);
 }
 
+at::Tensor clip_factor(const at::Tensor& norm, double max_norm, double epsilon) {
+  return norm.add(epsilon).reciprocal().mul(max_norm).clamp_max(1);
+}
+
 }  // namespace tessera::optim

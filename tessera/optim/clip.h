@@ -14,4 +14,8 @@ double sum_of_squares(const at::Tensor& flat);
 // DeepSpeed does; 1 when max_norm is 0 (no clipping).
 double clip_divisor(double norm, double max_norm);
 
+// What to multiply by for the same, as DeepSpeed's functions on tensors do: min(1, max_norm / (norm + epsilon)),
+// rounded as there. On the device and in the dtype of the norm.
+at::Tensor clip_factor(const at::Tensor& norm, double max_norm, double epsilon);
+
 }  // namespace tessera::optim

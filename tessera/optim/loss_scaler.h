@@ -22,6 +22,8 @@ class LossScaler {
   explicit LossScaler(const config::LossScaling& options, double factor = 2);
 
   double scale() const { return scale_; }
+  double factor() const { return factor_; }
+  bool dynamic() const { return options_.enabled && options_.fixed == 0; }
 
   // True when one more overflow would find the scale at its minimum with nothing left to lower: training cannot go on.
   // A scale that starts below its minimum rises to it first.
@@ -34,8 +36,6 @@ class LossScaler {
   void set_state(const nlohmann::json& state);
 
  private:
-  bool dynamic() const { return options_.enabled && options_.fixed == 0; }
-
   config::LossScaling options_;
   double factor_;
   double scale_ = 1;

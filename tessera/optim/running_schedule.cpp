@@ -12,6 +12,11 @@ ScheduledValues RunningSchedule::values(size_t group) const {
   return formula_->at(n_, groups_.at(group), group);
 }
 
+config::Json RunningSchedule::terms(size_t group) const {
+  TESSERA_INVARIANT(formula_ != nullptr);
+  return formula_->terms(groups_.at(group), group);
+}
+
 void RunningSchedule::write(std::vector<ParamGroup>& groups) const {
   if (!formula_) return;
   for (size_t index = 0; index < groups.size(); ++index) {

@@ -22,8 +22,9 @@ class RunningSchedule {
   int64_t n() const { return n_; }
   void set_n(int64_t n) { n_ = n; }
 
-  // Of the next step. Needs a formula.
+  // Of the next step, and the formula's terms. Need a formula.
   ScheduledValues values(size_t group) const;
+  config::Json terms(size_t group) const;
 
   // The same into the groups: learning rates, and betas where the formula has such.
   void write(std::vector<ParamGroup>& groups) const;

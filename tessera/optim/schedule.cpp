@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "tessera/base/error.h"
 
@@ -30,6 +31,9 @@ class Warmup {
         linear_(params.value("warmup_type", "log") == "linear") {}
 
   double steps() const { return steps_; }
+  Json terms() const {
+    return {{"warmup_num_steps", static_cast<int64_t>(steps_)}, {"warmup_type", linear_ ? "linear" : "log"}};
+  }
   bool done(int64_t n) const { return static_cast<double>(n) >= steps_; }
   double gamma(int64_t n) const {
     const auto at = static_cast<double>(n);
@@ -47,13 +51,27 @@ class WarmupLr : public Schedule {
   WarmupLr(const Json& params, bool decays) : params_(params), warmup_(params), decays_(decays) {}
 
   ScheduledValues at(int64_t n, const ParamGroup& group, size_t index) const override {
-    const double low = number(params_, "warmup_min_lr", index).value_or(0);
-    const double high = number(params_, "warmup_max_lr", index).value_or(decays_ ? 0.001 : group.lr);
+    const auto [low, delta] = rise(group, index);
     if (n < 0) return {.lr = low};
-    return {.lr = low + (high - low) * (warmup_.done(n) ? after(n) : warmup_.gamma(n))};
+    return {.lr = low + delta * (warmup_.done(n) ? after(n) : warmup_.gamma(n))};
+  }
+
+  Json terms(const ParamGroup& group, size_t index) const override {
+    const auto [low, delta] = rise(group, index);
+    Json terms = warmup_.terms();
+    terms.update({{"min_lr", low}, {"max_lr", high(group, index)}, {"delta_lr", delta}});
+    return terms;
   }
 
  private:
+  double high(const ParamGroup& group, size_t index) const {
+    return number(params_, "warmup_max_lr", index).value_or(decays_ ? 0.001 : group.lr);
+  }
+  // From where, and by how much.
+  std::pair<double, double> rise(const ParamGroup& group, size_t index) const {
+    const double low = number(params_, "warmup_min_lr", index).value_or(0);
+    return {low, high(group, index) - low};
+  }
   double after(int64_t n) const {
     if (!decays_) return 1;
     const double total = number(params_, "total_num_steps").value_or(0);
@@ -76,6 +94,7 @@ class WarmupCosineLr : public Schedule {
   ScheduledValues at(int64_t n, const ParamGroup& group, size_t) const override {
     return {.lr = n < 0 ? 0 : group.lr * ratio(n)};
   }
+  Json terms(const ParamGroup&, size_t) const override { return warmup_.terms(); }
 
  private:
   double ratio(int64_t n) const {
@@ -94,14 +113,17 @@ class LrRangeTest : public Schedule {
   explicit LrRangeTest(const Json& params) : params_(params) {}
 
   ScheduledValues at(int64_t n, const ParamGroup&, size_t index) const override {
-    const double low = number(params_, "lr_range_test_min_lr", index).value_or(1e-3);
+    const double low = min_lr(index);
     if (n < 0) return {.lr = low};
     double interval = static_cast<double>(n + 1) / number(params_, "lr_range_test_step_size").value_or(2000);
     if (params_.value("lr_range_test_staircase", false)) interval = std::floor(interval);
     return {.lr = low * (1 + number(params_, "lr_range_test_step_rate").value_or(1.0) * interval)};
   }
+  Json terms(const ParamGroup&, size_t index) const override { return {{"min_lr", min_lr(index)}}; }
 
  private:
+  double min_lr(size_t index) const { return number(params_, "lr_range_test_min_lr", index).value_or(1e-3); }
+
   Json params_;
 };
 
@@ -121,10 +143,7 @@ class OneCycle : public Schedule {
         decay_step_(number(params, "decay_step_size").value_or(0)) {}
 
   ScheduledValues at(int64_t n, const ParamGroup&, size_t index) const override {
-    const double low = number(params_, "cycle_min_lr", index).value_or(0);
-    const double high = number(params_, "cycle_max_lr", index).value_or(0);
-    const double low_momentum = number(params_, "cycle_min_mom", index).value_or(0.8);
-    const double high_momentum = number(params_, "cycle_max_mom", index).value_or(0.9);
+    const auto [low, high, low_momentum, high_momentum] = ends(index);
     ScheduledValues values{.lr = low};
     double momentum = low_momentum;
     const double total = first_ + second_;
@@ -139,12 +158,37 @@ class OneCycle : public Schedule {
     }
     if (params_.value("cycle_momentum", true)) {
       values.beta1 = momentum;
-      values.beta2 = 0.99;
+      values.beta2 = kBeta2;
     }
     return values;
   }
 
+  Json terms(const ParamGroup&, size_t index) const override {
+    const auto [low, high, low_momentum, high_momentum] = ends(index);
+    return {{"min_lr", low},
+            {"max_lr", high},
+            {"min_mom", {low_momentum, kBeta2}},
+            {"max_mom", {high_momentum, kBeta2}},
+            {"first_step_size", first_},
+            {"second_step_size", second_},
+            {"total_size", first_ + second_},
+            {"step_ratio", first_ / (first_ + second_)}};
+  }
+
  private:
+  static constexpr double kBeta2 = 0.99;
+
+  struct Ends {
+    double low, high;
+    double low_momentum, high_momentum;
+  };
+  Ends ends(size_t index) const {
+    return {.low = number(params_, "cycle_min_lr", index).value_or(0),
+            .high = number(params_, "cycle_max_lr", index).value_or(0),
+            .low_momentum = number(params_, "cycle_min_mom", index).value_or(0.8),
+            .high_momentum = number(params_, "cycle_max_mom", index).value_or(0.9)};
+  }
+
   double factor(double b) const {
     const double total = first_ + second_;
     const double x = 1 + b / total - std::floor(1 + b / total);

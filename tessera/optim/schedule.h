@@ -45,6 +45,9 @@ class Schedule {
   virtual ~Schedule() = default;
   // `group` with its values at construction; `index`: which entry of a list-valued parameter is its own.
   virtual ScheduledValues at(int64_t n, const ParamGroup& group, size_t index) const = 0;
+
+  // The numbers that the formula makes of its parameters for a group, by name, for programs that show them.
+  virtual config::Json terms(const ParamGroup& /*group*/, size_t /*index*/) const { return config::Json::object(); }
 };
 
 using MakeSchedule = std::unique_ptr<Schedule> (*)(const config::SchedulerOptions& options);

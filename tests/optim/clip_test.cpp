@@ -36,5 +36,14 @@ TEST(ClipDivisor, BringsTheNormDownToTheMaximumAndNeverUp) {
   EXPECT_EQ(clip_divisor(10, 0), 1);                       // 0: no clipping
 }
 
+TEST(ClipFactor, BringsTheNormDownToTheMaximumAndNeverUp) {
+  const auto factor = [](double norm, double max_norm) {
+    return clip_factor(at::scalar_tensor(norm), max_norm, 0.5).item<float>();
+  };
+  EXPECT_EQ(factor(0.25, 1), 1);
+  EXPECT_FLOAT_EQ(factor(7.5, 2), 0.25F);  // 2 / (7.5 + 0.5)
+  EXPECT_EQ(factor(7.5, 0), 0);            // 0 here as in torch: nothing is left
+}
+
 }  // namespace
 }  // namespace tessera::optim

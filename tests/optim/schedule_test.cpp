@@ -54,5 +54,21 @@ TEST(Schedule, WarmupIsLogarithmicUnlessToldOtherwise) {
   EXPECT_NEAR(schedule->at(3, kGroup, 0).lr, .1 * std::log(4) / std::log(10), 1e-12);
 }
 
+// As DeepSpeed's classes show them in their attributes.
+TEST(Schedule, ShowsWhatItMakesOfItsParameters) {
+  const auto terms = [](const char* type, const nlohmann::json& params) {
+    return schedules().find(type, "").make({.type = type, .params = params})->terms(kGroup, 1);
+  };
+  const nlohmann::json warmup = terms("WarmupLR", {{"warmup_num_steps", 1}, {"warmup_min_lr", {0.5, 0.025}}});
+  EXPECT_EQ(warmup.at("warmup_num_steps"), 2);  // at least
+  EXPECT_EQ(warmup.at("max_lr"), 0.1);          // the group's own
+  EXPECT_DOUBLE_EQ(warmup.at("delta_lr"), 0.075);
+  const nlohmann::json cycle = terms("OneCycle", {{"cycle_first_step_size", 3}, {"cycle_max_lr", {1, 2}}});
+  EXPECT_EQ(cycle.at("second_step_size"), 3);
+  EXPECT_EQ(cycle.at("step_ratio"), 0.5);
+  EXPECT_EQ(cycle.at("max_lr"), 2);
+  EXPECT_EQ(cycle.at("max_mom"), nlohmann::json({0.9, 0.99}));
+}
+
 }  // namespace
 }  // namespace tessera::optim

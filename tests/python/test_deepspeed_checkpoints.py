@@ -157,6 +157,18 @@ def test_like_takes_order_groups_and_options(tmp_path):
     assert [state["exp_avg"].numel() for state in base["state"].values()] == [70, 28]
 
 
+def test_a_schedule_of_deepspeeds_is_where_it_was(tmp_path):
+    """Not where the steps would put it: a program may move its schedule."""
+    copy = copy_of("zero2_bf16", tmp_path)
+    path = next(copy.glob("*/mp_rank_00_model_states.pt"))
+    torch.save({**load_plain("zero2_bf16"), "lr_scheduler": {"last_batch_iteration": 7}}, path)
+    converted("import_deepspeed", copy, "--to", tmp_path / "tessera")
+    assert CheckpointReader(tmp_path / "tessera").engine_state["last_batch_iteration"] == 7
+    converted("export_deepspeed", tmp_path / "tessera", "--to", tmp_path / "back")
+    back = load(tmp_path / "back" / "global_step5" / "mp_rank_00_model_states.pt")
+    assert back["lr_scheduler"] == {"last_batch_iteration": 7}
+
+
 def test_the_commands_of_the_documentation(tmp_path):
     def run(*args):
         return subprocess.run([sys.executable, "-m", *map(str, args)], text=True, capture_output=True, timeout=300,

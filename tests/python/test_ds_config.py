@@ -1,6 +1,8 @@
 """DeepSpeedConfig and the checked blocks. Which values are refused, and how, was tried on DeepSpeed 0.19.8."""
 
+import deepspeed
 import pytest
+import torch
 from deepspeed.runtime.config import DeepSpeedConfig, DeepSpeedConfigError
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, get_config_default
 from deepspeed.runtime.precision_config import DeepSpeedFP16Config
@@ -58,6 +60,13 @@ def test_data_parallel_ranks_come_from_the_mpu():
 def test_refused(block, error, message):
     with pytest.raises(error, match=message):
         DeepSpeedConfig({"train_batch_size": 1, **block})
+
+
+def test_a_part_of_the_state_is_offloaded_only_at_stage_3():
+    for stage in (1, 2):
+        with pytest.raises(ValidationError, match="ratio"):
+            DeepSpeedZeroConfig(stage=stage, offload_optimizer={"device": "cpu", "ratio": 0.5})
+    assert DeepSpeedZeroConfig(stage=3, offload_optimizer={"device": "cpu", "ratio": 0.5}).offload_optimizer.ratio == 0.5
 
 
 @pytest.mark.parametrize("block", [
@@ -130,3 +139,17 @@ def test_dynamic_loss_scale_arguments():
     # 2^16 at the start, and names as the loss scaler takes them.
     assert DeepSpeedFP16Config(hysteresis=3).dynamic_loss_scale_args() == {
         "init_scale": 65536, "scale_window": 1000, "delayed_shift": 3, "consecutive_hysteresis": False, "min_scale": 1}
+
+
+def test_an_engine_shows_what_its_configuration_means():
+    """2^5 at the start; float32 is fp32; and what is not given is as documented."""
+    engine, *_ = deepspeed.initialize(model=torch.nn.Linear(4, 4), config={
+        "train_batch_size": 1, "zero_optimization": {"stage": 1}, "fp16": {"enabled": True, "initial_scale_power": 5},
+        "data_types": {"grad_accum_dtype": "float32"}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})
+    assert engine.dynamic_loss_scale() and engine.initial_dynamic_scale() == engine.loss_scale() == 32
+    assert engine.get_data_types() == (torch.float16, torch.float32)
+    assert (engine.managed_gradient_accumulation(), engine.memory_breakdown(), engine.dump_state()) == (True, False, False)
+    assert engine.optimizer_name() == "adamw" and engine.tput_timer.config.enabled
+    engine, *_ = deepspeed.initialize(model=torch.nn.Linear(4, 4), config={
+        "train_batch_size": 1, "fp16": {"enabled": True, "loss_scale": 8}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})
+    assert not engine.dynamic_loss_scale() and engine.get_data_types() == (torch.float16, torch.float16)

@@ -62,6 +62,18 @@ def test_one_cycle_moves_the_momentum_the_other_way():
     assert optimizer.param_groups[0]["betas"] == pytest.approx((0.9, 0.99))
 
 
+def test_attributes():
+    """What DeepSpeed's classes make of their arguments: a warm-up has at least 2 steps, a cycle falls as long as it rises."""
+    schedule = WarmupLR(adamw(0.1, 0.2), warmup_min_lr=[0.0, 0.05], warmup_num_steps=1)
+    assert (schedule.warmup_num_steps, schedule.warmup_type) == (2, "log")
+    assert (schedule.min_lrs, schedule.max_lrs) == ([0.0, 0.05], [0.1, 0.2])
+    assert schedule.delta_lrs == pytest.approx([0.1, 0.15])
+    schedule = OneCycle(adamw(), 0.1, 1.0, cycle_first_step_size=3)
+    assert (schedule.first_step_size, schedule.second_step_size, schedule.total_size, schedule.step_ratio) == (3, 3, 6, 0.5)
+    assert (schedule.min_moms, schedule.max_moms) == ([(0.8, 0.99)], [(0.9, 0.99)])
+    assert LRRangeTest(adamw(0.1, 0.2), lr_range_test_min_lr=0.01).min_lr == [0.01, 0.01]
+
+
 def test_without_betas_the_momentum_stays():
     schedule = OneCycle(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1), 0.1, 1.0)
     schedule.step()

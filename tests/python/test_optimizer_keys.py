@@ -54,6 +54,13 @@ def test_muon_takes_the_keys_of_its_block():
     assert decoupled == by_block("Muon", weight_decay=0.1) != in_gradient
 
 
+def test_adamw_is_adamw_whatever_its_block_says():
+    """And Adam is AdamW unless its block says otherwise."""
+    decoupled = by_block("AdamW", weight_decay=0.1)
+    assert decoupled == by_block("AdamW", weight_decay=0.1, adam_w_mode=False) == by_block("Adam", weight_decay=0.1)
+    assert decoupled != by_block("Adam", weight_decay=0.1, adam_w_mode=False)
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

@@ -14,7 +14,7 @@ from deepspeed.runtime.pipe.schedule import (
     TrainSchedule,
 )
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology, ProcessTopology, _prime_factors
-from tessera.layer_partition import balanced_bounds, uniform_bounds
+from tessera._core import balanced_bounds, uniform_bounds
 
 
 @pytest.mark.parametrize("items, parts, bounds", [

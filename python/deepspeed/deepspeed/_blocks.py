@@ -8,9 +8,10 @@ from typing import List, Literal, Optional
 import torch
 from pydantic import Field, model_validator
 
-from deepspeed._key_table import default_of, defaults_of, fields_of
+from deepspeed._key_table import default_of, defaults_of, fields_of, reader_of, rows_in, together
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, DeepSpeedConfigObject
+from deepspeed.runtime.constants import CHECKPOINT_TAG_VALIDATION_MODES
 
 FP16, BFLOAT16, BFLOAT16_OLD = "fp16", "bf16", "bfloat16"
 ACT_CHKPT = "activation_checkpointing"
@@ -35,14 +36,14 @@ MIN_LOSS_SCALE = "min_scale"
 class DeepSpeedFP16Config(fields_of(FP16)):
     @model_validator(mode="after")
     def _validate_dynamic_loss_scale_params(self):
-        if self.enabled and self.loss_scale == 0:
-            for key in ("loss_scale_window", "min_loss_scale"):
-                if getattr(self, key) <= 0:
-                    raise ValueError(f"fp16.{key} is {getattr(self, key)}; a dynamic loss scale needs a value above 0")
+        self._resolved()
         return self
 
+    def _resolved(self):
+        return together(ValueError, fp16={key: getattr(self, key) for key, _ in rows_in(FP16)})
+
     def initial_dynamic_scale(self):
-        return 2 ** self.initial_scale_power
+        return int(self._resolved().initial_loss_scale)
 
     def dynamic_loss_scale_args(self):
         return {
@@ -160,7 +161,7 @@ _WRITER_DEFAULTS = {"type": "FAST", "io_buffer_size": 64 * 1024 * 1024, "io_buff
                     "show_statistics": False, "data_parallel": None, "decoupled": False, "io_multiplier": 1}
 
 VALID_VALUES = {
-    "tag_validation": ["WARN", "IGNORE", "FAIL"],
+    "tag_validation": CHECKPOINT_TAG_VALIDATION_MODES,
     "type": ["MOCK", "PYTHON", "FAST"],
     "data_parallel": ["REPLICA", "SOCKET", "MACHINE"],
 }
@@ -212,7 +213,7 @@ class TPConfig(fields_of("tensor_parallel.tp")):
 class TPTrainingConfig(fields_of("tensor_parallel")):
     """autotp_size 0 is off."""
 
-    dtype: torch.dtype = torch.float16
+    dtype: torch.dtype = getattr(torch, default_of("tensor_parallel.dtype"))
     tensor_parallel: TPConfig = Field(default_factory=TPConfig, alias="tp")
 
 
@@ -254,5 +255,4 @@ def get_data_efficiency_config(param_dict):
     return _filled({key: value for key, value in given.items() if key in defaults}, defaults)
 
 
-def get_data_efficiency_enabled(param_dict):
-    return param_dict.get(DATA_EFFICIENCY, {}).get("enabled", False)
+get_data_efficiency_enabled = reader_of("data_efficiency.enabled")

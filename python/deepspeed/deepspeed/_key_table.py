@@ -1,14 +1,14 @@
-"""Classes, defaults and constants of the ds_config, made from the C++ engine's table of keys (tessera/config/ds_keys.cpp)."""
+"""Classes, defaults, constants and readers of the ds_config, made from the C++ engine's table of keys
+(tessera/config/ds_keys.cpp), and the engine's word on keys that do not go together."""
 
-import functools
 import sys
 from typing import Annotated, Any, List, Literal, Optional, Union
 
-import torch  # noqa: F401  its libraries come before ours
 from pydantic import BeforeValidator, Field, create_model
 
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, pp_int
 from tessera import _core
+from tessera.config_keys import rows
 
 # A single name may stand without a list around it.
 Names = Annotated[List[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
@@ -20,18 +20,13 @@ def _no_boolean(value):
     return value
 
 
-@functools.cache
-def _rows():
-    return _core.config_keys()
-
-
 def row_of(path):
-    return next(row for row in _rows() if row["path"] == path)
+    return next(row for row in rows() if row["path"] == path)
 
 
 def rows_in(block):
     """(key, row) of the keys directly in a block; "": at the top. Those that DeepSpeed removed are left out."""
-    for row in _rows():
+    for row in rows():
         outer, _, key = row["path"].rpartition(".")
         if outer == block and row["status"] != "removed":
             yield key, row
@@ -39,11 +34,37 @@ def rows_in(block):
 
 def removed_keys():
     """(path, what to do instead) of each key that is refused whatever its value."""
-    return [(row["path"], row["instead"]) for row in _rows() if row["status"] == "removed"]
+    return [(row["path"], row["instead"]) for row in rows() if row["status"] == "removed"]
 
 
 def default_of(path):
     return row_of(path)["default"]
+
+
+def choices_of(path):
+    return row_of(path)["choices"]
+
+
+def reader_of(path):
+    """A function that takes a ds_config and returns the value of the key, or its default."""
+    default = default_of(path)
+    *outer, key = path.split(".")
+
+    def read(param_dict):
+        for block in outer:
+            param_dict = param_dict.get(block, {})
+        return param_dict.get(key, default)
+
+    read.__doc__ = f"The value of '{path}', or {default!r}."
+    return read
+
+
+def together(error, **blocks):
+    """A ds_config of these blocks, as the engine reads it; raises `error` where it finds a contradiction in them."""
+    try:
+        return _core.Config({"train_batch_size": 1, **blocks}, place="the ds_config", data_parallel_size=1)
+    except _core.ConfigError as problem:
+        raise error(str(problem)) from None
 
 
 def defaults_of(block):

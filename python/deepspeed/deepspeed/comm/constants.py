@@ -1,5 +1,7 @@
 """Names of communication backends, and the keys of the ds_config's block comms_logger."""
 
+from deepspeed import _key_table
+
 NCCL_BACKEND = "nccl"
 CCL_BACKEND = "ccl"
 MPI_BACKEND = "mpi"
@@ -11,13 +13,4 @@ DEFAULT_AML_MASTER_PORT = "54965"
 DEFAULT_AML_NCCL_SOCKET_IFNAME = "^docker0,lo"
 
 COMMS_LOGGER = "comms_logger"
-COMMS_LOGGER_ENABLED = "enabled"
-COMMS_LOGGER_ENABLED_DEFAULT = False
-COMMS_LOGGER_VERBOSE = "verbose"
-COMMS_LOGGER_VERBOSE_DEFAULT = False
-COMMS_LOGGER_PROF_ALL = "prof_all"
-COMMS_LOGGER_PROF_ALL_DEFAULT = True
-COMMS_LOGGER_DEBUG = "debug"
-COMMS_LOGGER_DEBUG_DEFAULT = False
-COMMS_LOGGER_PROF_OPS = "prof_ops"
-COMMS_LOGGER_PROF_OPS_DEFAULT = []
+globals().update(_key_table.constants("COMMS_LOGGER_", COMMS_LOGGER, "enabled verbose prof_all debug prof_ops"))

@@ -1,7 +1,6 @@
 """Which parameters are experts', and param groups that keep them apart."""
 
-from tessera.expert_parameters import LARGEST_GROUP, split, split_group
-from tessera.gradient_norm import is_expert as is_moe_param
+from tessera.expert_parameters import LARGEST_GROUP, is_expert as is_moe_param, split, split_group
 
 
 def has_moe_layers(m):

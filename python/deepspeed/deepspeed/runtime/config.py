@@ -28,6 +28,7 @@ from deepspeed._blocks import (  # noqa: F401
     get_tensor_parallel_config,
     get_timers_config,
 )
+from deepspeed._key_table import together
 from deepspeed.runtime import config_keys as read
 from deepspeed.runtime.config_keys import DeepSpeedConfigError, DtypeEnum  # noqa: F401
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, ScientificNotationEncoder
@@ -91,7 +92,7 @@ class DeepSpeedConfig:
         self.disable_allgather = read.get_disable_allgather(given)
         self.communication_data_type = read.get_communication_data_type(given)
         self.seq_parallel_communication_data_type = read.get_communication_data_type(
-            given, "seq_parallel_communication_data_type", "fp32")
+            given, read.key.SEQ_PARALLEL_COMMUNICATION_DATA_TYPE, read.key.SEQ_PARALLEL_COMMUNICATION_DATA_TYPE_DEFAULT)
         self.prescale_gradients = read.get_prescale_gradients(given)
         self.gradient_predivide_factor = read.get_gradient_predivide_factor(given)
         self.gradient_allreduce_op = read.get_gradient_allreduce_op(given)
@@ -100,8 +101,8 @@ class DeepSpeedConfig:
     def _read_precision(self, given):
         self.float16_config = get_float16_config(given)
         self.bfloat16_config = get_bfloat16_config(given)
-        assert not (self.float16_config.enabled and self.bfloat16_config.enabled), \
-            "fp16.enabled and bf16.enabled are both true; enable only one of them"
+        together(AssertionError, **{name: {"enabled": config.enabled} for name, config in (
+            ("fp16", self.float16_config), ("bf16", self.bfloat16_config))})
         self.torch_autocast_enabled = read.get_torch_autocast_enabled(given)
         self.torch_autocast_dtype = read.get_torch_autocast_dtype(given)
         self.torch_autocast_lower_precision_safe_modules = read.get_lower_precision_safe_modules(given)
@@ -146,8 +147,8 @@ class DeepSpeedConfig:
         mode = read.get_checkpoint_tag_validation_mode(params)
         self.checkpoint_tag_validation_enabled = mode != ValidationMode.IGNORE
         self.checkpoint_tag_validation_fail = mode == ValidationMode.FAIL
-        self.load_universal_checkpoint = params.get("load_universal", False)
-        self.use_node_local_storage = params.get("use_node_local_storage", False)
+        self.load_universal_checkpoint = read.get_load_universal(given)
+        self.use_node_local_storage = read.get_use_node_local_storage(given)
         self.checkpoint_parallel_write_pipeline = read.get_checkpoint_parallel_write_pipeline(params)
         self.checkpoint_config = get_checkpoint_config(given)
 
@@ -195,9 +196,8 @@ class DeepSpeedConfig:
             assert sharded, "fp16.fp16_master_weights_and_grads needs zero_optimization.stage 1, 2 or 3"
         if brain.bf16_master_weights_and_grads:
             assert sharded, "bf16.bf16_master_weights_and_grads needs zero_optimization.stage 1, 2 or 3"
-        if brain.bf16_optimizer_states:
-            assert brain.bf16_master_weights_and_grads, \
-                "bf16.bf16_optimizer_states also needs bf16.bf16_master_weights_and_grads"
+        together(AssertionError, bf16={key: getattr(brain, key) for key in (
+            "bf16_optimizer_states", "bf16_master_weights_and_grads")})
         if self.gradient_allreduce_op == "sum":
             self._check_sum_of_gradients(stage)
 

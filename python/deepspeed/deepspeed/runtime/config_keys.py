@@ -6,8 +6,9 @@ from enum import Enum
 import torch
 
 from deepspeed import _key_table
+from deepspeed._key_table import reader_of
 from deepspeed.runtime import constants as key
-from tessera import _core
+from tessera import _core, kept_in_fp32
 
 
 class DeepSpeedConfigError(_core.ConfigError):
@@ -15,7 +16,8 @@ class DeepSpeedConfigError(_core.ConfigError):
 
 
 class DtypeEnum(Enum):
-    """dtypes by any of their names: DtypeEnum("half"), DtypeEnum("torch.float16") and DtypeEnum(torch.float16)."""
+    """dtypes by any of the names that the keys of data_types take: DtypeEnum("half"), DtypeEnum("torch.float16") and
+    DtypeEnum(torch.float16)."""
 
     fp16 = torch.float16
     fp32 = torch.float32
@@ -24,17 +26,9 @@ class DtypeEnum(Enum):
 
     @classmethod
     def _missing_(cls, name):
-        return _DTYPE_OF.get(name)
-
-
-_DTYPE_OF = {name: dtype for dtype, names in {
-    DtypeEnum.fp16: ("torch.float16", "fp16", "float16", "half"),
-    DtypeEnum.fp32: ("torch.float32", "fp32", "float32", "float"),
-    DtypeEnum.int8: ("torch.int8", "int8"),
-    DtypeEnum.bf16: ("torch.bfloat16", "bf16", "bfloat16"),
-}.items() for name in names}
-
-_IN_PIPELINE = ("stages", "partition", "seed_layers", "activation_checkpoint_interval", "pipe_partitioned", "grad_partitioned")
+        if name not in _key_table.choices_of("data_types.param_dtype"):
+            return None
+        return cls.__members__.get(name) or cls(getattr(torch, name.removeprefix("torch.")))
 
 
 def reject_removed_keys(param_dict):
@@ -47,37 +41,33 @@ def reject_removed_keys(param_dict):
             raise DeepSpeedConfigError(f"DeepSpeed 0.19.8 removed the config key '{path}': {instead}")
 
 
-def _reader(path):
-    default = _key_table.default_of(path)
-
-    def read(param_dict):
-        return param_dict.get(path, default)
-
-    read.__doc__ = f"The value of '{path}', or {default!r}."
-    return read
-
-
 # get_train_batch_size and so on.
-globals().update({f"get_{path}": _reader(path) for path in (
+globals().update({f"get_{path}": reader_of(path) for path in (
     key.TRAIN_BATCH_SIZE, key.TRAIN_MICRO_BATCH_SIZE_PER_GPU, key.GRADIENT_ACCUMULATION_STEPS,
     key.MANAGED_GRADIENT_ACCUMULATION, key.STEPS_PER_PRINT, key.DUMP_STATE, key.DISABLE_PYTHON_GC, key.DISABLE_ALLGATHER,
     key.PRESCALE_GRADIENTS, key.GRADIENT_PREDIVIDE_FACTOR, key.GRADIENT_CLIPPING, key.ZERO_ALLOW_UNTESTED_OPTIMIZER,
     key.ZERO_FORCE_DS_CPU_OPTIMIZER, key.WALL_CLOCK_BREAKDOWN, key.MEMORY_BREAKDOWN, key.DATALOADER_DROP_LAST,
     key.LOG_LEVEL)})
-get_checkpoint_params = _reader(key.CHECKPOINT)
-get_data_types_params = _reader(key.DATA_TYPES)
-get_expert_data_topo_config = _reader(key.USE_DATA_BEFORE_EXPERT_PARALLEL)
+get_checkpoint_params = reader_of(key.CHECKPOINT)
+get_data_types_params = reader_of(key.DATA_TYPES)
+get_expert_data_topo_config = reader_of(key.USE_DATA_BEFORE_EXPERT_PARALLEL)
+get_load_universal = reader_of("checkpoint.load_universal")
+get_use_node_local_storage = reader_of("checkpoint.use_node_local_storage")
+get_optimizer_name = reader_of("optimizer.type")
+get_optimizer_legacy_fusion = reader_of("optimizer.legacy_fusion")
+get_scheduler_name = reader_of("scheduler.type")
+get_torch_autocast_enabled = reader_of("torch_autocast.enabled")
 
 
 def get_communication_data_type(param_dict, comm_type=key.COMMUNICATION_DATA_TYPE, comm_data_type_default=None):
     """The dtype that gradients are reduced in, or None: the model's own."""
     value = param_dict.get(comm_type, comm_data_type_default)
-    known = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+    known = _key_table.choices_of(key.COMMUNICATION_DATA_TYPE)
     if value is None:
         return None
     if not isinstance(value, str) or value.lower() not in known:
         raise ValueError(f"Invalid {comm_type}: {value!r}; use one of {', '.join(known)}")
-    return known[value.lower()]
+    return DtypeEnum(value.lower()).value
 
 
 def get_gradient_allreduce_op(param_dict):
@@ -90,10 +80,6 @@ def get_gradient_allreduce_op(param_dict):
 
 # Optimizer and schedule
 
-def get_optimizer_name(param_dict):
-    return param_dict.get(key.OPTIMIZER, {}).get(key.TYPE)
-
-
 def get_optimizer_params(param_dict):
     return param_dict.get(key.OPTIMIZER, {}).get(key.OPTIMIZER_PARAMS) if get_optimizer_name(param_dict) else None
 
@@ -102,23 +88,11 @@ def get_optimizer_gradient_clipping(param_dict):
     return (get_optimizer_params(param_dict) or {}).get(key.MAX_GRAD_NORM)
 
 
-def get_optimizer_legacy_fusion(param_dict):
-    return param_dict.get(key.OPTIMIZER, {}).get(key.LEGACY_FUSION, False)
-
-
-def get_scheduler_name(param_dict):
-    return param_dict.get(key.SCHEDULER, {}).get(key.TYPE)
-
-
 def get_scheduler_params(param_dict):
     return param_dict.get(key.SCHEDULER, {}).get(key.SCHEDULER_PARAMS) if get_scheduler_name(param_dict) else None
 
 
 # Precision
-
-def get_torch_autocast_enabled(param_dict):
-    return param_dict.get(key.TORCH_AUTOCAST, {}).get(key.TORCH_AUTOCAST_ENABLED, False)
-
 
 def get_torch_autocast_dtype(param_dict):
     name = param_dict.get(key.TORCH_AUTOCAST, {}).get(key.TORCH_AUTOCAST_DTYPE)
@@ -134,11 +108,10 @@ def get_lower_precision_safe_modules(param_dict):
 
 
 def get_keep_in_fp32_modules(data_types):
-    value = data_types.get(key.KEEP_IN_FP32_MODULES, "auto")
-    listed = isinstance(value, list) and all(isinstance(name, str) for name in value)
-    if value != "auto" and not listed:
-        raise DeepSpeedConfigError(f"data_types.keep_in_fp32_modules is {value!r}; use \"auto\" or a list of names")
-    return value
+    try:
+        return kept_in_fp32.setting_of({key.DATA_TYPES: data_types}, "the ds_config")
+    except _core.ConfigError as error:
+        raise DeepSpeedConfigError(str(error)) from None
 
 
 # Checkpoints and pipelines
@@ -152,14 +125,16 @@ def get_checkpoint_tag_validation_mode(checkpoint_params):
 
 
 def get_checkpoint_parallel_write_pipeline(checkpoint_params):
-    value = checkpoint_params.get(key.CHECKPOINT_PARALLEL_WRITE, {}).get("pipeline_stage", False)
+    value = reader_of("checkpoint.parallel_write.pipeline_stage")({key.CHECKPOINT: checkpoint_params})
     if not isinstance(value, bool):
         raise DeepSpeedConfigError(f"checkpoint.parallel_write.pipeline_stage is {value!r}; use true or false")
     return value
 
 
 def get_pipeline_config(param_dict):
-    return {**{name: _key_table.default_of(f"pipeline.{name}") for name in _IN_PIPELINE}, **param_dict.get("pipeline", {})}
+    defaults = _key_table.defaults_of("pipeline")
+    del defaults["use_reentrant"]  # which DeepSpeed's engine looks up where it uses it
+    return {**defaults, **param_dict.get("pipeline", {})}
 
 
 class DeepSpeedConfigWriter:

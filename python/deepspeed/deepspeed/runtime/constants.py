@@ -36,21 +36,21 @@ OPTIMIZER, SCHEDULER, TORCH_AUTOCAST = "optimizer", "scheduler", "torch_autocast
 # Under names of their own, or with a default that is not the table's.
 BFLOAT16_CHECK_OVERFLOW_DEFAULT = False
 BFLOAT16_IMMEDIATE_GRAD_UPDATE_DEFAULT = True
-CHECKPOINT_TAG_VALIDATION_DEFAULT = "WARN"
-CHECKPOINT_TAG_VALIDATION_MODES = ["WARN", "IGNORE", "FAIL"]
-GRADIENT_ALLREDUCE_OP_MEAN = "mean"
-GRADIENT_ALLREDUCE_OP_SUM = "sum"
-GRADIENT_ALLREDUCE_OP_SUPPORTED = ("mean", "sum")
+CHECKPOINT_TAG_VALIDATION_DEFAULT = _key_table.default_of("checkpoint.tag_validation").upper()
+CHECKPOINT_TAG_VALIDATION_MODES = sorted((mode.upper() for mode in _key_table.choices_of("checkpoint.tag_validation")),
+                                         key=lambda mode: mode != CHECKPOINT_TAG_VALIDATION_DEFAULT)
+GRADIENT_ALLREDUCE_OP_SUPPORTED = tuple(_key_table.choices_of("gradient_allreduce_op"))
+GRADIENT_ALLREDUCE_OP_MEAN, GRADIENT_ALLREDUCE_OP_SUM = GRADIENT_ALLREDUCE_OP_SUPPORTED
 LOAD_UNIVERSAL_CHECKPOINT = "load_universal"
-LOAD_UNIVERSAL_CHECKPOINT_DEFAULT = False
+LOAD_UNIVERSAL_CHECKPOINT_DEFAULT = _key_table.default_of("checkpoint.load_universal")
 MAX_GRAD_NORM = "max_grad_norm"
 OPTIMIZER_PARAMS = SCHEDULER_PARAMS = "params"
 OPTIMIZER_TYPE_DEFAULT = SCHEDULER_TYPE_DEFAULT = None
 TYPE = "type"
 USE_DATA_BEFORE_EXPERT_PARALLEL = "use_data_before_expert_parallelism"
-USE_DATA_BEFORE_EXPERT_PARALLEL_DEFAULT = False
+USE_DATA_BEFORE_EXPERT_PARALLEL_DEFAULT = _key_table.default_of("use_data_before_expert_parallelism")
 USE_NODE_LOCAL_STORAGE_CHECKPOINT = "use_node_local_storage"
-USE_NODE_LOCAL_STORAGE_CHECKPOINT_DEFAULT = False
+USE_NODE_LOCAL_STORAGE_CHECKPOINT_DEFAULT = _key_table.default_of("checkpoint.use_node_local_storage")
 
 
 class ValidationMode:

@@ -17,6 +17,7 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStat
 from deepspeed.utils import groups, log_dist
 from deepspeed.utils.logging import set_log_level_from_string
 from deepspeed.utils.timer import ThroughputTimer
+from tessera.config_keys import defaults_in
 from tessera.optimizers import NativeOptimizer
 
 _RECOVERY_SCRIPT = "zero_to_fp32.py"
@@ -52,7 +53,7 @@ class DeepSpeedEngine(tessera.Engine):
     @property
     def tput_timer(self):
         if "_tput_timer" not in self.__dict__:
-            options = {"enabled": True, "synchronized": True, **self.config.get("timers", {}).get("throughput", {})}
+            options = {**defaults_in("timers.throughput"), **self.config.get("timers", {}).get("throughput", {})}
             self.__dict__["_tput_timer"] = ThroughputTimer(
                 SimpleNamespace(**options), batch_size=self.train_batch_size(), steps_per_output=self.steps_per_print())
         return self.__dict__["_tput_timer"]
@@ -125,7 +126,7 @@ class DeepSpeedEngine(tessera.Engine):
         return self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps
 
     def managed_gradient_accumulation(self):
-        return self.config.get("managed_gradient_accumulation", True)
+        return self._value("managed_gradient_accumulation")
 
     def get_type(self):
         return [group.get("type") for group in self.optimizer.param_groups]
@@ -137,9 +138,10 @@ class DeepSpeedEngine(tessera.Engine):
     def optimizer_name(self):
         if "optimizer" not in self.config:
             return type(self.basic_optimizer).__name__ if self.basic_optimizer is not None else None
+        from deepspeed.runtime.config import DEEPSPEED_OPTIMIZERS  # not at the start: it makes all classes of blocks
+
         name = self.config["optimizer"].get("type")
-        known = ("adam", "adamw", "adagrad", "lamb", "lion", "muon")
-        return name.lower() if name and name.lower() in known else name
+        return name.lower() if name and name.lower() in DEEPSPEED_OPTIMIZERS else name
 
     def optimizer_params(self):
         return self.config.get("optimizer", {}).get("params")
@@ -169,16 +171,13 @@ class DeepSpeedEngine(tessera.Engine):
         return self.core.loss_scale
 
     def dynamic_loss_scale(self):
-        return self.fp16_enabled() and not self._value("fp16.loss_scale")
+        return self.fp16_enabled() and self._resolved.scales_dynamically
 
     def initial_dynamic_scale(self):
-        return 2 ** self._value("fp16.initial_scale_power")
+        return int(self._resolved.initial_loss_scale)
 
     def get_data_types(self):
-        model = getattr(torch, self._resolved.compute_dtype)
-        kept = self._value("data_types.grad_accum_dtype")
-        names = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-        return model, names.get(kept, model)
+        return getattr(torch, self._resolved.compute_dtype), getattr(torch, self._resolved.grad_dtype)
 
     def gradient_clipping(self):
         return self._value("gradient_clipping")
@@ -196,10 +195,10 @@ class DeepSpeedEngine(tessera.Engine):
         return self._value("wall_clock_breakdown")
 
     def memory_breakdown(self):
-        return self.config.get("memory_breakdown", False)
+        return self._value("memory_breakdown")
 
     def dump_state(self):
-        return self.config.get("dump_state", False)
+        return self._value("dump_state")
 
     def dataloader_drop_last(self):
         return self._value("dataloader_drop_last")

@@ -3,6 +3,7 @@
 import argparse
 
 from tessera import schedule_arguments
+from tessera.config_keys import params_of
 from tessera.schedule_arguments import (  # noqa: F401
     add_arguments as add_tuning_arguments,
     block_from_arguments as get_config_from_args,
@@ -21,37 +22,10 @@ from tessera.schedules import (  # noqa: F401
 LR_SCHEDULE = "lr_schedule"
 VALID_LR_SCHEDULES = list(SCHEDULES)
 
-LR_RANGE_TEST = "LRRangeTest"
-LR_RANGE_TEST_MIN_LR = "lr_range_test_min_lr"
-LR_RANGE_TEST_STEP_RATE = "lr_range_test_step_rate"
-LR_RANGE_TEST_STEP_SIZE = "lr_range_test_step_size"
-LR_RANGE_TEST_STAIRCASE = "lr_range_test_staircase"
-
-ONE_CYCLE = "OneCycle"
-CYCLE_MIN_LR = "cycle_min_lr"
-CYCLE_MAX_LR = "cycle_max_lr"
-DECAY_LR_RATE = "decay_lr_rate"
-CYCLE_FIRST_STEP_SIZE = "cycle_first_step_size"
-CYCLE_SECOND_STEP_SIZE = "cycle_second_step_size"
-CYCLE_FIRST_STAIR_COUNT = "cycle_first_stair_count"
-CYCLE_SECOND_STAIR_COUNT = "cycle_second_stair_count"
-DECAY_STEP_SIZE = "decay_step_size"
-CYCLE_MIN_MOM = "cycle_min_mom"
-CYCLE_MAX_MOM = "cycle_max_mom"
-DECAY_MOM_RATE = "decay_mom_rate"
-
-WARMUP_LR = "WarmupLR"
-WARMUP_DECAY_LR = "WarmupDecayLR"
-WARMUP_COSINE_LR = "WarmupCosineLR"
-WARMUP_MIN_LR = "warmup_min_lr"
-WARMUP_MAX_LR = "warmup_max_lr"
-WARMUP_NUM_STEPS = "warmup_num_steps"
-WARMUP_TYPE = "warmup_type"
-WARMUP_LOG_RATE = "log"
-WARMUP_LINEAR_RATE = "linear"
-WARMUP_MIN_RATIO = "warmup_min_ratio"
-COS_MIN_RATIO = "cos_min_ratio"
-TOTAL_NUM_STEPS = "total_num_steps"
+# Names of schedules, and of their parameters: CYCLE_MIN_LR = "cycle_min_lr" and so on.
+LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR = VALID_LR_SCHEDULES
+WARMUP_LOG_RATE, WARMUP_LINEAR_RATE = params_of("scheduler", WARMUP_LR)["warmup_type"]["choices"]
+globals().update({key.upper(): key for name in VALID_LR_SCHEDULES for key in params_of("scheduler", name)})
 
 
 def parse_arguments():

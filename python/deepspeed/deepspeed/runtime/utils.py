@@ -1,9 +1,10 @@
 """Small parts that clients of DeepSpeed use by name: norms and clipping, partitions, memory, seeds, moving tensors."""
 
+import itertools
 import math
 import os
 import random
-from math import inf  # noqa: F401
+from math import inf
 
 import torch
 
@@ -14,15 +15,9 @@ from deepspeed.runtime.constants import PIPE_REPLICATED  # noqa: F401
 from deepspeed.utils import groups
 from deepspeed.utils.bwc import bwc_tensor_model_parallel_rank, bwc_tensor_model_parallel_world_size  # noqa: F401
 from deepspeed.utils.logging import logger
-from tessera import gradient_norm
-from tessera.gradient_norm import (  # noqa: F401
-    has_overflow as has_inf_or_nan,
-    is_expert as is_moe_param,
-    is_model_parallel as is_model_parallel_parameter,
-)
-from tessera.layer_partition import balanced_bounds, uniform_bounds
+from tessera import _core
+from tessera.expert_parameters import is_expert as is_moe_param
 from tessera.nested_tensors import bytes_of as get_tensor_bytes, map_tensors, same
-from tessera.overflow_check import OverflowCheck
 from tessera.partitioned_tensor import PartitionedTensor  # noqa: F401
 
 _names.serve(__name__)
@@ -76,57 +71,110 @@ def get_only_unique_item(items):
 
 def prefix_sum_inc(weights):
     """[1, 2, 3] -> [1, 3, 6]."""
-    sums = []
-    for weight in weights:
-        sums.append(weight + (sums[-1] if sums else 0))
-    return sums
+    return list(itertools.accumulate(weights))
 
 
 def partition_uniform(num_items, num_parts):
-    return uniform_bounds(num_items, num_parts)
+    return _core.uniform_bounds(num_items, num_parts)
 
 
 def partition_balanced(weights, num_parts):
-    return balanced_bounds(weights, num_parts)
+    return _core.balanced_bounds(weights, num_parts)
 
 
-# Norms and clipping
+# Norms, clipping, and what is not finite. Tensors that are expert-parallel or model-parallel are different on each rank of their
+# group, all others are equal there. A norm that is not finite is -1 where DeepSpeed hands it on as a number.
+
+_INFINITE = -1.0
+
+
+def is_model_parallel_parameter(p):
+    return bool(getattr(p, "model_parallel", False) or getattr(p, "tensor_model_parallel", False))
+
+
+def has_inf_or_nan(tensor):
+    """A zero-dimensional boolean tensor."""
+    return ~torch.isfinite(tensor).all()
+
+
+def _list_of(tensors):
+    return [tensors] if torch.is_tensor(tensors) else list(tensors)
+
+
+def _with_gradients(parameters):
+    return [parameter for parameter in _list_of(parameters) if parameter.grad is not None]
+
+
+def _local_norm(tensors, norm_type):
+    """Of all the tensors together; a zero-dimensional float32 tensor on the device of the first."""
+    tensors = [tensor for tensor in tensors if tensor is not None and tensor.numel() > 0]
+    if not tensors:
+        return torch.zeros(())
+    norms = torch.stack([torch.linalg.vector_norm(tensor.detach(), norm_type, dtype=torch.float32).to(tensors[0].device)
+                         for tensor in tensors])
+    return torch.linalg.vector_norm(norms, norm_type)
+
+
+def _norm_over(group, norm, norm_type):
+    """Of what all ranks of the group hold; as it is without a group."""
+    if group is None:
+        return norm
+    total = norm.clone() if norm_type == inf else norm ** norm_type
+    dist.all_reduce(total, op=dist.ReduceOp.MAX if norm_type == inf else dist.ReduceOp.SUM, group=group)
+    return total if norm_type == inf else total ** (1.0 / norm_type)
+
 
 def _model_parallel_group(mpu):
     return mpu.get_model_parallel_group() if mpu is not None else None
 
 
+def _norm(tensors, owners, norm_type, mpu):
+    """`owners` are the parameters of the tensors: what is model-parallel counts on every rank of the group, what is
+    replicated there once."""
+    split = [], []
+    for tensor, owner in zip(tensors, owners):
+        split[is_model_parallel_parameter(owner)].append(tensor)
+    everywhere, parts = (_local_norm(part, norm_type) for part in split)
+    parts = _norm_over(_model_parallel_group(mpu), parts.to(everywhere.device), norm_type)
+    return torch.linalg.vector_norm(torch.stack([parts, everywhere]), norm_type)
+
+
+def _number_or_infinite(norm):
+    value = float(norm)
+    return value if math.isfinite(value) else _INFINITE
+
+
+def _scale_down(tensors, norm, max_norm, eps=1e-6):
+    factor = _core.clip_factor(norm, max_norm, eps)
+    for tensor in tensors:
+        tensor.detach().mul_(factor.to(tensor.device))
+
+
 def clip_grad_norm_(parameters, max_norm, norm_type=2, mpu=None):
     """torch.nn.utils.clip_grad_norm_ over the ranks of a model; the norm is the mean over the data-parallel ranks, so
     that all of them clip alike. Returns the norm before clipping."""
-    parameters = [parameters] if torch.is_tensor(parameters) else list(parameters)
-    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    parameters = _with_gradients(parameters)
     gradients = [parameter.grad for parameter in parameters]
-    norm = gradient_norm.norm_of_parameters(gradients, parameters, float(norm_type), _model_parallel_group(mpu))
+    norm = _norm(gradients, parameters, float(norm_type), mpu)
     if dist.is_initialized():
         group = groups._get_data_parallel_group()
         norm = norm.to(get_accelerator().current_device_name()) / dist.get_world_size(group=group)
         dist.all_reduce(norm, group=group)
-    gradient_norm.scale_down(gradients, norm, float(max_norm))
+    _scale_down(gradients, norm, float(max_norm))
     return norm
 
 
 def get_weight_norm(parameters, norm_type=2, mpu=None):
     """The norm of the tensors over the model-parallel ranks, a float; -1 if it is not finite."""
-    tensors = [parameters] if torch.is_tensor(parameters) else list(parameters)
-    norm = gradient_norm.norm_of_parameters([tensor.data for tensor in tensors], tensors, float(norm_type),
-                                            _model_parallel_group(mpu))
-    return gradient_norm.number_or_infinite(norm)
+    tensors = _list_of(parameters)
+    return _number_or_infinite(_norm([tensor.data for tensor in tensors], tensors, float(norm_type), mpu))
 
 
 def get_flattened_grad_norm(parameters, norm_type=2, mpu=None, grad_norm_mask=None):
     """As get_weight_norm, of the parameters' gradients."""
     assert grad_norm_mask is None, "get_flattened_grad_norm with a grad_norm_mask is not in Tessera yet"
-    parameters = [parameters] if torch.is_tensor(parameters) else list(parameters)
-    parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = gradient_norm.norm_of_parameters([parameter.grad for parameter in parameters], parameters,
-                                            float(norm_type), _model_parallel_group(mpu))
-    return gradient_norm.number_or_infinite(norm)
+    parameters = _with_gradients(parameters)
+    return _number_or_infinite(_norm([parameter.grad for parameter in parameters], parameters, float(norm_type), mpu))
 
 
 def get_global_norm(norm_list):
@@ -135,9 +183,9 @@ def get_global_norm(norm_list):
 
 
 def get_global_norm_of_tensors(input_tensors, norm_type=2, mpu=None, moe_ep_group=None):
-    norm = gradient_norm.local_norm(input_tensors, float(norm_type))
+    norm = _local_norm(input_tensors, float(norm_type))
     for group in (_model_parallel_group(mpu), moe_ep_group):
-        norm = gradient_norm.summed_over(norm, float(norm_type), group)
+        norm = _norm_over(group, norm, float(norm_type))
     return norm
 
 
@@ -145,16 +193,16 @@ def clip_tensors_by_global_norm(input_tensors, max_norm=1.0, global_norm=None, m
     """Scales the tensors in place; returns their norm before."""
     if global_norm is None:
         global_norm = get_global_norm_of_tensors(input_tensors, mpu=mpu)
-    gradient_norm.scale_down(input_tensors, torch.as_tensor(global_norm), max_norm, eps)
+    _scale_down(input_tensors, torch.as_tensor(global_norm), max_norm, eps)
     return global_norm
 
 
 def combine_grad_norm_groups(norm_groups, norm_type=2):
-    return torch.linalg.vector_norm(torch.stack([torch.as_tensor(float(norm)) for norm in norm_groups]), norm_type)
+    return torch.linalg.vector_norm(torch.tensor([float(norm) for norm in norm_groups]), norm_type)
 
 
 def is_invalid_grad_norm(norm):
-    return gradient_norm.number_or_infinite(norm) == gradient_norm.INFINITE
+    return _number_or_infinite(norm) == _INFINITE
 
 
 def get_grad_zeros(parameters, mpu=None):
@@ -168,17 +216,21 @@ def get_grad_zeros(parameters, mpu=None):
 
 
 class CheckOverflow:
-    """Whether any rank has a non-finite gradient."""
+    """Whether any rank has a non-finite gradient. Who has to agree depends on what is spread: ranks of an expert group for
+    experts, of the model-parallel group for tensor parallelism, all ranks where each has reduced only its own part."""
 
     def __init__(self, param_groups=None, mpu=None, zero_reduce_scatter=False, deepspeed=None):
         self.mpu, self.deepspeed, self.zero_reduce_scatter = mpu, deepspeed, zero_reduce_scatter
         self.params = [parameter for group in param_groups or [] for parameter in group]
-        self._check = OverflowCheck(self.params, groups._get_max_expert_parallel_group, mpu, zero_reduce_scatter)
-        self.has_moe_params = self._check.has_moe_params
+        self.has_moe_params = any(map(is_moe_param, self.params))
 
     def check_using_norm(self, norm_group, reduce_overflow=True):
         """By norms that get_weight_norm returned."""
-        return self._check.in_norms(norm_group, on_all_ranks=reduce_overflow)
+        found = any(norm == _INFINITE or not torch.isfinite(torch.as_tensor(norm)).all() for norm in norm_group)
+        flag = self._flag(found, self.params, self.has_moe_params)
+        if reduce_overflow and dist.is_initialized():
+            self._agree(flag, None)
+        return bool(flag.item())
 
     def check(self, param_groups=None):
         if param_groups is None:
@@ -187,10 +239,27 @@ class CheckOverflow:
         return self.has_overflow([parameter for group in param_groups for parameter in group])
 
     def has_overflow_serial(self, params):
-        return self._check.in_local_gradients(params)
+        return any(bool(has_inf_or_nan(parameter.grad)) for parameter in _with_gradients(params))
 
     def has_overflow(self, params, has_moe_params=None):
-        return self._check.in_gradients(params, self.has_moe_params if has_moe_params is None else has_moe_params)
+        flag = self._flag(self.has_overflow_serial(params), params,
+                          self.has_moe_params if has_moe_params is None else has_moe_params)
+        if self.zero_reduce_scatter:
+            self._agree(flag, None)
+        elif self.mpu is not None:
+            self._agree(flag, self.mpu.get_model_parallel_group())
+        return bool(flag.item())
+
+    def _flag(self, found, params, has_experts):
+        """Agreed on by the ranks of the expert group."""
+        flag = torch.tensor([float(found)], device=params[0].device if params else "cpu")
+        if has_experts:
+            self._agree(flag, groups._get_max_expert_parallel_group())
+        return flag
+
+    @staticmethod
+    def _agree(flag, group):
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
 
 
 # Parameters

@@ -7,6 +7,7 @@ import torch
 
 from deepspeed.utils.logging import log_dist
 from tessera.comm_log import bandwidths, readable_bytes as convert_size, trimmed_mean  # noqa: F401
+from tessera.config_keys import defaults_in
 
 _COLUMNS = ("Comm. Op", "Message Size", "Count", "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)",
             "busbw_avg (Gbps)")
@@ -34,19 +35,16 @@ class CommsLogger:
 
     def __init__(self):
         self.comms_dict = {}
-        self.enabled = False
-        self.verbose = False
-        self.debug = False
-        self.prof_all = True
-        self.prof_ops = []
+        self._take(defaults_in("comms_logger"))
 
     def configure(self, comms_config):
         self.enabled = comms_config.comms_logger_enabled
         if self.enabled:
-            given = comms_config.comms_logger
-            self.verbose, self.debug = given.verbose, given.debug
-            self.prof_all, self.prof_ops = given.prof_all, list(given.prof_ops)
-            self.enabled = given.enabled
+            self._take(vars(comms_config.comms_logger))
+
+    def _take(self, given):
+        self.enabled, self.verbose, self.debug = given["enabled"], given["verbose"], given["debug"]
+        self.prof_all, self.prof_ops = given["prof_all"], list(given["prof_ops"])
 
     def start_profiling_comms(self):
         self.prof_all = True

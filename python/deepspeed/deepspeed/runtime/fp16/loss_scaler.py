@@ -11,7 +11,6 @@ from deepspeed.runtime.precision_config import (  # noqa: F401
     MIN_LOSS_SCALE,
     SCALE_WINDOW,
 )
-from tessera.gradient_norm import has_overflow
 from tessera.loss_scale import DynamicScale, StaticScale
 
 _names.serve(__name__)
@@ -65,7 +64,7 @@ class DynamicLossScaler(DynamicScale, LossScalerBase):
 
     @staticmethod
     def _has_inf_or_nan(x):
-        return bool(has_overflow(x))
+        return not torch.isfinite(x).all()
 
 
 def CreateLossScaler(dtype, static_loss_scale, dynamic_scaling, dynamic_loss_args):

@@ -16,7 +16,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology, PipelineParallelGrid
 from deepspeed.utils.logging import logger
-from tessera.layer_partition import balanced_bounds, uniform_bounds
+from tessera._core import balanced_bounds, uniform_bounds
 
 
 class PipelineError(Exception):

@@ -7,7 +7,7 @@ from typing import Optional
 
 from pydantic import Field, model_validator
 
-from deepspeed._key_table import Names, fields_of
+from deepspeed._key_table import Names, choices_of, default_of, fields_of, together
 from tessera import leaf_modules
 
 logger = logging.getLogger("DeepSpeed")
@@ -25,10 +25,8 @@ class ZeroStageEnum(int, Enum):
     max_stage = 3
 
 
-class OffloadDeviceEnum(str, Enum):
-    none = "none"
-    cpu = "cpu"
-    nvme = "nvme"
+OffloadDeviceEnum = Enum("OffloadDeviceEnum", {name: name for name in choices_of("zero_optimization.offload_param.device")},
+                         type=str, module=__name__)
 
 
 class OffloadStateTypeEnum(str, Enum):
@@ -44,14 +42,14 @@ class OffloadStateTypeEnum(str, Enum):
 class DeepSpeedZeroOffloadParamConfig(fields_of("zero_optimization.offload_param")):
     """Sizes are in elements."""
 
-    device: OffloadDeviceEnum = "none"
+    device: OffloadDeviceEnum = default_of("zero_optimization.offload_param.device")
     nvme_path: Optional[Path] = None
 
 
 class DeepSpeedZeroOffloadOptimizerConfig(fields_of("zero_optimization.offload_optimizer")):
     """`ratio` is the share of parameters that is updated on the host (stage 3)."""
 
-    device: OffloadDeviceEnum = "none"
+    device: OffloadDeviceEnum = default_of("zero_optimization.offload_optimizer.device")
     nvme_path: Optional[Path] = None
 
     @property
@@ -64,8 +62,8 @@ class ZenFlowConfig(fields_of("zero_optimization.zenflow")):
 
 
 DEFAULT_LEAF_MODULE_CLASSES = list(leaf_modules.DEFAULT_CLASSES)
-DEFAULT_LEAF_MODULE_NAMES = []
-DEFAULT_LEAF_MODULE_NAME_SUFFIXES = []
+DEFAULT_LEAF_MODULE_NAMES = default_of("zero_optimization.leaf_module.names")
+DEFAULT_LEAF_MODULE_NAME_SUFFIXES = default_of("zero_optimization.leaf_module.name_suffixes")
 
 
 class DeepSpeedZeroLeafModuleConfig(fields_of("zero_optimization.leaf_module")):
@@ -79,7 +77,7 @@ def _replaced_by(new_param, **how):
 class DeepSpeedZeroConfig(fields_of(ZERO_OPTIMIZATION)):
     """Sizes are in elements. Fields with an alias take either name."""
 
-    stage: ZeroStageEnum = 0
+    stage: ZeroStageEnum = default_of("zero_optimization.stage")
     offload_param: Optional[DeepSpeedZeroOffloadParamConfig] = None
     offload_optimizer: Optional[DeepSpeedZeroOffloadOptimizerConfig] = None
     zenflow: Optional[ZenFlowConfig] = None
@@ -105,10 +103,9 @@ class DeepSpeedZeroConfig(fields_of(ZERO_OPTIMIZATION)):
 
     @model_validator(mode="after")
     def offload_ratio_check(self):
-        offload = self.offload_optimizer
-        if offload is not None and offload.ratio < 1.0:
-            assert self.stage == ZeroStageEnum.weights, \
-                f"offload_optimizer.ratio is {offload.ratio} with stage {self.stage}; a ratio below 1 needs stage 3"
+        if self.offload_optimizer is not None:
+            together(AssertionError, zero_optimization={
+                "stage": self.stage, "offload_optimizer": {"ratio": self.offload_optimizer.ratio}})
         return self
 
     @model_validator(mode="after")
@@ -128,7 +125,7 @@ def get_zero_config(param_dict):
 def read_zero_config_deprecated(param_dict):
     """The block that `"zero_optimization": true` means."""
     logger.warning('"zero_optimization": true is deprecated; write "zero_optimization": {"stage": 1}')
-    block = {"stage": 1 if param_dict[ZERO_OPTIMIZATION] else 0}
+    block = {"stage": together(ValueError, zero_optimization=param_dict[ZERO_OPTIMIZATION]).stage}
     if block["stage"] and "allgather_size" in param_dict:
         block["allgather_bucket_size"] = param_dict["allgather_size"]
     return block
