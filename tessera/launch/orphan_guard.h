@@ -22,6 +22,8 @@ class OrphanGuard {
 
   pid_t pid() const { return pid_; }
 
+  // Also between fork and exec. A group is to be watched by the process itself before its program runs: told by the
+  // launcher afterwards, what the program starts at once would be left behind by a launcher that is killed in between.
   void watch(int rank, pid_t group) { tell(rank, group); }
   void forget(int rank) { tell(rank, 0); }
 

@@ -85,11 +85,13 @@ void RankLoop::start_ranks() {
     // A terminal is handed on itself: a progress bar looks for one, and nothing can be written past it anyway.
     const auto hands_on = [&](int fd) { return plan.inherits_output || (plan.plain_output && isatty(fd) == 1); };
     const UniqueFd log = open_log(plan.log_file);
-    const RankProcess::Wiring wiring{
-        .inherit_output = hands_on(STDOUT_FILENO), .inherit_error = hands_on(STDERR_FILENO), .log = log.get()};
     const size_t slot = ranks_.size();
+    const RankProcess::Wiring wiring{.inherit_output = hands_on(STDOUT_FILENO),
+                                     .inherit_error = hands_on(STDERR_FILENO),
+                                     .log = log.get(),
+                                     .guard = &guard_,
+                                     .slot = static_cast<int>(slot)};
     Rank& rank = ranks_.emplace_back(static_cast<int>(slot), plan, programs_[slot], wiring);
-    guard_.watch(rank.slot, rank.process.pid());
     strays_.except(rank.process.pid());
   }
 }

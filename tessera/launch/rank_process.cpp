@@ -55,13 +55,16 @@ struct ChildStart {
   int error;
   int failure;  // where to write errno when the program does not run
   pid_t launcher;
+  OrphanGuard* guard;
+  int slot;
   sigset_t mask;
 };
 
 [[noreturn]] void run_child(const ChildStart& start) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != start.launcher) _exit(127);  // it died before prctl could tell
+  if (getppid() != start.launcher) _exit(127);                           // it died before prctl could tell
+  if (start.guard != nullptr) start.guard->watch(start.slot, getpid());  // before it can start anything
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE}) {
     struct sigaction action;
     sigaction(signal, nullptr, &action);
@@ -112,6 +115,8 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
                    .error = logs ? wiring.log : error.write_end.get(),
                    .failure = failure.write_end.get(),
                    .launcher = getpid(),
+                   .guard = wiring.guard,
+                   .slot = wiring.slot,
                    .mask = {}};
   // Until the child has its own handlers a signal would write into the launcher's inbox, which both share.
   sigset_t all;
@@ -129,6 +134,7 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
   running_ = true;
   failure.write_end.reset();
   if (const int exec_error = wait_for_exec(failure.read_end.get())) {
+    if (wiring.guard != nullptr) wiring.guard->forget(wiring.slot);
     waitpid(pid_, nullptr, 0);
     throw Error(ErrorKind::kUsage,
                 {fmt::format("'{}' cannot be run: {}", program, errno_text(exec_error)), "",

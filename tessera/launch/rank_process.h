@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tessera/base/unique_fd.h"
+#include "tessera/launch/orphan_guard.h"
 #include "tessera/launch/process_plan.h"
 #include "tessera/launch/rank_exit.h"
 
@@ -21,7 +22,9 @@ class RankProcess {
   struct Wiring {
     bool inherit_output = false;  // standard output is ours; else a pipe to output()
     bool inherit_error = false;
-    int log = -1;  // open file that takes both instead
+    int log = -1;                  // open file that takes both instead
+    OrphanGuard* guard = nullptr;  // watches the process before its program runs; borrowed during the call
+    int slot = 0;                  // by which the guard knows it
   };
 
   // Returns once the program runs. ErrorKind::kUsage when `program` cannot be executed, ErrorKind::kMachine when no

@@ -158,9 +158,8 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
 
   const auto engine = make_engine(run, *model.model, config, world);
   if (world->rank() == 0) {
-    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->param_count()),
-             config.zero.stage, count_of(world->size(), "rank"), format_count(max_steps),
-             count_of(config.batch.global, "sample"));
+    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->param_count()), config.zero.stage,
+             count_of(world->size(), "rank"), format_count(max_steps), count_of(config.batch.global, "sample"));
   }
   BatchTask<data::Batch> task({.train = training->samples(),
                                .loss = [&](const data::Batch& batch) { return task_type.loss(*engine, batch); },
