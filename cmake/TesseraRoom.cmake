@@ -2,14 +2,16 @@
 set(TESSERA_COLD $<$<CONFIG:Release>:-O1>)
 
 # One target a room. PUBLIC_HEADERS are installed; any other header is private to the build. USES names the rooms that this
-# one includes (base is always there); scripts/check_layers checks the includes against its own table. COLD: see above.
+# one includes (base is always there); scripts/check_layers checks the includes against its own table. COLD: see above, all
+# sources but the HOT ones.
 function(tessera_room name)
-  cmake_parse_arguments(PARSE_ARGV 1 ROOM "COLD" "" "SOURCES;PUBLIC_HEADERS;USES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 ROOM "COLD" "" "SOURCES;HOT;PUBLIC_HEADERS;USES;LIBRARIES")
   add_library(tessera_${name} OBJECT ${ROOM_SOURCES})
   target_include_directories(tessera_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(tessera_${name} PRIVATE ${TESSERA_WARNINGS})
   if(ROOM_COLD)
     target_compile_options(tessera_${name} PRIVATE ${TESSERA_COLD})
+    set_source_files_properties(${ROOM_HOT} PROPERTIES COMPILE_OPTIONS $<$<CONFIG:Release>:-O3>)
   endif()
   set_target_properties(tessera_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   if(NOT name STREQUAL "base")

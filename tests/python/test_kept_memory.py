@@ -33,10 +33,11 @@ def step():
 
 for _ in range(4):
     step()
-before = page_faults()
+faults = []
 for _ in range(5):
+    before = page_faults()
     step()
-faults = page_faults() - before
+    faults.append(page_faults() - before)
 trained = resident()
 del engine, rest, model, step
 gc.collect()
@@ -54,7 +55,8 @@ def program(tmp_path):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_steps_need_no_new_pages_and_a_deleted_engine_frees_its_own(program, stage):
     said = run_for_json(program, stage)
-    assert said["faults"] < 200  # pages, in five steps; each tensor of theirs has 1024
+    # Pages of each step; a tensor has 1024. Once, a peer that is late may hold one longer than before, so that another is needed.
+    assert sorted(said["faults"])[-2] < 40, said["faults"]
     moments = 2 * 6 * 4 * 2**20 / (1 if stage == 0 else 2)
     assert said["freed"] > moments
 
@@ -62,4 +64,4 @@ def test_steps_need_no_new_pages_and_a_deleted_engine_frees_its_own(program, sta
 def test_without_kept_memory_each_step_faults_its_pages_in(program):
     """Or the test above would see nothing."""
     said = run_for_json(program, 2, TESSERA_KEEP_MEMORY="0")
-    assert said["faults"] > 2000
+    assert min(said["faults"]) > 400
