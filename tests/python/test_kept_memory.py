@@ -64,4 +64,4 @@ def test_steps_need_no_new_pages_and_a_deleted_engine_frees_its_own(program, sta
 def test_without_kept_memory_each_step_faults_its_pages_in(program):
     """Or the test above would see nothing."""
     said = run_for_json(program, 2, TESSERA_KEEP_MEMORY="0")
-    assert min(said["faults"]) > 400
+    assert sum(said["faults"]) > 2000, said["faults"]
