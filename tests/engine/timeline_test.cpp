@@ -8,6 +8,7 @@
 #include <fstream>
 #include <set>
 
+#include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
@@ -96,6 +97,24 @@ TEST(Timeline, HoldsTheEventsOfEveryRankOnOneClock) {
     first_end = std::min(first_end, times.second);
   }
   EXPECT_LT(last_begin, first_end);  // all were inside at one moment
+}
+
+TEST(Timeline, AnEngineWritesItsOwn) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.path() / "timeline.json";
+  test::spawn_ranks(2, [&](std::shared_ptr<comm::Group> world) {
+    const auto engine = initialize(std::make_shared<test::ThreeBlocks>(), test::config_of(3, 2), {.world = world});
+    EXPECT_THROW(engine->write_timeline(), Error);
+    EXPECT_THROW(engine->start_timeline(folder.path() / "nowhere" / "timeline.json"), Error);
+    engine->start_timeline(path);
+    test::take_steps(*engine, 2);
+    engine->write_timeline();
+    EXPECT_THROW(engine->write_timeline(), Error);
+  });
+  const json file = json::parse(std::ifstream(path));
+  std::map<int, int> steps_of;
+  for (const json& each : file.at("traceEvents")) steps_of[each.at("pid")] += each.at("name") == "step" ? 1 : 0;
+  EXPECT_EQ(steps_of, (std::map<int, int>{{0, 2}, {1, 2}}));
 }
 
 }  // namespace
