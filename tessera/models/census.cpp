@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/models/model.h"
 #include "tessera/nn/unit_tree.h"
 
 namespace tessera::models {

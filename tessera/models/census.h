@@ -9,14 +9,34 @@
 #include <string>
 #include <vector>
 
-#include "tessera/models/model.h"
+namespace torch::nn {
+class Module;
+}
 
 namespace tessera::models {
+
+class Model;
 
 struct UnitCensus {
   std::string name;
   int64_t numel = 0;           // of its own parameters
   int64_t largest_tensor = 0;  // among them
+};
+
+// What decides the activations of a transformer.
+struct Architecture {
+  int64_t layers = 0;  // of encoder and decoder together
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_size = 0;
+  int64_t ffn = 0;
+  int64_t vocab = 0;
+  int64_t max_positions = 0;            // 0: no limit of its own
+  bool gated_ffn = false;               // gate, up and down instead of two matrices
+  bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all
+  double hidden_dropout = 0;
+  double attention_dropout = 0;
 };
 
 struct ModelCensus {

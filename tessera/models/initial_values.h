@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tessera/models/model.h"
-#include "tessera/models/pretrained_weights.h"
 
 namespace tessera::models {
 

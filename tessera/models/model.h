@@ -1,5 +1,6 @@
-// A model that can be trained, as the config.json of a Hugging Face folder describes it: what the run, the planner and
-// the tasks need to know of it, before and while it is trained. models.cpp has the table of those that there are.
+// A model that can be trained, as a Hugging Face folder describes it, and the weights that lie there: what the run, the
+// planner and the tasks need to know of it, before and while it is trained. models.cpp has the table of those that
+// there are.
 //
 // A Model holds no parameters; network() makes the module that does, with declared ones (nn/layers.h). The names of its
 // parameters are those of Hugging Face's class, so weights and exports need no translation. Safe to read from any
@@ -18,6 +19,12 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tessera/models/census.h"
+
+namespace tessera::storage {
+class SafetensorsFile;
+}
 
 namespace tessera::models {
 
@@ -59,22 +66,6 @@ class Network : public torch::nn::Module {
 
   // Keeps only each block's input and recomputes the rest in backward (nn/activation_checkpoint.h); off at first.
   virtual void checkpoint_activations(bool on) = 0;
-};
-
-// What decides the activations of a transformer.
-struct Architecture {
-  int64_t layers = 0;  // of encoder and decoder together
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_size = 0;
-  int64_t ffn = 0;
-  int64_t vocab = 0;
-  int64_t max_positions = 0;            // 0: no limit of its own
-  bool gated_ffn = false;               // gate, up and down instead of two matrices
-  bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all
-  double hidden_dropout = 0;
-  double attention_dropout = 0;
 };
 
 class Model {
@@ -132,5 +123,39 @@ uint64_t seed_of_parameter(uint64_t seed, const std::string& name);
 // Adds a type of one's own to the table: at the start of a program, before anything is looked up. `name`: config.json's
 // "model_type"; `summary`: one line. ErrorKind::kUsage where the name is taken.
 void add_model(const char* name, const char* summary, ModelType type);
+
+// The weights of a Hugging Face folder, found by name: model.safetensors, the files that model.safetensors.index.json
+// names, or pytorch_model.bin. safetensors files are mapped, not read, until a tensor is asked for.
+//
+// A checkpoint of the bare model ("embeddings.…") fits a model with a head ("bert.embeddings.…") and the other way
+// round; old names (LayerNorm.gamma, LayerNorm.beta) are known. Which names found no partner is in the report.
+class PretrainedWeights {
+ public:
+  // `base_prefix`: what the bare model is called inside the full one, e.g. "bert.". ErrorKind::kData when the folder
+  // has no weights or a file is damaged; the file is named.
+  PretrainedWeights(const std::string& folder, std::string base_prefix);
+  ~PretrainedWeights();
+
+  // Copies the tensor of that name into `value`, converting its dtype; false when the folder has none.
+  // ErrorKind::kData when its shape differs.
+  bool fill(const std::string& name, at::Tensor value) const;
+
+  bool contains(const std::string& name) const { return find(name) != nullptr; }
+
+  // Every tensor's name and shape. Nothing of safetensors files is read but their headers.
+  std::map<std::string, std::vector<int64_t>> shapes() const;
+
+  // Names in the folder that none of `names` uses.
+  std::vector<std::string> unexpected(const std::vector<std::string>& names) const;
+
+ private:
+  struct Source;
+  const std::pair<const std::string, Source>* find(const std::string& name) const;
+  void read_safetensors(const std::string& path);
+  void read_index(const std::string& folder, const std::string& path);
+
+  std::string base_prefix_;
+  std::map<std::string, Source> sources_;
+};
 
 }  // namespace tessera::models

@@ -1,5 +1,3 @@
-#include "tessera/models/pretrained_weights.h"
-
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,6 +8,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/models/model.h"
 #include "tessera/models/state_dict_pickle.h"
 #include "tessera/storage/safetensors.h"
 

@@ -11,8 +11,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/models/model.h"
 #include "tessera/models/models.h"
-#include "tessera/models/pretrained_weights.h"
 
 namespace tessera::plan {
 namespace {

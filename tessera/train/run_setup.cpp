@@ -7,7 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/data/reader.h"
-#include "tessera/models/pretrained_weights.h"
+#include "tessera/models/model.h"
 #include "tessera/monitor/monitors.h"
 #include "tessera/train/run.h"
 #include "tessera/train/tasks.h"

@@ -218,19 +218,19 @@ TEST(Misuse, RanksWithDifferentModelsAreToldBeforeAnythingIsExchanged) {
 TEST(Misuse, AConfigurationOfTheProgramsOwnNamesWhatIsWrongWithIt) {
   const auto model = std::make_shared<Net>();
   try {
-    initialize(model, json{{"train_batch_size", 4}, {"zero_optimisation", {{"stage", 3}}}}, {.world = comm::Group::alone()});
+    initialize(model, json{{"train_batch_size", 4}, {"zero_optimisation", {{"stage", 3}}}},
+               {.world = comm::Group::alone()});
     FAIL() << "it was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("zero_optimisation"), HasSubstr("zero_optimization")));
   }
   test::spawn_ranks(2, [](std::shared_ptr<comm::Group> world) {
-    const auto engine =
-        initialize(std::make_shared<Net>(),
-                   json{{"train_batch_size", 12},
-                        {"gradient_accumulation_steps", 3},
-                        {"optimizer", {{"type", "SGD"}, {"params", {{"lr", 0.01}}}}}},
-                   {.world = world});
+    const auto engine = initialize(std::make_shared<Net>(),
+                                   json{{"train_batch_size", 12},
+                                        {"gradient_accumulation_steps", 3},
+                                        {"optimizer", {{"type", "SGD"}, {"params", {{"lr", 0.01}}}}}},
+                                   {.world = world});
     EXPECT_EQ(engine->train_batch_size(), 12);
     EXPECT_EQ(engine->train_micro_batch_size_per_gpu(), 2);
     EXPECT_EQ(engine->gradient_accumulation_steps(), 3);

@@ -11,7 +11,7 @@
 #include <exception>
 
 #include "tessera/models/bert.h"
-#include "tessera/models/pretrained_weights.h"
+#include "tessera/models/model.h"
 #include "tessera/storage/safetensors.h"
 
 using namespace tessera;

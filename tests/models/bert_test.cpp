@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
-#include "tessera/models/pretrained_weights.h"
+#include "tessera/models/model.h"
 
 namespace tessera::models {
 namespace {
