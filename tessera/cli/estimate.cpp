@@ -25,8 +25,6 @@
 namespace tessera::cli {
 namespace {
 
-using config::Json;
-
 struct EstimateOptions {
   std::string params;
   std::string largest_layer;
@@ -75,8 +73,8 @@ double number_of(const std::string& text, const std::string& option) {
   return number;
 }
 
-Json rows_json(int stage, const plan::DeepSpeedInput& input) {
-  Json rows = Json::array();
+config::Json rows_json(int stage, const plan::DeepSpeedInput& input) {
+  config::Json rows = config::Json::array();
   for (const plan::DeepSpeedRow& row : plan::deepspeed_rows(stage, input)) {
     rows.push_back(
         {{"stage", stage}, {"cpu_bytes", row.cpu_bytes}, {"gpu_bytes", row.gpu_bytes}, {"options", row.options}});
@@ -89,11 +87,11 @@ void print_deepspeed(const EstimateOptions& options, const plan::DeepSpeedInput&
     throw Error(ErrorKind::kUsage, {fmt::format("DeepSpeed has no table for stage {}", *options.stage), "--stage",
                                     "use 2 or 3, or --model FOLDER for Tessera's own estimate"});
   }
-  Json all = Json::array();
+  config::Json all = config::Json::array();
   for (const int stage : {2, 3}) {
     if (options.stage.value_or(stage) != stage) continue;
     if (options.json) {
-      for (const Json& row : rows_json(stage, input)) all.push_back(row);
+      for (const config::Json& row : rows_json(stage, input)) all.push_back(row);
     } else {
       std::fputs(plan::deepspeed_table(stage, input).c_str(), stdout);
     }
@@ -126,7 +124,7 @@ plan::DeepSpeedInput deepspeed_input(const EstimateOptions& options) {
 // What the user asks for: the ds_config's, or mixed precision in bf16 with Adam.
 struct Wanted {
   plan::TrainingSetup setup;
-  Json ds_config;  // null: none given
+  config::Json ds_config;  // null: none given
   int64_t samples_of_a_rank = 1;
   std::string nvme_path;
 };
@@ -150,10 +148,10 @@ Wanted wanted_of(const EstimateOptions& options) {
     }
   } else {
     const std::string dtype = options.dtype.empty() ? "bf16" : options.dtype;
-    const Json json = {{"train_micro_batch_size_per_gpu", options.micro_batch.value_or(1)},
-                       {dtype, {{"enabled", true}}},
-                       {"optimizer", {{"type", "AdamW"}}}};
-    Json ds_config = json;
+    const config::Json json = {{"train_micro_batch_size_per_gpu", options.micro_batch.value_or(1)},
+                               {dtype, {{"enabled", true}}},
+                               {"optimizer", {{"type", "AdamW"}}}};
+    config::Json ds_config = json;
     if (dtype == "fp32") ds_config.erase(dtype);
     const config::DsConfig ds =
         config::parse_ds_config(ds_config, "the command line", {.data_parallel_size = options.ranks()});
@@ -213,7 +211,7 @@ void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, 
                      "; run without --plan to see what each stage needs"});
   }
   const int64_t global_batch = wanted.samples_of_a_rank * options.ranks();
-  const Json ds_config = plan::ds_config_of(found->setup, global_batch, share, wanted.ds_config);
+  const config::Json ds_config = plan::ds_config_of(found->setup, global_batch, share, wanted.ds_config);
   const std::string text =
       options.json ? ds_config.dump(2) + "\n" : plan::print_with_reasons(ds_config, found->reasons);
   std::fputs(text.c_str(), stdout);

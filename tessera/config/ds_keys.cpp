@@ -15,11 +15,9 @@ constexpr Kind kReal{kNumber};
 constexpr Kind kString{kText};
 constexpr Kind kStrings{kTextList};
 constexpr Kind kRates{kNumberOrList};
-constexpr Kind kBlock{kObject};
 constexpr Kind kOpen{kOpenObject};
 constexpr Kind kAnything{kAny};
 
-constexpr Kind at_least(double low, Type type = kInt) { return {.type = type, .low = low}; }
 constexpr Kind above(double low, Type type = kInt) { return {.type = type, .low = low, .above_low = true}; }
 constexpr Kind within(double low, double high, Type type = kNumber) { return {.type = type, .low = low, .high = high}; }
 constexpr Kind strictly_within(double low, double high) {
@@ -50,7 +48,7 @@ constexpr std::string_view kHasTotal = "WarmupDecayLR|WarmupCosineLR";
 
 constexpr std::string_view kRemovedFromDeepSpeed = "DeepSpeed removed it; remove the key";
 
-constexpr Key kKeys[] = {
+constexpr Key kDsKeys[] = {
     // Batch.
     {"train_batch_size", kSamples, "null", kHonoured, "samples per optimizer step over all data-parallel ranks"},
     {"train_micro_batch_size_per_gpu", kSamples, "null", kHonoured, "samples in one forward pass of one rank"},
@@ -664,6 +662,6 @@ constexpr Key kKeys[] = {
 
 }  // namespace
 
-std::span<const Key> ds_config_keys() { return kKeys; }
+std::span<const Key> ds_config_keys() { return kDsKeys; }
 
 }  // namespace tessera::config

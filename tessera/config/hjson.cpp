@@ -10,8 +10,6 @@
 namespace tessera::config {
 namespace {
 
-constexpr int kDeepest = 100;  // levels of nesting; a guard for the stack, far beyond any configuration
-
 bool is_blank(char c) { return std::string_view(" \t\r\n\f\v").find(c) != std::string_view::npos; }
 
 bool is_utf8(const std::string& text) {
@@ -49,7 +47,8 @@ class Parser {
 
  private:
   Json parse_value(const Pointer& key, int depth) {
-    if (depth > kDeepest) fail(at_, fmt::format("nested more than {} levels deep", kDeepest), "flatten it");
+    if (depth > kDeepestNesting)
+      fail(at_, fmt::format("nested more than {} levels deep", kDeepestNesting), "flatten it");
     skip_blank();
     if (at_ == text_.size())
       fail(at_, "the file ends where a value was expected", "add the value or the closing bracket");

@@ -52,6 +52,10 @@ struct Kind {
   std::string_view choices = {};  // "none|cpu|nvme"; compared without regard to case
 };
 
+// Kinds that both lists of rows name.
+inline constexpr Kind kBlock{Type::kObject};
+constexpr Kind at_least(double low, Type type = Type::kInt) { return {.type = type, .low = low}; }
+
 // What only some rows have.
 struct Notes {
   std::optional<Status> in_python = {};  // where that differs: what becomes of it in Python programs

@@ -7,11 +7,9 @@ namespace {
 using enum Status;
 using enum Type;
 
-constexpr Kind at_least(double low, Type type = kInt) { return {.type = type, .low = low}; }
 constexpr Kind kPath{kText};
-constexpr Kind kBlock{kObject};
 
-constexpr Key kKeys[] = {
+constexpr Key kRunKeys[] = {
     {"model", kBlock, "required", kHonoured, "the model"},
     {"model.path", kPath, "required", kHonoured, "a folder with config.json and weights"},
     {"model.init",
@@ -101,6 +99,6 @@ constexpr Key kKeys[] = {
 
 }  // namespace
 
-std::span<const Key> run_file_keys() { return kKeys; }
+std::span<const Key> run_file_keys() { return kRunKeys; }
 
 }  // namespace tessera::config

@@ -16,6 +16,10 @@ namespace tessera::config {
 using Json = nlohmann::json;
 using Pointer = Json::json_pointer;
 
+// Levels of nesting that a file may have: a guard for the stack, far beyond any configuration. It also ends a YAML
+// alias that contains itself.
+inline constexpr int kDeepestNesting = 100;
+
 struct Place {
   std::string file;  // as the user named it, or "--set training.epochs=2"
   int line = 0;      // 0: the file as a whole

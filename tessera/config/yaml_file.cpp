@@ -17,8 +17,6 @@
 namespace tessera::config {
 namespace {
 
-constexpr int kDeepest = 100;  // levels; also ends an alias that contains itself
-
 Json plain_scalar(const std::string& text) {
   if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
   if (text == "true" || text == "True" || text == "TRUE") return true;
@@ -51,7 +49,8 @@ class Reader {
 
  private:
   Json value_of(const YAML::Node& node, const Pointer& key, int depth) {
-    if (depth > kDeepest) fail(node.Mark(), fmt::format("nested more than {} levels deep", kDeepest), "flatten it");
+    if (depth > kDeepestNesting)
+      fail(node.Mark(), fmt::format("nested more than {} levels deep", kDeepestNesting), "flatten it");
     switch (node.Type()) {
       case YAML::NodeType::Map:
         return object_of(node, key, depth);

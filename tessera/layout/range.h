@@ -13,12 +13,13 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+inline int64_t ceil_div(int64_t value, int64_t by) { return (value + by - 1) / by; }
+inline int64_t round_up(int64_t value, int64_t multiple) { return ceil_div(value, multiple) * multiple; }
 
 // The part with this index of `count` equal ones, which begin at multiples of `align`; the last ones may be shorter, or
 // empty.
 inline Range part_of(Range whole, int64_t index, int64_t count, int64_t align) {
-  const int64_t each = round_up(round_up(whole.numel(), count) / count, align);
+  const int64_t each = round_up(ceil_div(whole.numel(), count), align);
   const auto cut = [&](int64_t at) { return at < whole.end - whole.begin ? whole.begin + at : whole.end; };
   return {cut(index * each), cut((index + 1) * each)};
 }

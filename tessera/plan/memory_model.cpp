@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/kernels/matrix_products.h"
+#include "tessera/layout/range.h"
 #include "tessera/plan/offload_traffic.h"
 #include "tessera/storage/dtype.h"
 
@@ -16,8 +17,6 @@ constexpr int64_t kProcessBytes = 157'000'000;
 
 // Unit gradients that are on their way between ranks while another one fills (zero/gradient_reducer.cpp).
 constexpr int64_t kMaxInFlight = 2;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What memory depends on of an optimizer: the tensors that it keeps for each weight, as its state_names() in optim/
 // have them, and its elementwise().
@@ -158,10 +157,11 @@ class StepModel {
     if (setup_.stage >= 2) moment.add("gradients in flight", unit.numel * grad_, count);
     const int64_t reduce = bytes_of(setup_.dtypes.reduce);
     const bool leaves = setup_.stage >= 2 && setup_.optimizer == OffloadTo::kNvme;
-    if (leaves) moment.add("gradients in flight", divide_up(unit.numel, setup_.ranks) * reduce, count);
+    if (leaves) moment.add("gradients in flight", layout::ceil_div(unit.numel, setup_.ranks) * reduce, count);
     if (reduce != grad_) moment.add("gradients in flight", unit.numel * reduce, count);
     if (setup_.ranks > 1) {
-      moment.add("messages from peers", divide_up(unit.numel, setup_.ranks) * reduce, (setup_.ranks - 1) * count);
+      moment.add("messages from peers", layout::ceil_div(unit.numel, setup_.ranks) * reduce,
+                 (setup_.ranks - 1) * count);
     }
   }
 
@@ -235,7 +235,7 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
 
 // What stays between steps, and the buffers of what is offloaded to NVMe, which once they are made stay too.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
-  const int64_t shard = divide_up(model.params, setup.ranks);
+  const int64_t shard = layout::ceil_div(model.params, setup.ranks);
   const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? shard : model.params;
   const int64_t compute = bytes_of(setup.dtypes.compute);
   const int64_t grad = bytes_of(setup.dtypes.grad);

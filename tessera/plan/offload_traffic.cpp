@@ -4,6 +4,8 @@
 #include <functional>
 #include <vector>
 
+#include "tessera/layout/range.h"
+
 namespace tessera::plan {
 namespace {
 
@@ -11,8 +13,6 @@ namespace {
 constexpr int64_t kLargestTile = 8 << 20;
 constexpr int64_t kTileAlign = 2048;
 constexpr int64_t kTensorsBesideState = 3;  // weight, gradient, compute weight
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct UnitShard {
   int64_t numel;
@@ -28,7 +28,7 @@ std::vector<UnitShard> shards_of(const ModelCensus& model, const TrainingSetup& 
   int64_t before = 0, left_in_memory = setup.max_in_cpu;
   std::vector<UnitShard> shards;
   for (const UnitCensus& unit : model.units) {
-    const int64_t numel = divide_up(unit.numel, setup.ranks);
+    const int64_t numel = layout::ceil_div(unit.numel, setup.ranks);
     left_in_memory -= numel;
     shards.push_back({.numel = numel,
                       .optimizer_leaves = offloads_optimizer && static_cast<double>(before) < leaving,

@@ -5,7 +5,7 @@
 #include "tessera/base/deadline.h"
 #include "tessera/base/registry.h"
 
-namespace tessera {
+namespace tessera::error_test {
 namespace {
 
 TEST(Error, PrintsWhatWhereAndFix) {
@@ -54,4 +54,4 @@ TEST(Registry, ForgivesCaseAndSuggestsTheNearest) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::error_test

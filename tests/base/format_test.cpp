@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera {
+namespace tessera::format_test {
 namespace {
 
 TEST(Format, BytesAreDecimal) {
@@ -36,4 +36,4 @@ TEST(Format, CountsAgreeWithTheirNouns) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::format_test

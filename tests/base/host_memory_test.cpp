@@ -7,7 +7,7 @@
 
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::host_memory_test {
 namespace {
 
 class HostMemoryOfFiles : public testing::Test {
@@ -59,4 +59,4 @@ TEST_F(HostMemoryOfFiles, AGroupThatIsFullLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::host_memory_test

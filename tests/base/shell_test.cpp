@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-namespace tessera {
+namespace tessera::shell_test {
 namespace {
 
 // What the shell itself makes of the command.
@@ -29,4 +29,4 @@ TEST(Shell, OrdinaryWordsStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::shell_test

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace tessera {
+namespace tessera::suggest_test {
 namespace {
 
 const std::vector<std::string> kKeys = {"train_batch_size", "zero_optimization", "gradient_clipping", "bf16", "fp16"};
@@ -21,4 +21,4 @@ TEST(NearestName, SaysNothingWhenNothingIsNear) { EXPECT_EQ(nearest_name("learni
 TEST(NearestName, OfNoCandidatesIsNothing) { EXPECT_EQ(nearest_name("bf16", {}), std::nullopt); }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::suggest_test

@@ -11,7 +11,7 @@
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera {
+namespace tessera::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -92,4 +92,4 @@ TEST_F(Checkpoint, ThatCannotBeWrittenLeavesTheEarlierOneAsItWas) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::checkpoint_test

@@ -17,7 +17,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -240,4 +240,4 @@ TEST_F(CheckpointFaults, AFolderThatCannotBeWrittenCostsNothing) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::faults_test

@@ -15,7 +15,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::checkpoint {
+namespace tessera::checkpoint::files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -163,4 +163,4 @@ TEST_F(CheckpointFiles, StayInTheirFolder) {
 }
 
 }  // namespace
-}  // namespace tessera::checkpoint
+}  // namespace tessera::checkpoint::files_test

@@ -9,7 +9,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::matrix_test {
 namespace {
 
 using test::config_of;
@@ -71,4 +71,4 @@ INSTANTIATE_TEST_SUITE_P(Matrix, SavedBy, testing::Combine(testing::Values(1, 2,
                          });
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::matrix_test

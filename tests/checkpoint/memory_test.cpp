@@ -10,7 +10,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::memory_test {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -67,4 +67,4 @@ TEST(CheckpointMemory, OfALoadIsATenthOfTheShardAnd64MiBAtMost) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::memory_test

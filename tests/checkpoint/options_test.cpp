@@ -13,7 +13,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::options_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -295,4 +295,4 @@ TEST_F(CheckpointOptions, NodeLocalStorageKeepsEachHostsFilesOnItsDisk) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::options_test

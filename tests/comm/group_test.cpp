@@ -9,7 +9,7 @@
 #include "tests/support/far_device.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera::comm {
+namespace tessera::comm::group_test {
 namespace {
 
 using test::outcomes_of_ranks;
@@ -90,4 +90,4 @@ TEST(Group, ABarrierNamesTheMissingRank) {
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::comm::group_test

@@ -9,7 +9,7 @@
 #include "tests/comm/group_checks.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera::comm {
+namespace tessera::comm::mesh_test {
 namespace {
 
 using test::outcomes_of_ranks;
@@ -77,4 +77,4 @@ TEST(Mesh, AnErrorNamesTheGroupAndThePlace) {
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::comm::mesh_test

@@ -10,7 +10,7 @@
 #include "tessera/comm/mpi/library.h"
 #include "tessera/comm/rendezvous.h"
 
-namespace tessera::comm {
+namespace tessera::comm::mpi_test {
 namespace {
 
 using testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST_F(LauncherOfMpi, MakesMasterAddrNeedlessWhereItsPluginIsThereOrAllRanksAreO
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::comm::mpi_test

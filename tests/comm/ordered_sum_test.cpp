@@ -5,7 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-namespace tessera::comm {
+namespace tessera::comm::ordered_sum_test {
 namespace {
 
 at::Tensor expected_sum(const std::vector<at::Tensor>& parts, double scale, at::ScalarType dtype) {
@@ -52,4 +52,4 @@ TEST(OrderedSumInPlace, MayOverwriteAPart) {
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::comm::ordered_sum_test

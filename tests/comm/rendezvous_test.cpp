@@ -17,7 +17,7 @@
 #include "tessera/comm/await_listener.h"
 #include "tessera/comm/group.h"
 
-namespace tessera::comm {
+namespace tessera::comm::rendezvous_test {
 namespace {
 
 using testing::HasSubstr;
@@ -168,4 +168,4 @@ TEST(AwaitListener, GivesUpInTheEnd) {
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::comm::rendezvous_test

@@ -21,7 +21,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::comm {
+namespace tessera::comm::shm_test {
 namespace {
 
 using test::outcomes_of_ranks;
@@ -366,4 +366,4 @@ TEST(ByteRanges, AreASetOfBytesInAsFewRangesAsPossible) {
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::comm::shm_test

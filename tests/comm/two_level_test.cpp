@@ -8,7 +8,7 @@
 #include "tessera/comm/group.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera::comm {
+namespace tessera::comm::two_level_test {
 namespace {
 
 using test::outcomes_of_ranks;
@@ -190,4 +190,4 @@ TEST(TwoLevelsOfTrouble, HostsOfDifferentSizesUseGlooAlone) {
 }
 
 }  // namespace
-}  // namespace tessera::comm
+}  // namespace tessera::comm::two_level_test

@@ -5,7 +5,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::config {
+namespace tessera::config::batch_sizes_test {
 namespace {
 
 constexpr std::optional<int64_t> kNone;
@@ -109,4 +109,4 @@ TEST(BatchSizes, WhoseProductPasses64BitsDoNotWrapAround) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::config::batch_sizes_test

@@ -24,7 +24,7 @@
 #include "tessera/config/run_file.h"
 #include "tessera/config/yaml_file.h"
 
-namespace tessera::config {
+namespace tessera::config::cases_test {
 namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/config";
@@ -133,4 +133,4 @@ INSTANTIATE_TEST_SUITE_P(All, ConfigCase, testing::ValuesIn(all_cases()),
                          [](const testing::TestParamInfo<Case>& info) { return info.param.label; });
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::config::cases_test

@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/config/key_check.h"
 
-namespace tessera::config {
+namespace tessera::config::ds_config_test {
 namespace {
 
 DsConfig parse(const std::string& text, const DsConfigInput& input = {}) {
@@ -171,4 +171,4 @@ TEST(DsConfig, UnderstandsEveryClientsFile) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::config::ds_config_test

@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/config/yaml_file.h"
 
-namespace tessera::config {
+namespace tessera::config::hjson_test {
 namespace {
 
 std::string refusal(const std::string& text) {
@@ -128,4 +128,4 @@ TEST(Yaml, RefusesAKeyGivenTwiceABrokenFileAndASecondDocument) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::config::hjson_test

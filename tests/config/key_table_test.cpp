@@ -12,7 +12,7 @@
 #include "tessera/config/key_check.h"
 #include "tessera/config/print.h"
 
-namespace tessera::config {
+namespace tessera::config::key_table_test {
 namespace {
 
 std::vector<Key> both_tables() {
@@ -193,4 +193,4 @@ TEST(KeyTable, TheDocumentedPageIsTheTable) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::config::key_table_test

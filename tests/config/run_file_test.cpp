@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::config {
+namespace tessera::config::run_file_test {
 namespace {
 
 class RunFileTest : public testing::Test {
@@ -97,4 +97,4 @@ TEST_F(RunFileTest, SaysThatTheDsConfigIsMissingWhereItIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::config
+}  // namespace tessera::config::run_file_test

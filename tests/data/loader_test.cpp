@@ -10,7 +10,7 @@
 #include "tessera/data/sampler.h"
 #include "tests/data/tiny_folder.h"
 
-namespace tessera::data {
+namespace tessera::data::loader_test {
 namespace {
 
 using MlmLoader = Loader<Batch>;
@@ -177,4 +177,4 @@ TEST_F(LoaderTest, RefusesSizesThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace tessera::data
+}  // namespace tessera::data::loader_test

@@ -9,7 +9,7 @@
 #include "tessera/data/philox.h"
 #include "tests/data/tiny_folder.h"
 
-namespace tessera::data {
+namespace tessera::data::mlm_collator_test {
 namespace {
 
 using testing::Each;
@@ -216,4 +216,4 @@ TEST(TokenizedDataset, RefusesFilesWithoutText) {
 }
 
 }  // namespace
-}  // namespace tessera::data
+}  // namespace tessera::data::mlm_collator_test

@@ -13,7 +13,7 @@
 #include "tessera/data/reader.h"
 #include "tests/data/tiny_folder.h"
 
-namespace tessera::data {
+namespace tessera::data::readers_test {
 namespace {
 
 using testing::ElementsAre;
@@ -208,4 +208,4 @@ TEST(SharedData, ReadsWikiTextAndMrpc) {
 }
 
 }  // namespace
-}  // namespace tessera::data
+}  // namespace tessera::data::readers_test

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tessera::data {
+namespace tessera::data::sampler_test {
 namespace {
 
 using testing::ElementsAre;
@@ -61,4 +61,4 @@ TEST(RankOrder, RanksTakeTurns) {
 }
 
 }  // namespace
-}  // namespace tessera::data
+}  // namespace tessera::data::sampler_test

@@ -7,7 +7,7 @@
 #include "tessera/data/unicode.h"
 #include "tests/data/tiny_folder.h"
 
-namespace tessera::data {
+namespace tessera::data::wordpiece_test {
 namespace {
 
 using nlohmann::json;
@@ -185,4 +185,4 @@ TEST(LoadTokenizer, RefusesIdsThatAreNoIds) {
 }
 
 }  // namespace
-}  // namespace tessera::data
+}  // namespace tessera::data::wordpiece_test

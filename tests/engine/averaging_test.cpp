@@ -17,7 +17,7 @@
 #include "tests/support/live_bytes.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera {
+namespace tessera::averaging_test {
 namespace {
 
 using nlohmann::json;
@@ -133,4 +133,4 @@ TEST(Averaging, PrescaleAndPredivideDivideBeforeGradientsTravel) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::averaging_test

@@ -15,7 +15,7 @@
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera {
+namespace tessera::combinations_test {
 namespace {
 
 using test::outcomes_of_ranks;
@@ -440,4 +440,4 @@ TEST(Engine, KeepsTheBytesOfTheZeroPapersFormulas) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::combinations_test

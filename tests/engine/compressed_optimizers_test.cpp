@@ -14,7 +14,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::compressed_optimizers_test {
 namespace {
 
 using test::Block;
@@ -371,4 +371,4 @@ INSTANTIATE_TEST_SUITE_P(All, EveryCompressedOptimizer, testing::ValuesIn(cases(
                          [](const auto& info) { return info.param.type; });
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::compressed_optimizers_test

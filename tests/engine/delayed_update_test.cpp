@@ -11,7 +11,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::delayed_update_test {
 namespace {
 
 using nlohmann::json;
@@ -203,4 +203,4 @@ TEST(DelayedUpdate, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::delayed_update_test

@@ -15,7 +15,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::device_test {
 namespace {
 
 using nlohmann::json;
@@ -261,4 +261,4 @@ TEST(DeviceErrors, CompressedCommunicationIsRefused) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::device_test

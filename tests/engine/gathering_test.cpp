@@ -13,7 +13,7 @@
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera {
+namespace tessera::gathering_test {
 namespace {
 
 using nlohmann::json;
@@ -150,4 +150,4 @@ TEST(Gathering, AheadMakesRoomOfWhatIsUsedLaterOnly) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::gathering_test

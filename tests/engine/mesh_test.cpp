@@ -13,7 +13,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::mesh_test {
 namespace {
 
 using layout::Axis;
@@ -235,4 +235,4 @@ TEST(Mesh, AParameterThatIsNotWhatItsSpecificationSaysIsRefused) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::mesh_test

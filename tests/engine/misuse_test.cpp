@@ -18,7 +18,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::misuse_test {
 namespace {
 
 using nlohmann::json;
@@ -249,4 +249,4 @@ TEST(StepsPerPrint, LogsAStepInDeepSpeedsWords) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::misuse_test

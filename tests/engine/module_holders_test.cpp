@@ -16,7 +16,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::module_holders_test {
 namespace {
 
 using nlohmann::json;
@@ -141,4 +141,4 @@ TEST(ModuleHolders, AUnitsHolderIsConstructedAndReadAsAnyOther) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::module_holders_test

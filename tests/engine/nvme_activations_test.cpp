@@ -12,7 +12,7 @@
 #include "tests/support/live_bytes.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::engine {
+namespace tessera::engine::nvme_activations_test {
 namespace {
 
 using testing::AllOf;
@@ -130,4 +130,4 @@ TEST(NvmeActivations, NameTheKeyOfAFolderThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace tessera::engine
+}  // namespace tessera::engine::nvme_activations_test

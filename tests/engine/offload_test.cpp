@@ -13,7 +13,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::offload_test {
 namespace {
 
 using nlohmann::json;
@@ -372,4 +372,4 @@ TEST(Offload, RefusesACompressedOptimizer) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::offload_test

@@ -18,7 +18,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::optimizers_test {
 namespace {
 
 using test::Block;
@@ -401,4 +401,4 @@ INSTANTIATE_TEST_SUITE_P(All, In16Bits, testing::Combine(testing::ValuesIn(cases
                          [](const auto& info) { return std::get<0>(info.param).name + std::get<1>(info.param); });
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::optimizers_test

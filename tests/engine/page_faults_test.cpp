@@ -8,7 +8,7 @@
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera {
+namespace tessera::page_faults_test {
 namespace {
 
 constexpr int64_t kWide = 1024;  // a block has 4 MiB of weights, which is 1024 pages
@@ -84,4 +84,4 @@ INSTANTIATE_TEST_SUITE_P(Stages, PageFaults,
                                          Case{3, "gloo", false}));
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::page_faults_test

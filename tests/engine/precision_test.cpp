@@ -12,7 +12,7 @@
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera {
+namespace tessera::precision_test {
 namespace {
 
 using nlohmann::json;
@@ -264,4 +264,4 @@ TEST(AutoCast, OfFp16CastsWhatForwardIsGiven) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::precision_test

@@ -6,7 +6,7 @@
 #include "tests/support/live_bytes.h"
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera {
+namespace tessera::tiled_linear_test {
 namespace {
 
 constexpr int64_t kHidden = 1024;
@@ -60,4 +60,4 @@ TEST(TiledLinear, AtStage3GathersOneTileAtATime) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::tiled_linear_test

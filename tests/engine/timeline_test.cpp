@@ -12,7 +12,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera {
+namespace tessera::timeline_test {
 namespace {
 
 using nlohmann::json;
@@ -118,4 +118,4 @@ TEST(Timeline, AnEngineWritesItsOwn) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::timeline_test

@@ -6,7 +6,7 @@
 
 #include "tessera/optim/running_schedule.h"
 
-namespace tessera::engine {
+namespace tessera::engine::training_state_test {
 namespace {
 
 constexpr int kTotal = 10;
@@ -71,4 +71,4 @@ TEST(TrainingState, SavesAndLoadsAProgramsScheduleButLeavesItsStepsToTheProgram)
 }
 
 }  // namespace
-}  // namespace tessera::engine
+}  // namespace tessera::engine::training_state_test

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-namespace tessera::kernels {
+namespace tessera::kernels::float_blocks_test {
 namespace {
 
 constexpr int64_t kNumel = 1003;  // no multiple of any register's width
@@ -58,4 +58,4 @@ TEST_P(FloatBlocksOf, NotANumberStaysOne) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, FloatBlocksOf, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 }  // namespace
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::float_blocks_test

@@ -17,7 +17,7 @@
 #include "tessera/base/deadline.h"
 #include "tests/launch/started_tool.h"
 
-namespace tessera::launch {
+namespace tessera::launch::local_runner_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -352,4 +352,4 @@ TEST(LocalRunner, ACtrlCOnTheTerminalReachesEachRankOnce) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::launch::local_runner_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::launch {
+namespace tessera::launch::output_lines_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -56,4 +56,4 @@ TEST_F(OutputLinesTest, KeepsTheLastTwentyLines) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::launch::output_lines_test

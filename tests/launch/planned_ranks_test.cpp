@@ -12,7 +12,7 @@
 #include "tests/launch/started_tool.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::launch {
+namespace tessera::launch::planned_ranks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -79,4 +79,4 @@ TEST(PlannedRanks, ThatEndWellAfterASignalAreASuccessOrNot) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::launch::planned_ranks_test

@@ -5,7 +5,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::launch {
+namespace tessera::launch::process_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -74,4 +74,4 @@ TEST(Environment, AChangedNameReplacesTheInheritedOne) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::launch::process_plan_test

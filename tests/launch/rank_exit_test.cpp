@@ -7,7 +7,7 @@
 
 #include "tessera/launch/failure_report.h"
 
-namespace tessera::launch {
+namespace tessera::launch::rank_exit_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -58,4 +58,4 @@ TEST(FailureReport, SaysHowMuchMemoryTheRankHeld) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::launch::rank_exit_test

@@ -10,7 +10,7 @@
 #include "tessera/base/deadline.h"
 #include "tessera/base/error.h"
 
-namespace tessera::launch {
+namespace tessera::launch::rank_process_test {
 namespace {
 
 TEST(RankProcess, IsSeenToBeEndingBeforeItsEndIsTaken) {
@@ -56,4 +56,4 @@ TEST(RankProcess, EndsWithItsOwner) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::launch::rank_process_test

@@ -4,7 +4,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::launch {
+namespace tessera::launch::runners_test {
 namespace {
 
 TEST(Runners, AnUnknownOneIsAnErrorWithTheNearestAndNothingStarts) {
@@ -19,4 +19,4 @@ TEST(Runners, AnUnknownOneIsAnErrorWithTheNearestAndNothingStarts) {
 }
 
 }  // namespace
-}  // namespace tessera::launch
+}  // namespace tessera::launch::runners_test

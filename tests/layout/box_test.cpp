@@ -6,7 +6,7 @@
 #include <map>
 #include <numeric>
 
-namespace tessera::layout {
+namespace tessera::layout::box_test {
 namespace {
 
 using Shape = std::vector<int64_t>;
@@ -132,4 +132,4 @@ TEST(Box, WhatCannotBeIsNotCovered) {
 }
 
 }  // namespace
-}  // namespace tessera::layout
+}  // namespace tessera::layout::box_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::layout {
+namespace tessera::layout::consecutive_parts_test {
 namespace {
 
 using Bounds = std::vector<int64_t>;
@@ -25,4 +25,4 @@ TEST(ConsecutiveParts, OfEqualCutsTheLastPartBeginsLatest) {
 }
 
 }  // namespace
-}  // namespace tessera::layout
+}  // namespace tessera::layout::consecutive_parts_test

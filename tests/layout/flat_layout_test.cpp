@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::layout {
+namespace tessera::layout::flat_layout_test {
 namespace {
 
 const std::vector<ParamShape> kParams = {{"a", {5, 7}}, {"b", {3}}, {"c", {64}}};
@@ -72,4 +72,4 @@ TEST(FlatLayout, MoreRanksThanElementsLeavesSomeSlicesEmpty) {
 }
 
 }  // namespace
-}  // namespace tessera::layout
+}  // namespace tessera::layout::flat_layout_test

@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::layout {
+namespace tessera::layout::mesh_shape_test {
 namespace {
 
 using testing::ElementsAre;
@@ -126,4 +126,4 @@ TEST(MeshShape, PlacesThatOthersGaveMustBeAMesh) {
 }
 
 }  // namespace
-}  // namespace tessera::layout
+}  // namespace tessera::layout::mesh_shape_test

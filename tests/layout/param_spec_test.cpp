@@ -7,7 +7,7 @@
 #include "tessera/layout/box.h"
 #include "tessera/layout/mesh_shape.h"
 
-namespace tessera::layout {
+namespace tessera::layout::param_spec_test {
 namespace {
 
 using testing::HasSubstr;
@@ -64,4 +64,4 @@ TEST(ParamSpec, WhatCannotBeShardedIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace tessera::layout
+}  // namespace tessera::layout::param_spec_test

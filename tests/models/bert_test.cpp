@@ -11,7 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/models/model.h"
 
-namespace tessera::models {
+namespace tessera::models::bert_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ TEST_F(ModelFolder, WithoutOrWithDamagedWeightsIsRefused) {
 }
 
 }  // namespace
-}  // namespace tessera::models
+}  // namespace tessera::models::bert_test

@@ -9,7 +9,7 @@
 #include "tessera/base/error.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::monitor {
+namespace tessera::monitor::monitors_test {
 namespace {
 
 using nlohmann::json;
@@ -80,4 +80,4 @@ TEST(Monitors, ANameThatIsTakenCannotBeAddedAgain) {
 }
 
 }  // namespace
-}  // namespace tessera::monitor
+}  // namespace tessera::monitor::monitors_test

@@ -14,7 +14,7 @@
 #include "tessera/nn/activation_store.h"
 #include "tests/support/live_bytes.h"
 
-namespace tessera::nn {
+namespace tessera::nn::activation_checkpoint_test {
 namespace {
 
 using test::LiveBytes;
@@ -384,4 +384,4 @@ TEST(ActivationStore, CountsWhatCheckpointsCost) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::activation_checkpoint_test

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace tessera::nn {
+namespace tessera::nn::layers_test {
 namespace {
 
 at::Tensor wave(std::vector<int64_t> shape, double step) {
@@ -52,4 +52,4 @@ TEST(Linear, GivesNoGradientToWhatNeedsNone) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::layers_test

@@ -5,7 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/layers.h"
 
-namespace tessera::nn {
+namespace tessera::nn::tiled_linear_test {
 namespace {
 
 constexpr int64_t kIn = 30, kOut = 22;
@@ -147,4 +147,4 @@ TEST(TiledLinear, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace tessera::nn
+}  // namespace tessera::nn::tiled_linear_test

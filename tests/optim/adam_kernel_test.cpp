@@ -7,7 +7,7 @@
 
 #include "tessera/optim/adam.h"
 
-namespace tessera::optim {
+namespace tessera::optim::adam_kernel_test {
 namespace {
 
 constexpr int kSteps = 20;
@@ -164,4 +164,4 @@ TEST(AdamKernel, PassesOnWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace tessera::optim
+}  // namespace tessera::optim::adam_kernel_test

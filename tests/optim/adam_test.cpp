@@ -9,7 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/optim/optimizers.h"
 
-namespace tessera::optim {
+namespace tessera::optim::adam_test {
 namespace {
 
 constexpr int kSteps = 10;
@@ -106,4 +106,4 @@ TEST(Optimizers, AreFoundByDeepSpeedsNames) {
 }
 
 }  // namespace
-}  // namespace tessera::optim
+}  // namespace tessera::optim::adam_test

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-namespace tessera::optim {
+namespace tessera::optim::clip_test {
 namespace {
 
 TEST(SumOfSquares, AgreesWithDoublePrecision) {
@@ -46,4 +46,4 @@ TEST(ClipFactor, BringsTheNormDownToTheMaximumAndNeverUp) {
 }
 
 }  // namespace
-}  // namespace tessera::optim
+}  // namespace tessera::optim::clip_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::optim {
+namespace tessera::optim::schedule_test {
 namespace {
 
 const ParamGroup kGroup{.lr = 0.1};
@@ -71,4 +71,4 @@ TEST(Schedule, ShowsWhatItMakesOfItsParameters) {
 }
 
 }  // namespace
-}  // namespace tessera::optim
+}  // namespace tessera::optim::schedule_test

@@ -15,7 +15,7 @@
 #include "tessera/storage/safetensors.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::plan {
+namespace tessera::plan::census_test {
 namespace {
 
 using nlohmann::json;
@@ -130,4 +130,4 @@ TEST_F(CensusOfFolder, WhatIsMissingIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::plan
+}  // namespace tessera::plan::census_test

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace tessera::plan {
+namespace tessera::plan::deepspeed_estimates_test {
 namespace {
 
 using Bytes = std::pair<int64_t, int64_t>;
@@ -100,4 +100,4 @@ TEST(DeepSpeedEstimates, TheTableOfStage2CountsNodesAndGpus) {
 }
 
 }  // namespace
-}  // namespace tessera::plan
+}  // namespace tessera::plan::deepspeed_estimates_test

@@ -5,7 +5,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::plan {
+namespace tessera::plan::memory_check_test {
 namespace {
 
 constexpr uint64_t kMuch = uint64_t{1} << 40;
@@ -87,4 +87,4 @@ TEST(MemoryCheck, TheFixNamesAPlanThatFits) {
 }
 
 }  // namespace
-}  // namespace tessera::plan
+}  // namespace tessera::plan::memory_check_test

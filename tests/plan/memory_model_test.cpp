@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::plan {
+namespace tessera::plan::memory_model_test {
 namespace {
 
 using enum OffloadTo;
@@ -220,4 +220,4 @@ TEST(MemoryModel, TheSetupIsTheConfigs) {
 }
 
 }  // namespace
-}  // namespace tessera::plan
+}  // namespace tessera::plan::memory_model_test

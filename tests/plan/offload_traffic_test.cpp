@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::plan {
+namespace tessera::plan::offload_traffic_test {
 namespace {
 
 using enum OffloadTo;
@@ -96,4 +96,4 @@ TEST(OffloadTraffic, ParametersOnNvmeGoThroughTheTilesToo) {
 }
 
 }  // namespace
-}  // namespace tessera::plan
+}  // namespace tessera::plan::offload_traffic_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::plan {
+namespace tessera::plan::planner_test {
 namespace {
 
 using enum OffloadTo;
@@ -166,4 +166,4 @@ TEST(Planner, ARatioOfTheUsersGivesWayToThePlans) {
 }
 
 }  // namespace
-}  // namespace tessera::plan
+}  // namespace tessera::plan::planner_test

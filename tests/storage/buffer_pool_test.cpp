@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace tessera::storage {
+namespace tessera::storage::buffer_pool_test {
 namespace {
 
 constexpr size_t kPage = kPageBytes;
@@ -50,4 +50,4 @@ TEST(BufferPool, OneMoreThanItsCountIsNotKept) {
 }
 
 }  // namespace
-}  // namespace tessera::storage
+}  // namespace tessera::storage::buffer_pool_test

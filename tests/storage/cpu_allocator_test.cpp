@@ -15,7 +15,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::storage {
+namespace tessera::storage::cpu_allocator_test {
 namespace {
 
 class CpuAllocator : public testing::Test {
@@ -93,4 +93,4 @@ TEST_F(CpuAllocator, WhatCannotBeAllocatedIsAnErrorOfTheMachine) {
 }
 
 }  // namespace
-}  // namespace tessera::storage
+}  // namespace tessera::storage::cpu_allocator_test

@@ -22,7 +22,7 @@
 #include "tessera/storage/io_transfers.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::storage {
+namespace tessera::storage::io_queue_test {
 namespace {
 
 using testing::AllOf;
@@ -336,4 +336,4 @@ TEST_F(IoTransfersTest, LeavesEachThreadItsShareOfATransfer) {
 }
 
 }  // namespace
-}  // namespace tessera::storage
+}  // namespace tessera::storage::io_queue_test

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <vector>
 
-namespace tessera::storage {
+namespace tessera::storage::mapped_blocks_test {
 namespace {
 
 constexpr size_t kMiB = 1 << 20;
@@ -97,4 +97,4 @@ TEST(MappedBlocks, SaysWhenTheSystemHasNoMore) {
 }
 
 }  // namespace
-}  // namespace tessera::storage
+}  // namespace tessera::storage::mapped_blocks_test

@@ -12,7 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/storage/atomic_dir.h"
 
-namespace tessera::storage {
+namespace tessera::storage::safetensors_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ TEST_F(Safetensors, AFileIsReplacedAtomically) {
 }
 
 }  // namespace
-}  // namespace tessera::storage
+}  // namespace tessera::storage::safetensors_test

@@ -5,7 +5,7 @@
 
 #include "tests/data/tiny_folder.h"
 
-namespace tessera::train {
+namespace tessera::train::text_data_test {
 namespace {
 
 using data::TinyFolder;
@@ -52,4 +52,4 @@ TEST(DescribeDataset, SaysThatLongRowsWereSplitAndEmptyOnesKept) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::text_data_test

@@ -15,7 +15,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::train {
+namespace tessera::train::trainer_test {
 namespace {
 
 using nlohmann::json;
@@ -207,4 +207,4 @@ TEST(Trainer, AnOutputThatHoldsARunIsNotWrittenOver) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::train::trainer_test

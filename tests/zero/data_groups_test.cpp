@@ -6,7 +6,7 @@
 
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera::zero {
+namespace tessera::zero::data_groups_test {
 namespace {
 
 using layout::kReplicateAxis;
@@ -51,4 +51,4 @@ TEST(DataGroups, OfAChannelAreTheSameRanks) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::data_groups_test

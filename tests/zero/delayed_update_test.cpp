@@ -7,7 +7,7 @@
 #include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::delayed_update_test {
 namespace {
 
 using test::kThreeRanks;
@@ -71,4 +71,4 @@ TEST(DelayedUpdate, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::delayed_update_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tessera::zero {
+namespace tessera::zero::gather_order_test {
 namespace {
 
 using testing::ElementsAre;
@@ -36,4 +36,4 @@ TEST(GatherOrder, FollowsAPassThatSkipsOrAddsUnits) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::gather_order_test

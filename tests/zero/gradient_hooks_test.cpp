@@ -6,7 +6,7 @@
 
 #include "tessera/zero/unreadable.h"
 
-namespace tessera::zero {
+namespace tessera::zero::gradient_hooks_test {
 namespace {
 
 struct Seen {
@@ -61,4 +61,4 @@ TEST(GradientHooks, LeaveTheParameterAsItWasWhenTheyGo) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::gradient_hooks_test

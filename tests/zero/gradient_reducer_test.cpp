@@ -5,7 +5,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::gradient_reducer_test {
 namespace {
 
 using test::kShapes;
@@ -83,4 +83,4 @@ TEST(GradientReducer, KeepsARanksOwnGradientsWhereTheStepWantsThem) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::gradient_reducer_test

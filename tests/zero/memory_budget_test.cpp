@@ -6,7 +6,7 @@
 #include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::memory_budget_test {
 namespace {
 
 constexpr int64_t kPage = 4096;
@@ -40,4 +40,4 @@ TEST(MemoryBudget, CountsWhatRestsOnDiskAndTheBuffersThroughWhichItComes) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::memory_budget_test

@@ -4,7 +4,7 @@
 
 #include "tests/zero/one_rank_units.h"
 
-namespace tessera::zero {
+namespace tessera::zero::module_calls_test {
 namespace {
 
 using test::OneRankUnits;
@@ -93,4 +93,4 @@ TEST(ModuleCalls, AlsoHoldWhatAModuleIsFoundToRead) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::module_calls_test

@@ -7,7 +7,7 @@
 #include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::param_access_test {
 namespace {
 
 using test::kPieces;
@@ -140,4 +140,4 @@ TEST(ParamAccess, AssemblesWhatTheRanksHaveInAnyDtype) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::param_access_test

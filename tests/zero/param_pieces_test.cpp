@@ -5,7 +5,7 @@
 
 #include "tests/support/spawn_ranks.h"
 
-namespace tessera::zero {
+namespace tessera::zero::param_pieces_test {
 namespace {
 
 TEST(ParamPieces, AreAssembledWhateverTheirSizesAndDtype) {
@@ -22,4 +22,4 @@ TEST(ParamPieces, AreAssembledWhateverTheirSizesAndDtype) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::param_pieces_test

@@ -6,7 +6,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::partitioned_param_test {
 namespace {
 
 using test::kPieces;
@@ -131,4 +131,4 @@ TEST(Units, TakeValuesOfRankZeroWhereThereAreAnyAndOthersFromFill) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::partitioned_param_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tessera::zero {
+namespace tessera::zero::policy_test {
 namespace {
 
 // Rajbhandari et al. 2020, section 3: optimizer state, then gradients, then parameters.
@@ -32,4 +32,4 @@ TEST(Policy, KeepsAndOffloadsNothingByItself) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::policy_test

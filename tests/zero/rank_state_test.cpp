@@ -6,7 +6,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::rank_state_test {
 namespace {
 
 using testing::ElementsAre;
@@ -64,4 +64,4 @@ TEST(RankState, IsPutBackAndErrorsThatWereNotSavedBeginAtZero) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::rank_state_test

@@ -4,7 +4,7 @@
 
 #include "tests/zero/one_rank_units.h"
 
-namespace tessera::zero {
+namespace tessera::zero::residency_test {
 namespace {
 
 using test::kUnitNumel;
@@ -90,4 +90,4 @@ TEST(Residency, ForgetsHoldersAfterAnException) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::residency_test

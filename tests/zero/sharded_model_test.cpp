@@ -6,7 +6,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::sharded_model_test {
 namespace {
 
 using test::kThreeRanks;
@@ -91,4 +91,4 @@ TEST(ShardedModel, HoldsNothingWhereParametersAreAlwaysWhole) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::sharded_model_test

@@ -9,7 +9,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::sharded_step_test {
 namespace {
 
 using test::kPieces;
@@ -195,4 +195,4 @@ TEST(AStepThatPublishesLazily, LeavesNothingOutOfDateBehindTheGuard) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::sharded_step_test

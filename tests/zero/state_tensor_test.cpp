@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tests/zero/swap_files.h"
 
-namespace tessera::zero {
+namespace tessera::zero::state_tensor_test {
 namespace {
 
 constexpr int64_t kNumel = 2 * kTileAlign + 100;
@@ -53,4 +53,4 @@ TEST(StateTensor, APartThatBeginsWithinAPageIsOurBug) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::state_tensor_test

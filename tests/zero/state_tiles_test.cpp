@@ -5,7 +5,7 @@
 
 #include "tests/zero/swap_files.h"
 
-namespace tessera::zero {
+namespace tessera::zero::state_tiles_test {
 namespace {
 
 constexpr int64_t kNumel = 2 * kTileAlign + 100, kPadded = 2 * kTileAlign + 128;
@@ -82,4 +82,4 @@ TEST(StateTiles, AreNoLargerThanTheSubGroupAndNoSmallerThanAPage) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::state_tiles_test

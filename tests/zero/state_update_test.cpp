@@ -8,7 +8,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::state_update_test {
 namespace {
 
 using test::kShapes;
@@ -60,4 +60,4 @@ TEST(StateUpdate, SkipsAStepThatIsNotFiniteAndNamesWhoseGradient) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::state_update_test

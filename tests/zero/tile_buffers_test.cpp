@@ -6,7 +6,7 @@
 #include "tests/zero/swap_files.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::tile_buffers_test {
 namespace {
 
 // So that a step takes no new memory.
@@ -34,4 +34,4 @@ TEST(TileBuffers, StayWithTheModelFromStepToStep) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::tile_buffers_test

@@ -6,7 +6,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::zero {
+namespace tessera::zero::unit_builder_test {
 namespace {
 
 using testing::ElementsAre;
@@ -73,4 +73,4 @@ TEST(UnitBuilder, RefusesAParameterThatIsNotWhatItsSpecificationSays) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::unit_builder_test

@@ -6,7 +6,7 @@
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
-namespace tessera::zero {
+namespace tessera::zero::unit_peers_test {
 namespace {
 
 using test::kPieces;
@@ -71,4 +71,4 @@ TEST(UnitPeers, PutTheGradientsOfWholeParametersTogether) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::unit_peers_test

@@ -6,7 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/zero/unreadable.h"
 
-namespace tessera::zero {
+namespace tessera::zero::unit_test {
 namespace {
 
 DataGroups groups_of(const std::shared_ptr<comm::Group>& world) {
@@ -83,4 +83,4 @@ TEST(Unit, PadsAreZero) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::unit_test

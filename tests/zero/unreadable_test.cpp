@@ -8,7 +8,7 @@
 #include <functional>
 #include <sstream>
 
-namespace tessera::zero {
+namespace tessera::zero::unreadable_test {
 namespace {
 
 at::Tensor stand_in() { return unreadable({2, 3}, at::kBFloat16, {"nobody may read this", "here", "do that"}); }
@@ -47,4 +47,4 @@ TEST(Unreadable, TellsWhoeverReadsOrWritesIt) {
 }
 
 }  // namespace
-}  // namespace tessera::zero
+}  // namespace tessera::zero::unreadable_test
