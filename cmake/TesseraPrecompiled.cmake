@@ -1,10 +1,10 @@
 # Precompiled headers, because LibTorch's take most of the time of a build: `tensor` for rooms that handle tensors, `module`
 # for what also makes modules and graphs (three times as large, so slower to load, but torch/nn/module.h alone takes 9 s to
-# read), `program` for the command line, whose parser is one large header. Sources include what they use all the same: with TESSERA_PRECOMPILED_HEADERS=OFF nothing is precompiled.
+# read). Sources include what they use all the same: with TESSERA_PRECOMPILED_HEADERS=OFF nothing is precompiled.
 option(TESSERA_PRECOMPILED_HEADERS "Precompile LibTorch's headers" ON)
 set(TESSERA_MODULE_ROOMS nn models plan engine train)  # the others take `tensor`
 
-# `which`: tensor, module or program; the first for a target holds. One compilation for all targets, so all are compiled as
+# `which`: tensor or module; the first for a target holds. One compilation for all targets, so all are compiled as
 # position-independent code.
 function(tessera_precompile target which)
   get_target_property(has_one ${target} PRECOMPILE_HEADERS_REUSE_FROM)
@@ -21,10 +21,6 @@ function(tessera_precompile target which)
       <nlohmann/json.hpp> <optional> <string> <unordered_map> <vector>)
     if(which STREQUAL "module")
       list(APPEND headers <torch/nn/module.h> <torch/nn/pimpl.h> <torch/csrc/autograd/variable.h>)
-    endif()
-    if(which STREQUAL "program")
-      list(APPEND headers <CLI/CLI.hpp>)
-      target_link_libraries(${precompiled} PRIVATE CLI11::CLI11)
     endif()
     target_precompile_headers(${precompiled} PRIVATE ${headers})
   endif()
