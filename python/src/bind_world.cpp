@@ -10,6 +10,7 @@
 #include "tessera/base/log.h"
 #include "tessera/comm/await_listener.h"
 #include "tessera/comm/backends.h"
+#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange_backend.h"
 #include "tessera/comm/group.h"
@@ -32,7 +33,8 @@ std::shared_ptr<Group> connect(int rank, int size, int local_rank, const std::st
 // What torch.distributed asks of a backend that is registered with it under `name`.
 auto backend_maker(const char* name, comm::MakeExchange make_exchange) {
   return [=](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout) {
-    auto exchange = make_exchange({store, comm::World{.rank = rank, .size = size}, timeout});
+    auto bounded = c10::make_intrusive<comm::BoundedStore>(store, comm::kStoreOfTorch, timeout);
+    auto exchange = make_exchange({std::move(bounded), comm::World{.rank = rank, .size = size}, timeout});
     return comm::make_c10d_backend(name, std::move(exchange), rank, size, timeout);
   };
 }

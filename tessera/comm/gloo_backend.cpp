@@ -1,41 +1,90 @@
 // gloo as LibTorch carries it. This is the one file that sees gloo's own headers: the wheel lacks them, Debian's
 // libgloo-dev has them, and only pointers to their types pass through, so nothing of that package is linked.
+#include <fmt/format.h>
+
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "tessera/base/abandonable_thread.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/message_exchange.h"
+#include "tessera/comm/own_address.h"
+#include "tessera/comm/store_texts.h"
 
 namespace tessera::comm {
 namespace {
 
-// The address that peers will connect to: GLOO_SOCKET_IFNAME if set, loopback for a run on one host, else the host's
-// own.
-std::shared_ptr<::gloo::transport::Device> make_device(const World& world) {
-  if (const auto interface = env_text("GLOO_SOCKET_IFNAME")) {
-    return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
+using c10d::ProcessGroupGloo;
+
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr const char* kSetInterface = "set GLOO_SOCKET_IFNAME to the network interface that the hosts share";
+
+// How much longer than its time gloo may take to connect, before it is taken for one that never ends.
+constexpr std::chrono::milliseconds kMoment{5'000};
+
+std::vector<Route> routes_of_ranks(const BackendInput& input, const Route& own) {
+  const auto wait = [&](const Keys& keys) { input.store->wait(keys, input.timeout); };
+  std::vector<Route> routes;
+  for (const std::string& text : exchange_texts(*input.store, "routes", input.world.rank, input.world.size,
+                                                fmt::format("{} {}", own.own, own.far), wait)) {
+    const size_t blank = text.find(' ');
+    routes.push_back({text.substr(0, blank), text.substr(blank + 1)});
   }
-  const bool one_host = world.master_addr.starts_with("127.") || world.master_addr == "localhost";
-  if (one_host) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
-  return c10d::ProcessGroupGloo::createDefaultDevice();
+  return routes;
+}
+
+// The address that peers will connect to. Collective.
+std::shared_ptr<::gloo::transport::Device> make_device(const BackendInput& input) {
+  const World& world = input.world;
+  const bool one_host = is_loopback(world.master_addr) || world.master_addr == "localhost";
+  const Route own = one_host || world.master_addr.empty() ? Route{} : route_to(world.master_addr).value_or(Route{});
+  const auto all = one_host || world.master_addr.empty() ? std::vector<Route>{} : routes_of_ranks(input, own);
+  if (const auto interface = env_text("GLOO_SOCKET_IFNAME")) {
+    return ProcessGroupGloo::createDeviceForInterface(*interface);
+  }
+  if (world.master_addr.empty()) return ProcessGroupGloo::createDefaultDevice();
+  if (one_host) return ProcessGroupGloo::createDeviceForHostname(kLoopback);
+  if (own.own.empty()) {
+    throw Error(ErrorKind::kMachine, {fmt::format("no network interface leads to rank 0's host, {}", world.master_addr),
+                                      fmt::format("rank {}", world.rank), kSetInterface});
+  }
+  const std::string address = own_address(own, all).value_or(kLoopback);
+  log_debug("gloo listens on {}", address);
+  return ProcessGroupGloo::createDeviceForHostname(address);
+}
+
+[[noreturn]] void fail_to_connect(const World& world, const std::string& reason) {
+  throw Error(ErrorKind::kPeer,
+              {"gloo could not connect the ranks: " + reason, fmt::format("rank {}", world.rank), kSetInterface});
 }
 
 }  // namespace
 
 std::unique_ptr<Exchange> make_gloo_exchange(const BackendInput& input) {
+  const auto group = std::make_shared<c10::intrusive_ptr<ProcessGroupGloo>>();
+  AbandonableThread thread;
+  bool connected = false;
   try {
-    auto options = c10d::ProcessGroupGloo::Options::create(input.timeout);
-    options->devices.push_back(make_device(input.world));
+    auto options = ProcessGroupGloo::Options::create(input.timeout);
+    options->devices.push_back(make_device(input));
     options->threads = 1;
-    return make_message_exchange(
-        c10::make_intrusive<c10d::ProcessGroupGloo>(input.store, input.world.rank, input.world.size, options));
+    // Each of gloo's connections has the whole time to itself, and they are made one after the other.
+    connected = thread.run(
+        [=, store = input.store, rank = input.world.rank, size = input.world.size] {
+          *group = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, options);
+        },
+        input.timeout + kMoment);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw Error(ErrorKind::kPeer, {"gloo could not connect the ranks: " + text.substr(0, text.find('\n')),
-                                   "rank " + std::to_string(input.world.rank),
-                                   "set GLOO_SOCKET_IFNAME to the network interface that the hosts share"});
+    fail_to_connect(input.world, text.substr(0, text.find('\n')));
   }
+  if (!connected) fail_to_connect(input.world, "not every rank answered within " + format_duration(input.timeout));
+  return make_message_exchange(std::move(*group));
 }
 
 }  // namespace tessera::comm

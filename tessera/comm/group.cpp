@@ -279,6 +279,8 @@ void Group::explain_missing(const std::vector<std::string>& keys, const std::str
     for (size_t rank = 0; rank < keys.size(); ++rank) {
       if (!store.check({keys[rank]})) missing.push_back(member(static_cast<int>(rank)));
     }
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception&) {  // the store is gone, so the world's rank 0 is
     throw Error(ErrorKind::kPeer, {fmt::format("rank 0 went away during '{}'{}", label, of_group()), where(),
                                    "look at the end of that rank's output"});

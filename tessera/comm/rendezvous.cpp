@@ -10,11 +10,14 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "tessera/base/abandonable_thread.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/await_listener.h"
 #include "tessera/comm/backends.h"
+#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/group.h"
 #include "tessera/comm/mpi/library.h"
@@ -98,6 +101,18 @@ milliseconds timeout_of(const InitOptions& options) {
 // For how long rank 0 may be late before c10d's own way of trying again, with its longer pauses, is as good.
 constexpr milliseconds kRank0IsLate{10'000};
 
+// How much longer than its time LibTorch's client may take, before it is taken for one that never returns.
+constexpr milliseconds kMoment{5'000};
+
+// Null: something at the address accepts connections and does not speak, for which the client would wait for ever.
+c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, const c10d::TCPStoreOptions& options) {
+  const auto store = std::make_shared<c10::intrusive_ptr<c10d::TCPStore>>();
+  AbandonableThread thread;
+  const bool made =
+      thread.run([=] { *store = c10::make_intrusive<c10d::TCPStore>(host, options); }, options.timeout + kMoment);
+  return made ? std::move(*store) : nullptr;
+}
+
 c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(world.master_port);
@@ -107,8 +122,9 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds t
   options.timeout = timeout;
   const std::string place = fmt::format("{}:{}", world.master_addr, world.master_port);
   if (!options.isServer) await_listener(world.master_addr, world.master_port, std::min(timeout / 10, kRank0IsLate));
+  c10::intrusive_ptr<c10d::TCPStore> store;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(world.master_addr, options);
+    store = make_store(world.master_addr, options);
   } catch (const std::exception& error) {
     const std::string text = error.what();
     const bool taken = text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
@@ -120,6 +136,13 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds t
                                                text.substr(0, text.find('\n'))),
                                    place, "check that rank 0 is running, and check MASTER_ADDR and MASTER_PORT"});
   }
+  if (!store) {
+    throw Error(ErrorKind::kPeer,
+                {fmt::format("rank {} was connected to rank 0's rendezvous, which did not answer within {}", world.rank,
+                             format_duration(timeout)),
+                 place, "check that rank 0 is not stopped, and that no other service has this port (MASTER_PORT)"});
+  }
+  return store;
 }
 
 // Nobody said where rank 0 is, but MPI connects the ranks already.
@@ -149,6 +172,8 @@ void wait_for_everybody(c10d::Store& store, const World& world, milliseconds tim
   for (int rank = 0; rank < world.size; ++rank) keys.push_back(joined_key(rank));
   try {
     store.wait(keys, timeout);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception&) {
     std::vector<int> missing;
     for (int rank = 0; rank < world.size; ++rank) {
@@ -220,7 +245,10 @@ std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Stor
                                const InitOptions& options) {
   if (world.size == 1) return Group::alone();
   const milliseconds timeout = timeout_of(options);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(shared));
+  const std::string place =
+      world.master_port > 0 ? fmt::format("{}:{}", world.master_addr, world.master_port) : kStoreOfTorch;
+  auto bounded = c10::make_intrusive<BoundedStore>(std::move(shared), place, timeout);
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(bounded));
   wait_for_everybody(*store, world, timeout);
   std::shared_ptr<Exchange> exchange =
       make_staged_exchange(make_exchange(backend_of(options), {store, world, timeout}), world.rank);

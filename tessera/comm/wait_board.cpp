@@ -4,17 +4,22 @@
 
 #include <chrono>
 
+#include "tessera/base/error.h"
+
 namespace tessera::comm {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{500};  // a wait that two looks see is said
+constexpr std::chrono::milliseconds kLook{500};      // a wait that two looks see is said
+constexpr std::chrono::milliseconds kAnswer{5'000};  // the longest wait for the store: what is told here is not vital
 
 std::string key_of(int rank) { return fmt::format("waiting/{}", rank); }
 
 }  // namespace
 
-WaitBoard::WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank)
-    : store_(store->clone()), rank_(rank), watcher_([this] { watch(); }) {}
+WaitBoard::WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank) : store_(store->clone()), rank_(rank) {
+  store_->setTimeout(kAnswer);
+  watcher_ = std::thread([this] { watch(); });
+}
 
 WaitBoard::~WaitBoard() {
   {
@@ -63,16 +68,17 @@ std::string WaitBoard::describe_others(const std::vector<int>& ranks) const {
   std::this_thread::sleep_for(3 * kLook);
   std::string text;
   try {
-    const auto store = store_->clone();
     for (const int rank : ranks) {
       if (rank == rank_) continue;
-      const bool waits = store->check({key_of(rank)});
+      const bool waits = store_->check({key_of(rank)});
       text += fmt::format("{}rank {} {}", text.empty() ? "" : "; ", rank,
-                          waits ? "is waiting in the " + store->get_to_str(key_of(rank))
+                          waits ? "is waiting in the " + store_->get_to_str(key_of(rank))
                                 : std::string("is not waiting in a collective"));
     }
+  } catch (const Error& error) {
+    return error.report().what;
   } catch (const std::exception&) {
-    return "";
+    return "the run's store, which rank 0 or its launcher serves, is gone";
   }
   return text;
 }

@@ -16,7 +16,7 @@ namespace tessera::comm {
 
 class WaitBoard {
  public:
-  // `store` is cloned: a store serves one thread at a time.
+  // `store`, whose calls all end, is cloned.
   WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank);
   ~WaitBoard();
 
@@ -24,8 +24,8 @@ class WaitBoard {
   void end();
 
   // For each of these ranks but this one "rank 2 is waiting in the all-gather of 'layers.3'", or that it is not
-  // waiting. Takes a moment, so that ranks which began to wait just now have time to say so. Empty when the store is
-  // gone.
+  // waiting; or why that cannot be told. Takes a moment, so that ranks which began to wait just now have time to say
+  // so.
   std::string describe_others(const std::vector<int>& ranks) const;
 
  private:

@@ -145,6 +145,16 @@ TEST(Rendezvous, APortInUseIsAnErrorOfTheMachine) {
   }
 }
 
+// As a port forwarder without anything behind it does.
+TEST(Rendezvous, APortThatAcceptsAndStaysSilentEndsTheWait) {
+  Port silent;
+  silent.listen();
+  const World world{.rank = 1, .size = 2, .master_addr = "127.0.0.1", .master_port = silent.number()};
+  const std::string error = error_of([&] { init_distributed(world, {.timeout = std::chrono::seconds(1)}); });
+  EXPECT_THAT(error, HasSubstr("did not answer within 1.00 s"));
+  EXPECT_THAT(error, HasSubstr("MASTER_PORT"));
+}
+
 TEST(AwaitListener, ReturnsOnceSomebodyListens) {
   Port port;
   std::atomic<bool> listens = false;

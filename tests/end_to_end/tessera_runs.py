@@ -7,6 +7,7 @@ process group that the call started is killed and the test fails with what the c
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ class Result:
     def __str__(self):
         return f"{' '.join(map(str, self.args))}\nexit code {self.code} after {self.seconds:.1f} s\n" \
                f"--- standard output\n{self.out}\n--- standard error\n{self.err}"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def environment(**extra):

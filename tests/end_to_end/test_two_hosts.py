@@ -4,17 +4,18 @@ other host's shared memory. Needs root, and a kernel with network namespaces."""
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from tessera_runs import TESSERA, environment, finish, largest_difference, metrics, write_run_file
+from tessera_runs import TESSERA, environment, finish, free_port, largest_difference, metrics, write_run_file
 
 RANKS, RANKS_A_HOST = 4, 2
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 INTERFACE = "tessera0"
+FIRST_HOST = "tessera-first-host"
 
 
 def ip(*words):
@@ -29,6 +30,12 @@ class Hosts:
         for name in self.names:
             ip("netns", "add", name)
             stack.callback(ip, "netns", "delete", name)
+        # What each finds under FIRST_HOST: Debian writes a host's own name into its /etc/hosts with an address of the loopback.
+        for name, address in zip(self.names, ["127.0.1.1", ADDRESSES[0]]):
+            own = Path("/etc/netns", name)
+            own.mkdir(parents=True)
+            stack.callback(shutil.rmtree, own)
+            (own / "hosts").write_text(f"127.0.0.1 localhost\n{address} {FIRST_HOST}\n")
         ip("link", "add", INTERFACE, "netns", self.names[0], "type", "veth", "peer", "name", INTERFACE, "netns", self.names[1])
         for name, address in zip(self.names, ADDRESSES):
             ip("-n", name, "address", "add", f"{address}/24", "dev", INTERFACE)
@@ -42,13 +49,12 @@ class Hosts:
 
     def start(self, run_file, **extra):
         """A process a rank."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         ranks = []
         for rank in range(RANKS):
-            env = environment(RANK=rank, LOCAL_RANK=rank % RANKS_A_HOST, WORLD_SIZE=RANKS, LOCAL_WORLD_SIZE=RANKS_A_HOST,
-                              MASTER_ADDR=ADDRESSES[0], MASTER_PORT=port, GLOO_SOCKET_IFNAME=INTERFACE, OMP_NUM_THREADS=1, **extra)
+            env = environment(**{"RANK": rank, "LOCAL_RANK": rank % RANKS_A_HOST, "WORLD_SIZE": RANKS,
+                                 "LOCAL_WORLD_SIZE": RANKS_A_HOST, "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": port,
+                                 "OMP_NUM_THREADS": 1, **extra})
             command = ["ip", "netns", "exec", self.names[rank // RANKS_A_HOST], str(TESSERA), "train", str(run_file)]
             ranks.append(subprocess.Popen(command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                           stderr=subprocess.PIPE, start_new_session=True))
@@ -86,21 +92,49 @@ def train(hosts, folder, run, stage, **extra):
 def test_two_levels_train_as_one_does_and_send_half_the_bytes(hosts, tiny_run, tmp_path, stage):
     """With one level each of a host's two ranks sends to both ranks of the other, with two to one. The losses differ as sums in
     another order do."""
-    flat, flat_bytes = train(hosts, tmp_path / "flat", tiny_run, stage, TESSERA_BACKEND="gloo")
+    flat, flat_bytes = train(hosts, tmp_path / "flat", tiny_run, stage, TESSERA_BACKEND="gloo",
+                             GLOO_SOCKET_IFNAME=INTERFACE)
     levels, bytes_of_levels = train(hosts, tmp_path / "levels", tiny_run, stage)
     assert len(levels) == 6 and largest_difference(levels, flat) < 1e-5
     assert 0.4 * flat_bytes < bytes_of_levels < 0.6 * flat_bytes
 
 
-def test_the_death_of_a_rank_ends_the_run_on_both_hosts(hosts, tiny_run, tmp_path):
-    ranks = hosts.start(run_file_for(tmp_path, tiny_run, stage=3, max_steps=1_000_000))
+def test_the_name_of_the_first_host_may_be_its_loopback_there(hosts, tiny_run, tmp_path):
+    flat, _ = train(hosts, tmp_path / "flat", tiny_run, stage=2, TESSERA_BACKEND="gloo", MASTER_ADDR=FIRST_HOST)
+    levels, _ = train(hosts, tmp_path / "levels", tiny_run, stage=2, MASTER_ADDR=FIRST_HOST)
+    assert len(levels) == 6 and largest_difference(levels, flat) < 1e-5
+
+
+def start_until_it_trains(hosts, folder, run, **extra):
+    ranks = hosts.start(run_file_for(folder, run, stage=3, max_steps=1_000_000), **extra)
     deadline = time.monotonic() + 60
-    written = tmp_path / "out" / "metrics.jsonl"
-    while not (written.exists() and written.read_text().count("\n") >= 3) and time.monotonic() < deadline:
+    written = folder / "out" / "metrics.jsonl"
+    while not (written.exists() and written.read_text().count("\n") >= 3):
+        assert time.monotonic() < deadline and all(rank.poll() is None for rank in ranks), [finish(rank, 1) for rank in ranks]
         time.sleep(0.1)
+    return ranks
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm+gloo"])
+@pytest.mark.parametrize("frozen", [0, 3])
+def test_a_rank_that_is_stopped_ends_the_run_in_time(hosts, tiny_run, tmp_path, frozen, backend):
+    """Its connections stay open and nobody answers. gloo's own time-outs would add up."""
+    ranks = start_until_it_trains(hosts, tmp_path, tiny_run, TESSERA_TIMEOUT=4, TESSERA_BACKEND=backend)
+    os.killpg(ranks[frozen].pid, signal.SIGSTOP)
+    try:
+        others = [finish(rank, timeout=40) for number, rank in enumerate(ranks) if number != frozen]
+    finally:
+        os.killpg(ranks[frozen].pid, signal.SIGKILL)
+        finish(ranks[frozen])
+    for result in others:
+        assert result.code not in (0, None), result
+    assert any(f"rank {frozen} did not join" in result.err for result in others), others
+
+
+def test_the_death_of_a_rank_ends_the_run_on_both_hosts(hosts, tiny_run, tmp_path):
+    ranks = start_until_it_trains(hosts, tmp_path, tiny_run)
     os.killpg(ranks[3].pid, signal.SIGKILL)
     results = [finish(rank, timeout=60) for rank in ranks]
-    assert written.read_text().count("\n") >= 3, results[0]
     for result in results[:3]:
         assert result.code not in (0, None) and "went away" in result.err, result
     assert "rank 3 went away" in results[2].err, results[2]
