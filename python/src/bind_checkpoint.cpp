@@ -44,8 +44,8 @@ struct Reader {
 
 fs::path write(const fs::path& folder, const std::string& tag, const std::vector<Announced>& tensors, const Read& read,
                const std::map<std::string, std::string>& aliases, const py::object& engine_state,
-               const py::object& client_state, bool trainable_only) {
-  checkpoint::WholeCheckpoint made{.folder = folder, .facts = {.tag = tag}, .tensors = {}};
+               const py::object& client_state, const checkpoint::TensorMap& shared, bool trainable_only) {
+  checkpoint::WholeCheckpoint made{.folder = folder, .facts = {.tag = tag}, .tensors = {}, .shared_tensors = shared};
   made.facts.trainable_only = trainable_only;
   made.facts.aliases = aliases;
   made.facts.engine_state = json_of(engine_state);
@@ -116,13 +116,17 @@ void bind_checkpoint(py::module_& module) {
           [](Reader& self, const std::string& name, const std::string& kind) { return self.opened.tensor(name, kind); },
           py::arg("name"), py::arg("kind"), py::call_guard<py::gil_scoped_release>())
       .def(
+          "shared_tensors", [](Reader& self) { return self.opened.source().shared_tensors(); },
+          py::call_guard<py::gil_scoped_release>(), "Those beside the client state, by name")
+      .def(
           "dtype",
           [](Reader& self, const std::string& name, const std::string& kind) {
             return self.opened.source().dtype(name, kind);
           },
           py::arg("name"), py::arg("kind"));
   module.def("write_checkpoint", &write, py::arg("folder"), py::arg("tag"), py::arg("tensors"), py::arg("read"),
-             py::arg("aliases"), py::arg("engine_state"), py::arg("client_state"), py::arg("trainable_only") = false,
+             py::arg("aliases"), py::arg("engine_state"), py::arg("client_state"),
+             py::arg("shared") = checkpoint::TensorMap(), py::arg("trainable_only") = false,
              "<folder>/<tag>, and `latest`. tensors: (name, shape, {kind: dtype}, steps) each; read(name, kind) is "
              "asked for them one at a time");
   module.def("write_weight_files", &write_weights, py::arg("folder"), py::arg("weights"), py::arg("aliases"),

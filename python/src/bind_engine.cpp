@@ -117,13 +117,14 @@ zero::StateOfParam state_of(const Engine& engine, const std::string& name) {
 ShardedModel::ParamPlace place(const Place& pair) { return {pair.first, pair.second}; }
 
 std::string save_checkpoint(Engine& engine, const std::string& folder, const std::string& tag, const py::object& client,
-                            const std::map<std::string, at::Tensor>& rank_tensors, bool latest, bool exclude_frozen) {
+                            const checkpoint::TensorMap& shared, const checkpoint::TensorMap& of_rank, bool latest,
+                            bool exclude_frozen) {
   const nlohmann::json client_state = json_of(client);
   const py::gil_scoped_release no_gil;
   checkpoint::SaveOptions options = engine.save_options();
   options.sets_latest = latest;
   options.trainable_only = exclude_frozen;
-  return engine.save_checkpoint(folder, tag, client_state, options, rank_tensors);
+  return engine.save_checkpoint(folder, tag, client_state, options, {.shared = shared, .of_rank = of_rank});
 }
 
 py::object load_checkpoint(Engine& engine, const std::string& folder, const std::string& tag, bool strict,
@@ -136,7 +137,7 @@ py::object load_checkpoint(Engine& engine, const std::string& folder, const std:
         {.strict = strict, .optimizer_states = optimizer_states, .schedule = schedule, .weights_only = weights_only});
   }
   if (!loaded) return py::none();
-  return py::make_tuple(loaded->path, object_of(loaded->client_state), loaded->rank_tensors);
+  return py::make_tuple(loaded->path, object_of(loaded->client_state), loaded->tensors.shared, loaded->tensors.of_rank);
 }
 
 void refresh_master(Engine& engine) {
@@ -156,6 +157,8 @@ void bind_engine(py::module_& module) {
       .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"),
            py::arg("placements"), py::arg("mesh"),
            "placements: {axis: dimension} that the mesh's ranks hold equal parts of")
+      .def(
+          "add_fact", [](Tree& self, const std::string& fact) { self.tree.facts.push_back(fact); }, py::arg("fact"))
       .def("add_buffer", [](Tree& self, const at::Tensor& buffer) { self.tree.buffers.push_back(buffer); });
 
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
@@ -190,7 +193,7 @@ void bind_engine(py::module_& module) {
       .def("set_param_groups", &set_param_groups, py::arg("groups"))
       .def("set_schedule", &Engine::set_schedule, py::arg("schedule"))
       .def("save_checkpoint", &save_checkpoint, py::arg("folder"), py::arg("tag"), py::arg("client_state"),
-           py::arg("rank_tensors"), py::arg("latest"), py::arg("exclude_frozen"))
+           py::arg("shared"), py::arg("of_rank"), py::arg("latest"), py::arg("exclude_frozen"))
       .def("load_checkpoint", &load_checkpoint, py::arg("folder"), py::arg("tag"), py::arg("strict"),
            py::arg("optimizer_states"), py::arg("schedule"), py::arg("weights_only"))
       .def("finish_saving", &Engine::finish_saving, no_gil)

@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tessera import _core, foreign_steps, fragments, kept_in_fp32, schedules, stock_checkpoint, zero
-from tessera.client_state import as_tensor, decode, encode, from_tensor
+from tessera import _core, foreign_steps, fragments, kept_in_fp32, kept_values, schedules, stock_checkpoint, zero
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import write_weights
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
 from tessera.nested_tensors import cast_floats, tensors_in
 from tessera.past_the_engine import PastTheEngine
+from tessera.shared_facts import facts_of
 from tessera.trained_parameters import TrainedParameters
 from tessera.units import announcing_modules
 from tessera.zero_optimizer import ZeroOptimizer
@@ -45,6 +45,7 @@ class Engine(nn.Module):
         self.checks = self._values.get("zero_optimization.enable_sanity_checks") is True
         self.hooks = None  # stage 3: see forward_hooks
         self._resolved = config
+        self.trusts_pickle = self._values.get("tessera.trust_pickle") is True
         self.torch_step = torch_step
         self._mesh, self._placements = mesh, placements
         self._world, self._data = mesh.world, mesh.data  # all ranks; those over which the batch is split
@@ -99,13 +100,15 @@ class Engine(nn.Module):
                 piece = zero.piece_of(parameter)
                 shapes[id(parameter)] = (parameter, torch.Size(piece.shape) if piece else parameter.shape)
                 tree.add_param(number, full_name, parameter, piece, self._placements(full_name, parameter), self._mesh)
+        for fact in facts_of(model, optimizer):
+            tree.add_fact(fact)
         kept = self._buffers_in_fp32(model, config)
         for buffer in model.buffers():
             tree.add_buffer(buffer)
 
         self._engine = _core.Engine(
             tree=tree, config=config, mesh=self._mesh,
-            groups=[_hyperparameters(group) for group in groups], group_of=group_of,
+            groups=[kept_values.hyperparameters(group) for group in groups], group_of=group_of,
             torch_step=self.torch_step, device=device)
         for buffer, value in kept:  # the engine gave them data_types.buffer_dtype
             buffer.data = value.to(buffer.device)
@@ -284,7 +287,7 @@ class Engine(nn.Module):
         self._checks_parameters |= boundary
         if boundary and self.optimizer is not None:
             self._check_groups()
-            self.core.set_param_groups([_hyperparameters(group) for group in self.optimizer.param_groups])
+            self.core.set_param_groups([kept_values.hyperparameters(group) for group in self.optimizer.param_groups])
         self.core.step()
         if self._ends_block:
             self._ends_block = False
@@ -479,27 +482,26 @@ class Engine(nn.Module):
 
     # ---- checkpoints
 
-    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
-        """Collective. In <save_dir>/<tag>, by default global_step<N>. `client_state`: a dict of anything."""
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False,
+                        trust_pickle=False):
+        """Collective. In <save_dir>/<tag>, by default global_step<N>. `client_state`: a dict of plain values and tensors; of
+        any objects with trust_pickle, here and in load_checkpoint (client_state.py)."""
         if not save_dir:
             raise ValueError("save_checkpoint needs a folder, but save_dir is empty")
-        kept = {"client": client_state or {}, "buffers": self._buffer_values()}
-        if not self._has_own_schedule() and hasattr(self.lr_scheduler, "state_dict"):
-            kept["lr_scheduler"] = self.lr_scheduler.state_dict()
-        if self.basic_optimizer is not None:
-            kept["groups"] = [_hyperparameters(group) for group in self.basic_optimizer.param_groups]
-        own = {"torch_optimizer": as_tensor(self.torch_step.state())} if self.torch_step is not None else {}
+        kept, shared, of_rank = kept_values.to_save(self, self._world, client_state or {},
+                                                    trust_pickle or self.trusts_pickle)
         self.core.save_checkpoint(
-            folder=str(save_dir), tag="" if tag is None else str(tag), client_state={"python": encode(kept)},
-            rank_tensors=own, latest=save_latest, exclude_frozen=exclude_frozen_parameters)
+            folder=str(save_dir), tag="" if tag is None else str(tag), client_state=kept, shared=shared, of_rank=of_rank,
+            latest=save_latest, exclude_frozen=exclude_frozen_parameters)
         return True
 
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True,
-                        load_lr_scheduler_states=True, load_module_only=False, custom_load_fn=None):
+                        load_lr_scheduler_states=True, load_module_only=False, custom_load_fn=None,
+                        trust_pickle=False):
         """Collective. (path, client_state); (None, None) where the folder has no checkpoint. Reads DeepSpeed's own, too."""
         if custom_load_fn is not None:
             raise NotImplementedError("custom_load_fn is not in Tessera yet")
-        has_own_schedule = self._has_own_schedule()
+        has_own_schedule = self.has_own_schedule()
         with stock_checkpoint.readable(load_dir, tag, self._world) as (folder, own_tag, stock):
             loaded = self.core.load_checkpoint(
                 folder=folder, tag=own_tag, strict=load_module_strict,
@@ -508,42 +510,18 @@ class Engine(nn.Module):
         if loaded is None:
             logger.warning("%s has no checkpoint (no file 'latest'): nothing was loaded", load_dir)
             return None, None
-        path, stored, own = loaded
-        kept = decode(stored["python"]) if "python" in stored else {"client": stored}
-        for name, value in self._buffer_values().items():
-            if name in kept.get("buffers", {}):
-                value.copy_(kept["buffers"][name])
-        if not load_module_only:
-            if load_lr_scheduler_states and self.lr_scheduler is not None and "lr_scheduler" in kept:
-                self.lr_scheduler.load_state_dict(kept["lr_scheduler"])
-            if load_lr_scheduler_states and has_own_schedule:
-                self.lr_scheduler.write()
-            if load_optimizer_states and self.basic_optimizer is not None:
-                for group, values in zip(self.basic_optimizer.param_groups, kept.get("groups", [])):
-                    group.update(_hyperparameters(values))
-                self._load_torch_optimizer(own)
+        path, stored, shared, of_rank = loaded
+        kept = kept_values.from_saved(stored, shared, trust_pickle or self.trusts_pickle)
+        kept_values.put_back(self, kept, of_rank, optimizer_states=load_optimizer_states and not load_module_only,
+                             schedule=load_lr_scheduler_states and not load_module_only, own_schedule=has_own_schedule)
         return stock or path, kept["client"]
 
-    def _has_own_schedule(self):
+    def has_own_schedule(self):
         """Whether lr_scheduler is one of C++'s, which saves and loads it with the engine's own state."""
         running = schedules.running(self.lr_scheduler)
         if running is not None:
             self.core.set_schedule(running)
         return running is not None
-
-    def _buffer_values(self):
-        """Those that the module's state dict has."""
-        return {name: value for name, value in self.module.state_dict(keep_vars=True).items()
-                if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)}
-
-    def _load_torch_optimizer(self, own):
-        if self.torch_step is None:
-            return
-        if "torch_optimizer" in own:
-            self.torch_step.load_state(from_tensor(own["torch_optimizer"]))
-        else:
-            logger.warning("the checkpoint was made by another number of ranks, or by DeepSpeed: the state of %s starts over",
-                           type(self.basic_optimizer).__name__)
 
     def __getattr__(self, name):
         """Attributes that the engine does not have are looked up on the module."""
@@ -557,10 +535,6 @@ class Engine(nn.Module):
                 return getattr(module, name)
             except AttributeError:
                 raise AttributeError(f"neither {type(self).__name__} nor {type(module).__name__} has '{name}'") from None
-
-
-def _hyperparameters(group):
-    return {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum", "use_muon") if key in group}
 
 
 def _take_from_earlier_engines(model):

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from tessera import _core
-from tessera.client_state import decode
 from tessera.import_deepspeed import Source, failure, read
+from tessera.kept_values import buffers_of
 
 
 def state_dict_of(folder, tag=None, exclude_frozen_parameters=False):
@@ -23,9 +23,7 @@ def state_dict_of(folder, tag=None, exclude_frozen_parameters=False):
     state = {name: checkpoint.tensor(name, "weight").float()
              for name in checkpoint.names_as_written(trained=exclude_frozen_parameters)}
     state.update({alias: state[name] for alias, name in checkpoint.aliases.items() if name in state})
-    python = checkpoint.client_state.get("python")
-    if python:
-        state.update(decode(python).get("buffers", {}))
+    state.update(buffers_of(checkpoint.client_state, checkpoint.shared_tensors()))
     return state
 
 

@@ -402,7 +402,7 @@ def read(source):
     return trainable + frozen, {alias: name for alias, name in aliases.items() if name in names}, left_out
 
 
-def write(source, folder, client_state=None):
+def write(source, folder, client_state=None, shared=None):
     """Makes <folder>/global_step<N> and <folder>/latest; the former, and how many parameters it has."""
     try:
         parameters, aliases, trainable_only = read(source)
@@ -412,7 +412,7 @@ def write(source, folder, client_state=None):
                      for each in parameters]
         path = _core.write_checkpoint(folder, f"global_step{state['global_steps']}", announced,
                                       read=lambda name, kind: kinds[name][kind][1](), aliases=aliases, engine_state=state,
-                                      client_state=client_state or {}, trainable_only=trainable_only)
+                                      client_state=client_state or {}, shared=shared or {}, trainable_only=trainable_only)
     except _core.Error:
         raise
     except (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:  # nothing in a file is sure

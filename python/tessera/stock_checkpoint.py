@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 from tessera import _core
-from tessera.client_state import encode
 from tessera.import_deepspeed import Source, failure, is_deepspeeds, optimizer_groups, own_schedule, write
+from tessera.kept_values import as_client_state
 
 # What DeepSpeed writes beside the program's client state.
 OWN_KEYS = {"module", "buffer_names", "optimizer", "param_shapes", "frozen_param_shapes", "shared_params",
@@ -77,4 +77,4 @@ def _import(stock, folder):
             "groups": optimizer_groups(source)}
     if source.model.get("lr_scheduler") is not None and own_schedule(source) is None:
         kept["lr_scheduler"] = source.model["lr_scheduler"]
-    write(source, folder, {"python": encode(kept)})
+    write(source, folder, *as_client_state(kept))

@@ -2,6 +2,7 @@
 // becomes of it afterwards. docs/checkpoint-format.md says what lies on disk; saver.h and load.h do the work.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -14,6 +15,8 @@
 #include "tessera/base/error.h"
 
 namespace tessera::checkpoint {
+
+using TensorMap = std::map<std::string, at::Tensor>;
 
 // Which checkpoints of a folder are kept.
 struct Retention {
@@ -31,6 +34,13 @@ struct SaveOptions {
   bool node_local = false;       // each host writes to its own disk: its first rank makes the folder there
   TagValidation tag_validation = TagValidation::kWarn;
   Retention retention = {};
+  bool diverged = false;  // the last loss or gradients were not finite: retention keeps the last checkpoint before, too
+};
+
+// Tensors that a program gives beside its client state. Of any shape; in the dtypes of safetensors.
+struct ClientTensors {
+  TensorMap shared = {};   // rank 0's, which every rank gets back
+  TensorMap of_rank = {};  // this rank's own, which it gets back where the number of ranks is the same
 };
 
 // A save in the background failed. Everything else is fine: training can go on.

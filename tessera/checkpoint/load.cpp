@@ -147,6 +147,7 @@ LoadResult load_from(const std::filesystem::path& path, const Manifest& manifest
   for (const auto& unit : input.model.units()) read_unit(source, manifest, input, *unit);
   LoadResult result{
       .path = path.string(), .engine_state = manifest.engine_state, .client_state = manifest.client_state};
+  result.shared_tensors = source.shared_tensors();
   comm::Group& world = input.model.world();
   const bool same_places = manifest.world_size == world.size() &&
                            model_parts(manifest.mesh) == model_parts(input.model.mesh().shape().axes());
@@ -178,6 +179,21 @@ Attempt attempt(const LoadInput& input, const std::string& tag) {
   return made;
 }
 
+// What a save leaves that ended just before it replaced `latest`, or somebody who changed that file.
+void say_if_older_than_another(const std::string& latest, const std::filesystem::path& folder) {
+  for (const std::string& tag : tags_of(folder)) {
+    if (tag == latest) return;
+    try {
+      read_manifest(folder / tag);
+    } catch (const Error&) {
+      continue;
+    }
+    log_warning("{} names {}, which is older than {}: name that one to load it", (folder / "latest").string(), latest,
+                tag);
+    return;
+  }
+}
+
 // The tags to try, one after the other: every rank uses rank 0's.
 std::vector<std::string> candidates(const LoadInput& input) {
   comm::Group& world = input.model.world();
@@ -187,6 +203,7 @@ std::vector<std::string> candidates(const LoadInput& input) {
     try {
       const std::string latest = input.tag.empty() ? read_latest(input.folder) : input.tag;
       if (input.tag.empty() && !latest.empty()) check_tag(latest, input.folder / "latest");
+      if (input.tag.empty() && !latest.empty()) say_if_older_than_another(latest, input.folder);
       if (!latest.empty()) mine.push_back(latest);
     } catch (const std::exception& error) {
       if (!input.options.fall_back) failure = error.what();

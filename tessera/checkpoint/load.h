@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -35,7 +34,8 @@ struct LoadResult {
   std::string path;
   nlohmann::json engine_state;
   nlohmann::json client_state;
-  std::map<std::string, at::Tensor> rank_tensors;  // empty when saved by another number of ranks
+  TensorMap shared_tensors;
+  TensorMap rank_tensors;  // empty when saved by another number of ranks
 };
 
 // Nothing when `tag` is empty and the folder has no checkpoint. The caller publishes the parameters afterwards.

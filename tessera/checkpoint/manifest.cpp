@@ -151,6 +151,7 @@ std::string to_text(const Manifest& manifest) {
   for (const layout::Axis& axis : manifest.mesh) text["mesh"].push_back(ordered_json::array({axis.name, axis.size}));
   if (manifest.trainable_only) text["trainable_only"] = true;
   if (manifest.node_local) text["node_local"] = true;
+  if (manifest.diverged) text["diverged"] = true;
   text["engine_state"] = manifest.engine_state;
   text["client_state"] = manifest.client_state;
   text["files"] = ordered_json::array();
@@ -192,6 +193,7 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
     }
     manifest.trainable_only = text.value("trainable_only", false);
     manifest.node_local = text.value("node_local", false);
+    manifest.diverged = text.value("diverged", false);
     manifest.tag = text.at("tag").get<std::string>();
     manifest.world_size = text.at("world_size").get<int>();
     manifest.engine_state = text.at("engine_state");

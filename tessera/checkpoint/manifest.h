@@ -25,6 +25,11 @@ inline constexpr int kFormatVersion = 3;  // 1: without checksums; 2: every box 
 inline constexpr const char* kWeight =
     "weight";  // the kind under which weights are stored, beside the optimizer's states
 
+// Tensors of a shard file that are no parts of the model: a program's, in the file of the rank that leads, and a
+// rank's.
+inline constexpr const char* kShared = "shared";
+inline constexpr const char* kOfRank = "rank";
+
 struct Piece {
   size_t file = 0;    // index into Manifest::files
   layout::BoxRun at;  // which elements of the global tensor
@@ -51,6 +56,7 @@ struct Manifest {
   std::vector<layout::Axis> mesh;  // of the ranks that saved it
   bool trainable_only = false;     // frozen parameters are not stored
   bool node_local = false;         // a host has the shard files of its own ranks only
+  bool diverged = false;           // SaveOptions::diverged
   std::vector<ShardFile> files;
   std::map<std::string, StoredTensor> tensors;
   std::map<std::string, std::string> aliases;  // other name of a shared parameter -> the name in `tensors`

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/storage/atomic_dir.h"
@@ -27,6 +28,17 @@ std::optional<int64_t> step_of(const std::string& name, std::string& rest) {
 }
 
 bool is_left_over(const std::string& name) { return name.ends_with(".saving") || name.ends_with(".old"); }
+
+// The newest one that was saved while the loss was finite; empty where there is none.
+std::string newest_before_divergence(const fs::path& folder) {
+  for (const std::string& tag : tags_of(folder)) {
+    try {
+      if (!read_manifest(folder / tag).diverged) return tag;
+    } catch (const Error&) {  // damaged: no good to go on from
+    }
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -55,7 +67,7 @@ std::vector<std::string> tags_of(const fs::path& folder) {
   return tags;
 }
 
-std::vector<std::string> prune(const fs::path& folder, const Retention& retention, const std::string& except) {
+std::vector<std::string> prune(const fs::path& folder, const Retention& retention) {
   const std::string latest = read_latest(folder), best = read_best(folder);
   std::vector<std::pair<int64_t, std::string>> checkpoints;
   std::vector<std::string> doomed;
@@ -64,15 +76,18 @@ std::vector<std::string> prune(const fs::path& folder, const Retention& retentio
     const std::string name = entry.path().filename().string();
     std::string rest;
     const auto step = step_of(name, rest);
-    if (!entry.is_directory() || !step || (!except.empty() && name.starts_with(except))) continue;
+    if (!entry.is_directory() || !step) continue;
     if (is_left_over(name)) doomed.push_back(name);
     if (rest.empty() && name != latest && name != best) checkpoints.emplace_back(*step, name);
   }
-  if (retention.keep_last > 0) {
+  const auto kept = static_cast<size_t>(retention.keep_last > 0 ? retention.keep_last - 1 : INT64_MAX);
+  if (checkpoints.size() > kept) {
+    const std::string good = newest_before_divergence(folder);
     std::sort(checkpoints.rbegin(), checkpoints.rend());
-    for (size_t i = static_cast<size_t>(retention.keep_last) - 1; i < checkpoints.size(); ++i) {
+    for (size_t i = kept; i < checkpoints.size(); ++i) {
       const auto& [step, tag] = checkpoints[i];
-      if (retention.keep_every == 0 || step % retention.keep_every != 0) doomed.push_back(tag);
+      const bool is_kept = retention.keep_every > 0 && step % retention.keep_every == 0;
+      if (!is_kept && tag != good) doomed.push_back(tag);
     }
   }
   for (const std::string& tag : doomed) {

@@ -14,10 +14,9 @@ namespace tessera::checkpoint {
 std::vector<std::string> tags_of(const std::filesystem::path& folder);
 
 // Removes checkpoints "global_step<N>" of the folder that `retention` does not keep, and what interrupted saves left;
-// never those that `latest` and `best_checkpoint` name, nor `except` (a tag that is being saved). Failures to remove
-// are logged, not thrown. Returns the removed tags. One rank calls it.
-std::vector<std::string> prune(const std::filesystem::path& folder, const Retention& retention,
-                               const std::string& except = "");
+// never those that `latest` and `best_checkpoint` name, nor the newest one of training that had not diverged. Failures
+// to remove are logged, not thrown. Returns the removed tags. By the process that has the folder's lock.
+std::vector<std::string> prune(const std::filesystem::path& folder, const Retention& retention);
 
 // The checkpoint that a trainer found best, named by the file `best_checkpoint` beside `latest`; empty where there is
 // none. One rank sets it, once the checkpoint is whole.

@@ -30,6 +30,13 @@ const zero::StateTensor& stored(const zero::Unit& unit, size_t kind) {
   return kind == 0 ? unit.stored_weights() : unit.optimizer_state()[kind - 1];
 }
 
+void add_whole(ShardPlan& plan, const char* kind, const TensorMap& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    plan.sources.push_back({.tensor = zero::StateTensor(tensor.flatten()), .cuts = {{0, tensor.numel()}}});
+    plan.entries.push_back({piece_name(kind, name), tensor.scalar_type(), tensor.sizes().vec()});
+  }
+}
+
 }  // namespace
 
 bool ShardPlan::in_memory() const {
@@ -54,11 +61,8 @@ ShardPlan plan_shard(const SaveInput& input) {
       plan.sources.push_back(std::move(source));
     }
   }
-  if (!input.options.optimizer_states) return plan;
-  for (const auto& [name, tensor] : input.rank_tensors) {
-    plan.sources.push_back({.tensor = zero::StateTensor(tensor.flatten()), .cuts = {{0, tensor.numel()}}});
-    plan.entries.push_back({piece_name("rank", name), tensor.scalar_type(), tensor.sizes().vec()});
-  }
+  if (leads(input)) add_whole(plan, kShared, input.shared_tensors);
+  if (input.options.optimizer_states) add_whole(plan, kOfRank, input.rank_tensors);
   return plan;
 }
 
@@ -67,7 +71,8 @@ Manifest plan_manifest(const SaveInput& input) {
                     .world_size = input.model.world().size(),
                     .mesh = input.model.mesh().shape().axes(),
                     .trainable_only = input.options.trainable_only,
-                    .node_local = input.options.node_local};
+                    .node_local = input.options.node_local,
+                    .diverged = input.options.diverged};
   manifest.engine_state = input.engine_state;
   manifest.client_state = input.client_state;
   for (const zero::ParamAlias& alias : input.model.aliases()) manifest.aliases[alias.name] = alias.canonical;

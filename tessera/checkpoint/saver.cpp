@@ -151,6 +151,11 @@ struct Saver::Job {
   std::optional<ErrorReport> failure;
 };
 
+bool leads(const SaveInput& input) {
+  const comm::Group& world = input.model.world();
+  return input.options.node_local ? world.local_rank() == 0 : world.rank() == 0;
+}
+
 Saver::Saver(comm::Group& world) : world_(world) {}
 
 Saver::~Saver() {
@@ -181,7 +186,9 @@ void Saver::run(Job& job) {
   };
   try {
     if (!agree(attempt([&](Outcome&) {
-          if (job.leads) storage::create_aside(final_folder);
+          if (!job.leads) return;
+          lock_ = std::make_unique<storage::FolderLock>(job.folder);
+          storage::create_aside(final_folder);
         }))) {
       return;
     }
@@ -262,7 +269,7 @@ std::string Saver::save(const SaveInput& given) {
   Job& job = *job_;
   job.folder = input.folder;
   job.tag = input.tag;
-  job.leads = input.options.node_local ? world_.local_rank() == 0 : world_.rank() == 0;
+  job.leads = leads(input);
   job.reports = world_.rank() == 0;
   job.shard = shard_name(world_.rank(), world_.size());
   job.manifest = plan_manifest(input);

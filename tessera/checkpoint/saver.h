@@ -1,5 +1,5 @@
 // Saving the training state of a sharded model, step by step:
-//   0) (rank 0)     makes <folder>/<tag>.saving
+//   0) (rank 0)     takes the folder's lock, which it keeps until it saves elsewhere; makes <folder>/<tag>.saving
 //   1) (all ranks)  write their shard of every tensor into a shard file there, checksummed and fsynced
 //   2) (all ranks)  tell each other how it went; if a rank failed, rank 0 removes the folder and every rank fails
 //   3) (rank 0)     writes manifest.json, fsyncs, renames the folder to <tag>, and last replaces <folder>/latest
@@ -12,7 +12,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,6 +20,7 @@
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/storage/aligned_buffer.h"
+#include "tessera/storage/folder_lock.h"
 
 namespace tessera::comm {
 class Group;
@@ -41,9 +41,13 @@ struct SaveInput {
   std::vector<std::string> optimizer_numbers;  // names of each parameter's numbers(), in order
   nlohmann::json engine_state;
   nlohmann::json client_state;
-  std::map<std::string, at::Tensor> rank_tensors;  // this rank's own
+  TensorMap shared_tensors;  // beside client_state, and as that taken from the rank that leads
+  TensorMap rank_tensors;    // this rank's own
   SaveOptions options = {};
 };
+
+// Whether this rank makes and publishes the folder.
+bool leads(const SaveInput& input);
 
 // One per model. Its methods are called by the training thread.
 class Saver {
@@ -74,6 +78,7 @@ class Saver {
   storage::AlignedBuffer image_;       // of the shard file that is being written
   std::unique_ptr<Job> job_;
   std::thread thread_;
+  std::unique_ptr<storage::FolderLock> lock_;  // of the folder that was saved to last, where this rank leads
   bool said_sizes_ = false;
   bool said_memory_ = false;
 };

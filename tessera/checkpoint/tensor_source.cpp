@@ -17,12 +17,20 @@ constexpr int64_t kChunk = 1 << 20;  // elements that are converted at a time
 TensorSource::TensorSource(std::filesystem::path folder, const Manifest& manifest)
     : folder_(std::move(folder)), manifest_(manifest) {}
 
+bool TensorSource::is_here(const ShardFile& file) const {
+  return !manifest_.node_local || std::filesystem::exists(folder_ / file.name);
+}
+
 TensorSource::Shard& TensorSource::shard(size_t file) {
   auto& shard = shards_[file];
   if (shard) return *shard;
+  if (file >= manifest_.files.size()) {
+    throw Error(ErrorKind::kData, {fmt::format("the checkpoint has no file of rank {}", file), folder_.string(),
+                                   "name an earlier checkpoint in the same folder"});
+  }
   const ShardFile& stored = manifest_.files[file];
   const std::string path = (folder_ / stored.name).string();
-  if (manifest_.node_local && !std::filesystem::exists(path)) {
+  if (!is_here(stored)) {
     throw Error(ErrorKind::kData,
                 {"the shard file is on another host's disk", path,
                  "resume with the same ranks on the same hosts, or gather the checkpoint's files in one folder"});
@@ -94,17 +102,25 @@ at::ScalarType TensorSource::dtype(const std::string& tensor, const std::string&
   return first_entry(tensor, kind).dtype;
 }
 
-std::map<std::string, at::Tensor> TensorSource::rank_tensors(int rank) {
-  std::map<std::string, at::Tensor> tensors;
-  Shard& own = shard(static_cast<size_t>(rank));
-  const std::string prefix = piece_name("rank", "");
-  for (const auto& [name, entry] : own.header.entries()) {
+TensorMap TensorSource::tensors_of_kind(Shard& shard, const char* kind) {
+  TensorMap tensors;
+  const std::string prefix = piece_name(kind, "");
+  for (const auto& [name, entry] : shard.header.entries()) {
     if (!name.starts_with(prefix)) continue;
     const at::Tensor value = at::empty({entry.numel()}, entry.dtype);
-    read_entry(own, entry, 0, value);
+    read_entry(shard, entry, 0, value);
     tensors[name.substr(prefix.size())] = value.view(entry.shape);
   }
   return tensors;
 }
+
+// On each host the first rank leads.
+TensorMap TensorSource::shared_tensors() {
+  const auto& files = manifest_.files;
+  const auto found = std::find_if(files.begin(), files.end(), [this](const ShardFile& file) { return is_here(file); });
+  return tensors_of_kind(shard(found == files.end() ? 0 : static_cast<size_t>(found - files.begin())), kShared);
+}
+
+TensorMap TensorSource::rank_tensors(int rank) { return tensors_of_kind(shard(static_cast<size_t>(rank)), kOfRank); }
 
 }  // namespace tessera::checkpoint

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/storage/checked_file.h"
 #include "tessera/storage/safetensors.h"
@@ -36,8 +37,10 @@ class TensorSource {
   // In which dtype the kind is stored; fp32 for a tensor without elements.
   at::ScalarType dtype(const std::string& tensor, const std::string& kind);
 
-  // The tensors that were one rank's own, by name.
-  std::map<std::string, at::Tensor> rank_tensors(int rank);
+  // Those that a program gave for every rank, and those that were one rank's own, by name. ErrorKind::kData where that
+  // rank has no file.
+  TensorMap shared_tensors();
+  TensorMap rank_tensors(int rank);
 
  private:
   struct Shard {
@@ -46,6 +49,8 @@ class TensorSource {
   };
 
   Shard& shard(size_t file);
+  bool is_here(const ShardFile& file) const;  // not on another host's disk
+  TensorMap tensors_of_kind(Shard& shard, const char* kind);
   const storage::TensorEntry& entry(Shard& shard, const std::string& name, int64_t numel) const;
   const storage::TensorEntry& first_entry(const std::string& tensor, const std::string& kind);
   void read_entry(Shard& shard, const storage::TensorEntry& entry, int64_t first, at::Tensor into);

@@ -73,6 +73,9 @@ fs::path write_checkpoint(const WholeCheckpoint& made,
   manifest.tensors = stored_tensors(made);
   std::vector<storage::PlannedTensor> plan;
   const std::vector<Entry> entries = entries_of(made, plan);
+  for (const auto& [name, tensor] : made.shared_tensors) {
+    plan.push_back({piece_name(kShared, name), tensor.scalar_type(), tensor.sizes().vec()});
+  }
   storage::create_aside(final_folder);
   try {
     const std::string shard = shard_name(0, 1);
@@ -85,6 +88,7 @@ fs::path write_checkpoint(const WholeCheckpoint& made,
       }
       writer.add(tensor);
     }
+    for (const auto& [name, tensor] : made.shared_tensors) writer.add(tensor);
     manifest.files = {{shard, writer.finish()}};
     publish_checkpoint(made.folder, manifest, /*sets_latest=*/true);
   } catch (...) {

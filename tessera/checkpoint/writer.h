@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 
 namespace tessera::checkpoint {
@@ -25,6 +26,7 @@ struct WholeCheckpoint {
   std::filesystem::path folder;      // gets <tag> and `latest`
   Manifest facts;                    // tag, states, aliases; its tensors and files are made here
   std::vector<WholeTensor> tensors;  // in the model's order
+  TensorMap shared_tensors = {};     // beside the client state
 };
 
 // `read` gives a kind of a tensor when its turn has come, of any shape with as many elements. Returns <folder>/<tag>,

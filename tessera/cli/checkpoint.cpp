@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/weight_files.h"
 #include "tessera/cli/commands.h"
 #include "tessera/storage/dtype.h"
+#include "tessera/storage/folder_lock.h"
 
 namespace tessera::cli {
 namespace {
@@ -134,6 +135,7 @@ int diff_checkpoints(const fs::path& a, const fs::path& b) {
 
 void prune_checkpoints(const fs::path& folder, const checkpoint::Retention& retention) {
   require_folder(folder);
+  const storage::FolderLock lock(folder);
   for (const std::string& tag : checkpoint::prune(folder, retention)) print(fmt::format("removed {}\n", tag));
 }
 

@@ -440,7 +440,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   DsConfig config;
   config.name = document.name;
   config.door = input.door;
-  config.keys = resolve_keys(document, check.table);
+  config.keys = resolve_keys(document, check);
   fill_auto(config.keys, input.auto_values, document, check.problems);
   check_together(config, document, check.problems);
   check.problems.raise();
@@ -493,6 +493,14 @@ std::vector<NotYet> not_yet_supported(const DsConfig& config) {
         {key.path, fmt::format("'{}' is {}: not supported yet", key.path, key.value.dump()), key.where, fix});
   }
   return result;
+}
+
+std::string shared_lines(const std::vector<ResolvedKey>& keys) {
+  std::string text;
+  for (const ResolvedKey& key : keys) {
+    if (key.acts && !key.of_host) text += fmt::format("{} = {}\n", key.path, key.value.dump());
+  }
+  return text;
 }
 
 void require_supported(const DsConfig& config) {

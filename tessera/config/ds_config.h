@@ -105,11 +105,13 @@ struct OwnOptions {
 
 // One row of the resolved configuration.
 struct ResolvedKey {
-  std::string path;    // "zero_optimization.stage"
-  Json value;          // after "auto", defaults and the batch arithmetic
-  std::string origin;  // "ds.json:3:5", "default", "auto at ds.json:4:5 -> micro x accumulation x ranks"
-  bool given = false;  // written by the user, "auto" included
-  std::string where;   // its place when it is given, else empty
+  std::string path;      // "zero_optimization.stage"
+  Json value;            // after "auto", defaults and the batch arithmetic
+  std::string origin;    // "ds.json:3:5", "default", "auto at ds.json:4:5 -> micro x accumulation x ranks"
+  bool given = false;    // written by the user, "auto" included
+  std::string where;     // its place when it is given, else empty
+  bool acts = true;      // its value matters here
+  bool of_host = false;  // ranks may differ in it
 };
 
 struct DsConfig {
@@ -167,6 +169,10 @@ struct NotYet {
   std::string fix;
 };
 std::vector<NotYet> not_yet_supported(const DsConfig& config);
+
+// A line "path = value" for each key that acts and that ranks may not differ in: of what the ranks compare when they
+// start.
+std::string shared_lines(const std::vector<ResolvedKey>& keys);
 
 // Throws ErrorKind::kConfig that lists not_yet_supported(), if there is any.
 void require_supported(const DsConfig& config);

@@ -29,6 +29,7 @@ constexpr Notes for_types(std::string_view types) { return {.when = types}; }
 constexpr Notes instead(std::string_view path_or_reason) { return {.instead = path_or_reason}; }
 constexpr Notes fine_at(std::string_view values) { return {.supported = values}; }
 constexpr Notes in_python(Status status) { return {.in_python = status}; }
+constexpr Notes of_host() { return {.of_host = true}; }
 
 // A batch beyond a billion samples is a slip of the pen.
 constexpr Kind kSamples{.type = kInt, .low = 1, .high = 1e9};
@@ -291,7 +292,7 @@ constexpr Key kDsKeys[] = {
     {"zero_optimization.offload_param", kBlock, "null", kHonoured, "where the parameters' shards live (stage 3)"},
     {"zero_optimization.offload_param.device", kDevice, "\"none\"", kHonoured,
      "device, host memory or NVMe (stage 3; on a CPU the device is the host)"},
-    {"zero_optimization.offload_param.nvme_path", kString, "null", kHonoured, "folder on the NVMe drive"},
+    {"zero_optimization.offload_param.nvme_path", kString, "null", kHonoured, "folder on the NVMe drive", of_host()},
     {"zero_optimization.offload_param.buffer_count", at_least(0), "5", kHonoured, "shards read from NVMe at a time"},
     {"zero_optimization.offload_param.buffer_size", at_least(0), "100000000", kNoEffect,
      "elements per buffer: here each buffer is as large as the shard it holds"},
@@ -303,7 +304,8 @@ constexpr Key kDsKeys[] = {
      "where the optimizer's state lives (stages 1 to 3)"},
     {"zero_optimization.offload_optimizer.device", kDevice, "\"none\"", kHonoured,
      "device, host memory or NVMe (stages 1 to 3; on a CPU the device is the host)"},
-    {"zero_optimization.offload_optimizer.nvme_path", kString, "null", kHonoured, "folder on the NVMe drive"},
+    {"zero_optimization.offload_optimizer.nvme_path", kString, "null", kHonoured, "folder on the NVMe drive",
+     of_host()},
     {"zero_optimization.offload_optimizer.buffer_count", at_least(0), "4", kHonoured,
      "minimum number of buffers, each the size of a part"},
     {"zero_optimization.offload_optimizer.pin_memory", kBoolean, "true", kNoEffect,
@@ -421,14 +423,15 @@ constexpr Key kDsKeys[] = {
      instead("zero_optimization.allgather_bucket_size")},
     {"aio", kBlock, "{}", kHonoured,
      "how the files for offloaded state are read and written; `tessera bench io` finds good values"},
-    {"aio.block_size", within(4096, 1 << 30, kInt), "1048576", kHonoured, "bytes per request, a multiple of 4096"},
-    {"aio.queue_depth", within(1, 4096, kInt), "8", kHonoured, "requests in flight per thread"},
+    {"aio.block_size", within(4096, 1 << 30, kInt), "1048576", kHonoured, "bytes per request, a multiple of 4096",
+     of_host()},
+    {"aio.queue_depth", within(1, 4096, kInt), "8", kHonoured, "requests in flight per thread", of_host()},
     {"aio.intra_op_parallelism", within(1, 256, kInt), "1", kHonoured,
-     "threads that share each transfer, each with its own queue"},
+     "threads that share each transfer, each with its own queue", of_host()},
     {"aio.thread_count", above(0), "1", kDeprecated, "old name", instead("aio.intra_op_parallelism")},
-    {"aio.single_submit", kBoolean, "false", kHonoured, "submit requests one by one instead of in batches"},
+    {"aio.single_submit", kBoolean, "false", kHonoured, "submit requests one by one instead of in batches", of_host()},
     {"aio.overlap_events", kBoolean, "true", kHonoured,
-     "submit requests as others complete; false: wait until the previous batch has completed"},
+     "submit requests as others complete; false: wait until the previous batch has completed", of_host()},
     {"aio.use_gds", kBoolean, "false", kNotYet, "GPUDirect storage"},
 
     // Activation checkpointing, checkpoints, compilation.
@@ -448,7 +451,7 @@ constexpr Key kDsKeys[] = {
     {"activation_checkpointing.cpu_checkpointing", kBoolean, "false", kHonoured,
      "keep the inputs in host memory; always the case on a CPU"},
     {"activation_checkpointing.nvme_path", kString, "null", kHonoured,
-     "Tessera only: a folder; the inputs are written to a file in it and read back ahead of backward"},
+     "Tessera only: a folder; the inputs are written to a file in it and read back ahead of backward", of_host()},
     {"checkpoint", kBlock, "{}", kHonoured, "how checkpoints are written and read"},
     {"checkpoint.tag_validation", one_of("Ignore|Warn|Fail"), "\"Warn\"", kHonoured,
      "what to do if ranks name different tags; rank 0's is used"},
@@ -531,7 +534,7 @@ constexpr Key kDsKeys[] = {
 
     // Observation.
     {"steps_per_print", above(0, kIntOrNever), "null", kHonoured,
-     "log a line every this many steps; null or Infinity: never"},
+     "log a line every this many steps; null or Infinity: never", of_host()},
     {"wall_clock_breakdown", kBoolean, "false", kNotYet, "log the times of forward, backward and step",
      in_python(kNoEffect)},
     {"memory_breakdown", kBoolean, "false", kNotYet, "log memory use", in_python(kNoEffect)},
@@ -642,7 +645,9 @@ constexpr Key kDsKeys[] = {
      "reads "
      "parameters must call finish_update() first; true in tessera train, otherwise false"},
     {"tessera.host_memory_limit", above(0), "null", kHonoured,
-     "maximum bytes of host memory per rank; a rank that needs more stops with an error"},
+     "maximum bytes of host memory per rank; a rank that needs more stops with an error", of_host()},
+    {"tessera.trust_pickle", kBoolean, "false", kHonoured,
+     "Python: checkpoints may hold a program's objects, reading which runs whatever code the file's author put there"},
 
     // Refused by DeepSpeed since 0.19.8, whatever their value.
     {"nebula", kAnything, "null", kRemoved, "Nebula checkpoints", instead(kRemovedFromDeepSpeed)},

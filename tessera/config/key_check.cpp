@@ -308,9 +308,9 @@ void check_keys(Document& document, KeyCheck& check) {
   Walk(document, check).object(Pointer(), "");
 }
 
-std::vector<ResolvedKey> resolve_keys(const Document& document, std::span<const Key> table) {
+std::vector<ResolvedKey> resolve_keys(const Document& document, const KeyCheck& check) {
   std::vector<ResolvedKey> result;
-  for (const Key& row : table) {
+  for (const Key& row : check.table) {
     if (row.status == Status::kAlias || row.status == Status::kDeprecated || row.status == Status::kRemoved) continue;
     if (!applies(row, block_type(document.value, row.path))) continue;
     const Pointer at = pointer_to(row.path);
@@ -318,12 +318,17 @@ std::vector<ResolvedKey> resolve_keys(const Document& document, std::span<const 
     const bool is_block = row.kind.type == Type::kObject;
     if (is_block && !(given && row.status == Status::kNotYet)) continue;
     if (!given) {
-      const bool applies_here = row.default_value != "required" && !in_absent_block(document.value, table, row);
-      if (applies_here) result.push_back({std::string(row.path), default_of(row), "default", false, ""});
-      continue;
+      if (row.default_value == "required" || in_absent_block(document.value, check.table, row)) continue;
     }
-    const std::string where = document.place(at).text();
-    result.push_back({std::string(row.path), document.value.at(at), where, true, where});
+    const std::string where = given ? document.place(at).text() : "";
+    const Status status = status_of(row, check.door);
+    result.push_back({.path = std::string(row.path),
+                      .value = given ? document.value.at(at) : default_of(row),
+                      .origin = given ? where : "default",
+                      .given = given,
+                      .where = where,
+                      .acts = status == Status::kHonoured || status == Status::kNotYet,
+                      .of_host = row.notes.of_host});
   }
   return result;
 }

@@ -27,7 +27,7 @@ struct KeyCheck {
 
 void rename_aliases(Document& document, KeyCheck& check);
 void check_keys(Document& document, KeyCheck& check);
-std::vector<ResolvedKey> resolve_keys(const Document& document, std::span<const Key> table);
+std::vector<ResolvedKey> resolve_keys(const Document& document, const KeyCheck& check);
 
 // "/zero_optimization/stage" of "zero_optimization.stage"; for paths of a table only.
 Pointer pointer_to(std::string_view path);

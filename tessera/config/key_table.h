@@ -62,6 +62,7 @@ struct Notes {
   std::string_view supported = {};       // kNotYet: JSON list of the values that are fine
   std::string_view instead = {};         // kAlias, kDeprecated: the path; kRemoved, kNotYet: the reason and the remedy
   std::string_view when = {};            // only for these values of the block's key `type`, "WarmupLR|WarmupDecayLR"
+  bool of_host = false;                  // ranks may differ in it: a path, or how to use a drive
 };
 
 struct Key {

@@ -89,7 +89,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
 
   RunFile run;
   run.name = path;
-  run.keys = resolve_keys(document, check.table);
+  run.keys = resolve_keys(document, check);
   const Paths paths(path, document);
   const auto text = [&](const char* key) { return value_of(run, key).get<std::string>(); };
   const auto number = [&](const char* key) { return value_of(run, key).get<int64_t>(); };
@@ -123,6 +123,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.training.keep_last = number("training.keep_last");
   run.training.keep_every = number("training.keep_every");
   run.training.keep_best = value_of(run, "training.keep_best").get<bool>();
+  run.training.max_bad_steps = number("training.max_bad_steps");
   run.training.async_save = value_of(run, "training.async_save").get<bool>();
   run.training.device = text("training.device");
   run.training.memory_check = value_of(run, "training.memory_check").get<bool>();

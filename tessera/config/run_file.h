@@ -57,6 +57,7 @@ struct RunFile {
     int64_t keep_last = 2;                  // checkpoints that are kept; 0: all
     int64_t keep_every = 0;                 // and those whose step is a multiple of this
     bool keep_best = false;                 // save and keep the one of the lowest loss on held-out text
+    int64_t max_bad_steps = 10;             // in a row, of a loss or gradients that are not finite; 0: any number
     bool async_save = true;                 // write them beside training
     std::string device = "auto";            // auto, cpu or cuda
     bool memory_check = true;               // refuse a run that cannot fit, before it allocates

@@ -53,6 +53,13 @@ SamplerOptions sampler_options(size_t samples, const LoaderOptions& options) {
 
 }  // namespace
 
+std::string facts_of(const LoaderOptions& options) {
+  return fmt::format("{} of {} samples for each of {} ranks, {}{}", options.accumulation, options.micro_batch,
+                     options.world_size,
+                     options.shuffle ? fmt::format("shuffled by seed {}", options.seed) : "in order",
+                     options.drop_last ? ", without a last step that is not full" : "");
+}
+
 int64_t steps_in_epoch(size_t samples, const LoaderOptions& options) {
   check_options(options);
   const auto length = static_cast<int64_t>(epoch_length(sampler_options(samples, options)));

@@ -53,6 +53,9 @@ struct LoaderOptions {
   int64_t steps_ahead = 4;  // steps that the thread keeps ready
 };
 
+// One line, of what has to be the same on every rank.
+std::string facts_of(const LoaderOptions& options);
+
 // ErrorKind::kData where drop_last leaves no step.
 int64_t steps_in_epoch(size_t samples, const LoaderOptions& options);
 

@@ -33,12 +33,11 @@ checkpoint::SaveOptions Checkpointing::options_of(const config::DsConfig& config
 }
 
 std::string Checkpointing::save(const std::string& folder, const std::string& tag, const nlohmann::json& client_state,
-                                const checkpoint::SaveOptions& options,
-                                const std::map<std::string, at::Tensor>& rank_tensors) {
-  std::map<std::string, at::Tensor> own = zero::rank_state(model_, optimizer_);
+                                const checkpoint::SaveOptions& options, const checkpoint::ClientTensors& tensors) {
+  checkpoint::TensorMap own = zero::rank_state(model_, optimizer_);
   own[kRandomState] = random_state();
   if (!model_.device().is_cpu()) own[kDeviceRandomState] = random_state(model_.device());
-  for (const auto& [name, tensor] : rank_tensors) own[kClientPrefix + name] = tensor;
+  for (const auto& [name, tensor] : tensors.of_rank) own[kClientPrefix + name] = tensor;
   return saver_.save({.folder = folder,
                       .tag = tag.empty() ? fmt::format("global_step{}", state_.global_steps()) : tag,
                       .model = model_,
@@ -46,6 +45,7 @@ std::string Checkpointing::save(const std::string& folder, const std::string& ta
                       .optimizer_numbers = optimizer_.number_names(),
                       .engine_state = state_.save(),
                       .client_state = client_state,
+                      .shared_tensors = tensors.shared,
                       .rank_tensors = std::move(own),
                       .options = options});
 }
@@ -63,17 +63,17 @@ std::optional<LoadedCheckpoint> Checkpointing::load(const std::string& folder, c
     zero::restore_rank_state(model_, optimizer_, loaded->rank_tensors);
   }
   zero::publish_parameters(model_);
-  LoadedCheckpoint result{loaded->path, loaded->client_state};
+  LoadedCheckpoint result{loaded->path, loaded->client_state, {.shared = loaded->shared_tensors}};
   if (options.weights_only) return result;
   for (const auto& [name, tensor] : loaded->rank_tensors) {
-    if (name.starts_with(kClientPrefix)) result.rank_tensors[name.substr(kClientPrefix.size())] = tensor;
+    if (name.starts_with(kClientPrefix)) result.tensors.of_rank[name.substr(kClientPrefix.size())] = tensor;
   }
   load_random_state(loaded->rank_tensors, options.optimizer_states);
   state_.load(loaded->engine_state, options.schedule);
   return result;
 }
 
-void Checkpointing::load_random_state(const std::map<std::string, at::Tensor>& rank_tensors, bool says_if_missing) {
+void Checkpointing::load_random_state(const checkpoint::TensorMap& rank_tensors, bool says_if_missing) {
   const auto random = rank_tensors.find(kRandomState);
   if (random == rank_tensors.end()) {
     if (says_if_missing && model_.world().rank() == 0) {

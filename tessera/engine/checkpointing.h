@@ -1,7 +1,6 @@
 // An engine's checkpoints: the model's training state, how far the run is, and what is each rank's own.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,7 +22,7 @@ class Checkpointing {
 
   // Returns the checkpoint's folder. No update is under way. Collective.
   std::string save(const std::string& folder, const std::string& tag, const nlohmann::json& client_state,
-                   const checkpoint::SaveOptions& options, const std::map<std::string, at::Tensor>& rank_tensors);
+                   const checkpoint::SaveOptions& options, const checkpoint::ClientTensors& tensors);
 
   // Nothing is being saved, and no update under way. Collective.
   std::optional<LoadedCheckpoint> load(const std::string& folder, const std::string& tag,
@@ -32,7 +31,7 @@ class Checkpointing {
   checkpoint::Saver& saver() { return saver_; }
 
  private:
-  void load_random_state(const std::map<std::string, at::Tensor>& rank_tensors, bool says_if_missing);
+  void load_random_state(const checkpoint::TensorMap& rank_tensors, bool says_if_missing);
 
   zero::ShardedModel& model_;
   const optim::Optimizer& optimizer_;

@@ -249,7 +249,7 @@ void Engine::finish_saving() { checkpoints_->saver().finish(); }
 
 std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
                                     const nlohmann::json& client_state, const checkpoint::SaveOptions& options,
-                                    const std::map<std::string, at::Tensor>& rank_tensors) {
+                                    const checkpoint::ClientTensors& tensors) {
   const TraceSpan span(TraceLane::kCompute, "save_checkpoint");
   if (gradients_pending_ || micro_steps() % config_->batch.accumulation != 0) {
     if (!boundary_override_) {
@@ -258,7 +258,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
     }
   }
   finish_update();
-  return checkpoints_->save(folder, tag, client_state, options, rank_tensors);
+  return checkpoints_->save(folder, tag, client_state, options, tensors);
 }
 
 bool Engine::save_16bit_model(const std::string& folder, const std::string& file, bool exclude_frozen_parameters) {

@@ -97,10 +97,8 @@ class Engine {
                               const nlohmann::json& client_state = nlohmann::json::object()) {
     return save_checkpoint(folder, tag, client_state, save_options());
   }
-  // `rank_tensors`: of this rank alone.
   std::string save_checkpoint(const std::string& folder, const std::string& tag, const nlohmann::json& client_state,
-                              const checkpoint::SaveOptions& options,
-                              const std::map<std::string, at::Tensor>& rank_tensors = {});
+                              const checkpoint::SaveOptions& options, const checkpoint::ClientTensors& tensors = {});
   void finish_saving();
 
   // The weights alone, in the dtype of training, in <folder>/<file>; see checkpoint/save_16bit.h. Collective. False,

@@ -1,5 +1,8 @@
 #include "tessera/engine/model_tree.h"
 
+#include <fmt/format.h>
+#include <torch/nn/modules/dropout.h>
+
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -12,6 +15,9 @@ AnnouncedTree tree_of(torch::nn::Module& model) {
     if (visited.begins != nullptr) {
       found.tree.modules.push_back({visited.path, {}});
       found.announcing.push_back(visited.begins);
+    }
+    if (const auto* dropout = dynamic_cast<const torch::nn::DropoutImpl*>(&visited.module)) {
+      found.tree.facts.push_back(fmt::format("dropout '{}' of {}", visited.path, dropout->options.p()));
     }
     for (const auto& item : visited.module.named_parameters(/*recurse=*/false)) {
       found.tree.modules[visited.unit].params.push_back(

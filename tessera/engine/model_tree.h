@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tessera/nn/unit_module.h"
@@ -15,6 +16,7 @@ namespace tessera::engine {
 struct ModelTree {
   std::vector<zero::ModuleParams> modules;  // number 0 is the root, with all that no other module announces
   std::vector<at::Tensor> buffers;
+  std::vector<std::string> facts;  // of the model, beyond its parameters, that have to be the same on every rank
   bool placeholders_as_deepspeed = false;  // see zero/policy.h; Python's modules
 };
 

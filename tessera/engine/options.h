@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mesh.h"
 #include "tessera/layout/param_spec.h"
 #include "tessera/optim/optimizer.h"
@@ -56,8 +57,7 @@ struct BackwardOptions {
 struct LoadedCheckpoint {
   std::string path;
   nlohmann::json client_state;
-  std::map<std::string, at::Tensor> rank_tensors = {};  // what this rank gave to save_checkpoint; empty at another
-                                                        // number of ranks
+  checkpoint::ClientTensors tensors = {};
 };
 
 }  // namespace tessera

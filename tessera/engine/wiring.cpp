@@ -2,7 +2,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
-#include "tessera/engine/same_model.h"
+#include "tessera/engine/same_run.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/storage/dtype.h"
 #include "tessera/zero/unreadable.h"
@@ -205,7 +205,7 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
     }
   }
   const std::shared_ptr<comm::Group> sharers = mesh->data_group();
-  require_same_model(tree, *sharers);
+  require_same_run({tree, config, *wiring.optimizer, wiring.groups}, *mesh);
   zero::Policy policy = policy_of(config, sharers->size(), device);
   policy.placeholders_as_deepspeed = tree.placeholders_as_deepspeed;
   const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),

@@ -1,17 +1,26 @@
 // <output>/metrics.jsonl: one JSON object a line, for each optimizer step and for each evaluation (the key "eval_loss"
 // tells them apart). Numbers are written so that reading them back gives the same bits. Each line is handed to the
-// system when its call returns; a run that is killed loses none of them.
+// system when its call returns; a run that is killed loses none of them. Where the disk is full they wait in memory for
+// room, as metrics are no reason to stop training.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/atomic_file.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
+#include "tessera/base/unique_fd.h"
 #include "tessera/monitor/monitors.h"
 
 namespace tessera::monitor {
 namespace {
+
+constexpr size_t kMostWaiting = 16 << 20;  // bytes of lines, some 60,000 steps
 
 std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
   std::ifstream file(path);
@@ -27,7 +36,7 @@ class JsonlMonitor final : public Monitor {
  public:
   // Keeps the lines of steps up to the resumed one.
   explicit JsonlMonitor(const MonitorOptions& options);
-  ~JsonlMonitor() override { std::fclose(file_); }
+  ~JsonlMonitor() override;
   JsonlMonitor(const JsonlMonitor&) = delete;
   JsonlMonitor& operator=(const JsonlMonitor&) = delete;
 
@@ -37,17 +46,25 @@ class JsonlMonitor final : public Monitor {
 
  private:
   void write_line(const std::string& line);
+  bool write_waiting();
 
   std::filesystem::path path_;
-  std::FILE* file_;
+  UniqueFd file_;
+  std::string waiting_;  // for room
+  bool refused_ = false;
+  int64_t lost_ = 0;  // lines for which memory was too short as well
 };
 
 JsonlMonitor::JsonlMonitor(const MonitorOptions& options) : path_(options.output / "metrics.jsonl") {
   write_file_atomically(path_, options.resumed_step > 0 ? lines_up_to(path_, options.resumed_step) : "");
-  file_ = std::fopen(path_.c_str(), "a");
-  if (file_ == nullptr) {
-    throw Error(ErrorKind::kMachine, {"the file cannot be written: " + errno_text(errno), path_.string(), ""});
-  }
+  file_ = UniqueFd(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!file_.open()) machine_refused("the file cannot be written", errno, path_);
+}
+
+JsonlMonitor::~JsonlMonitor() {
+  if (write_waiting() && lost_ == 0) return;
+  lost_ += std::count(waiting_.begin(), waiting_.end(), '\n');
+  log_warning("{} lacks {}: there was no room for them", path_.string(), count_of(lost_, "line"));
 }
 
 void JsonlMonitor::step(const StepMetrics& metrics) {
@@ -76,10 +93,31 @@ void JsonlMonitor::evaluation(const EvaluationMetrics& metrics) {
 }
 
 void JsonlMonitor::write_line(const std::string& line) {
-  const std::string text = line + "\n";
-  if (std::fputs(text.c_str(), file_) < 0 || std::fflush(file_) != 0) {
-    throw Error(ErrorKind::kMachine, {"writing failed: " + errno_text(errno), path_.string(), "free some space"});
+  if (waiting_.size() + line.size() < kMostWaiting) {
+    waiting_ += line + "\n";
+  } else {
+    ++lost_;
   }
+  const bool written = write_waiting();
+  if (refused_ == !written) return;
+  refused_ = !written;
+  if (written) {
+    log_info("{} is written again", path_.string());
+  } else {
+    log_warning("{} cannot be written: {}; its lines wait for room, and training goes on", path_.string(),
+                errno_text(errno));
+  }
+}
+
+// False, and errno, where something is left.
+bool JsonlMonitor::write_waiting() {
+  while (!waiting_.empty()) {
+    const ssize_t written = write(file_.get(), waiting_.data(), waiting_.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    waiting_.erase(0, static_cast<size_t>(written));
+  }
+  return true;
 }
 
 }  // namespace

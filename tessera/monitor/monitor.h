@@ -39,7 +39,7 @@ class Monitor {
  public:
   virtual ~Monitor() = default;
 
-  // What was told is safe from the end of the process when they return. ErrorKind::kMachine where that fails.
+  // What was told is safe from the end of the process when they return. Where that fails, it is a warning.
   virtual void step(const StepMetrics& metrics) = 0;
   virtual void evaluation(const EvaluationMetrics& metrics) = 0;
 

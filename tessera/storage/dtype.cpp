@@ -15,10 +15,22 @@ struct DtypeNames {
 };
 
 constexpr DtypeNames kDtypes[] = {
-    {at::kFloat, "F32", "fp32"},  {at::kBFloat16, "BF16", "bf16"}, {at::kHalf, "F16", "fp16"},
-    {at::kDouble, "F64", "fp64"}, {at::kLong, "I64", "int64"},     {at::kInt, "I32", "int32"},
-    {at::kShort, "I16", "int16"}, {at::kChar, "I8", "int8"},       {at::kByte, "U8", "uint8"},
+    {at::kFloat, "F32", "fp32"},
+    {at::kBFloat16, "BF16", "bf16"},
+    {at::kHalf, "F16", "fp16"},
+    {at::kDouble, "F64", "fp64"},
+    {at::kLong, "I64", "int64"},
+    {at::kInt, "I32", "int32"},
+    {at::kShort, "I16", "int16"},
+    {at::kChar, "I8", "int8"},
+    {at::kByte, "U8", "uint8"},
     {at::kBool, "BOOL", "bool"},
+    {at::kUInt16, "U16", "uint16"},
+    {at::kUInt32, "U32", "uint32"},
+    {at::kUInt64, "U64", "uint64"},
+    {at::kComplexFloat, "C64", "complex64"},
+    {at::kFloat8_e4m3fn, "F8_E4M3", "fp8_e4m3"},
+    {at::kFloat8_e5m2, "F8_E5M2", "fp8_e5m2"},
 };
 
 const DtypeNames& names_of(at::ScalarType dtype) {

@@ -23,6 +23,7 @@
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
 #include "tessera/train/report.h"
+#include "tessera/train/run_facts.h"
 #include "tessera/train/run_setup.h"
 #include "tessera/train/tasks.h"
 #include "tessera/train/trainer.h"
@@ -108,6 +109,7 @@ TrainerOptions trainer_options(const RunOptions& options, const config::RunFile&
           .retention = {.keep_last = training.keep_last, .keep_every = training.keep_every},
           .keep_best = training.keep_best,
           .async_save = training.async_save,
+          .max_bad_steps = training.max_bad_steps,
           .monitors = run.monitors,
           .resume = options.resume,
           .client_state = client_state(run, model)};
@@ -132,6 +134,7 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
 
 void train_here(const RunOptions& options, const config::RunFile& run, const std::shared_ptr<comm::Group>& world) {
   check_run(run, world->size());
+  comm::require_agreement(*world, facts_of_run(run), run.name);
   const TaskType& task_type = task_of(run);
   const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);

@@ -55,6 +55,10 @@ class Task {
   // Goes on to the next step, whose micro batches of this rank loss() then names.
   virtual data::StepPlace next_step() = 0;
   virtual size_t micro_batches() const = 0;
+
+  // What has to be the same on every rank beyond samples() and steps_per_epoch(), for one line: in which order the
+  // samples come, say.
+  virtual std::string facts() const { return ""; }
   virtual BatchLoss loss(size_t micro_batch) = 0;
 
   // What is held out from training; 0: nothing.
@@ -73,7 +77,7 @@ template <class Batch>
 class BatchTask final : public Task {
  public:
   BatchTask(TaskParts<Batch> parts, const data::LoaderOptions& options)
-      : parts_(std::move(parts)), loader_(parts_.train, options) {}
+      : parts_(std::move(parts)), loader_(parts_.train, options), facts_(data::facts_of(options)) {}
 
   int64_t samples() const override { return static_cast<int64_t>(parts_.train.size); }
   int64_t steps_per_epoch() const override { return loader_.steps_per_epoch(); }
@@ -83,6 +87,7 @@ class BatchTask final : public Task {
     return step_;
   }
   size_t micro_batches() const override { return step_.micro_batches.size(); }
+  std::string facts() const override { return facts_; }
   BatchLoss loss(size_t micro_batch) override { return parts_.loss(step_.micro_batches[micro_batch]); }
   size_t eval_samples() const override { return parts_.eval.size; }
   BatchLoss eval_loss(std::span<const size_t> samples) override {
@@ -92,6 +97,7 @@ class BatchTask final : public Task {
  private:
   TaskParts<Batch> parts_;
   data::Loader<Batch> loader_;
+  std::string facts_;
   data::StepBatches<Batch> step_;
 };
 

@@ -14,7 +14,9 @@
 #include "tessera/base/trace.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/retention.h"
+#include "tessera/comm/agreement.h"
 #include "tessera/monitor/monitors.h"
+#include "tessera/storage/folder_lock.h"
 #include "tessera/train/evaluation.h"
 #include "tessera/train/progress.h"
 #include "tessera/train/run.h"
@@ -39,11 +41,15 @@ class Trainer::Loop {
     int64_t tokens = 0;
   };
 
+  void require_same_training();
+  void lock_output();
   void resume();
   void restore_position(const LoadedCheckpoint& loaded);
   void open_output();
   void train_step();
   LossSum take_step(const data::StepPlace& step);
+  void look_for_divergence(double loss, double loss_scale);
+  void require_some_training() const;
   void evaluate_now();
   void save();
   void save_as_best();
@@ -51,14 +57,19 @@ class Trainer::Loop {
   void report_failed_save(const Error& error);
   bool stop_requested();
   bool speaks() const { return engine_.world().rank() == 0; }
+  fs::path checkpoints() const { return options_.output / "checkpoints"; }
 
   ModuleEngine& engine_;
   Task& task_;
   TrainerOptions options_;
+  std::unique_ptr<storage::FolderLock> lock_;  // of checkpoints(); rank 0's
   SignalInbox inbox_;
   Position position_;
   TrainerReport report_;
   bool epoch_ended_ = false;  // with the last step
+  int64_t bad_steps_ = 0;     // the last ones in a row
+  int64_t skipped_ = 0;       // of those that this process took
+  std::string last_finite_;   // the newest checkpoint that was begun after a step that was not bad
   std::vector<std::unique_ptr<monitor::Monitor>> monitors_;
   std::unique_ptr<Progress> progress_;
   std::string last_saved_;             // the newest that is whole
@@ -82,13 +93,31 @@ void refuse_to_overwrite(const fs::path& output) {
                                   "resume it with --resume auto, or choose another output"});
 }
 
+void Trainer::Loop::require_same_training() {
+  const std::string text = fmt::format(
+      "{} samples, {} held out\n{}\n{} steps, evaluated every {} on {} samples{}{}\nsaved every {} steps{}\n{}",
+      task_.samples(), task_.eval_samples(), task_.facts(), options_.max_steps, options_.eval_steps,
+      options_.eval_samples, options_.eval_at_start ? ", also at the start" : "",
+      options_.keep_best ? ", the best kept" : "", options_.save_steps, options_.async_save ? " in the background" : "",
+      options_.resume.empty() ? "a new run" : "a run that resumes");
+  comm::require_agreement(engine_.world(), {{"training", text, "give every rank the same data and options"}},
+                          "Trainer");
+}
+
+// Before anything there is looked at: of two runs that start at once, one goes on.
+void Trainer::Loop::lock_output() {
+  comm::all_or_none(engine_.world(), "the lock of the output", [this] {
+    if (speaks()) lock_ = std::make_unique<storage::FolderLock>(checkpoints());
+  });
+}
+
 void Trainer::Loop::resume() {
   if (options_.resume.empty()) {
     refuse_to_overwrite(options_.output);
     return;
   }
   const bool automatic = options_.resume == "auto";
-  fs::path folder = automatic ? options_.output / "checkpoints" : fs::path(options_.resume);
+  fs::path folder = automatic ? checkpoints() : fs::path(options_.resume);
   std::string tag;
   if (fs::exists(folder / "manifest.json")) {  // the checkpoint itself
     folder = fs::absolute(folder).lexically_normal();
@@ -106,7 +135,7 @@ void Trainer::Loop::resume() {
                 {"no checkpoint to resume from", folder.string(), "name a checkpoint, or a folder of checkpoints"});
   }
   restore_position(*loaded);
-  last_saved_ = loaded->path;
+  last_saved_ = last_finite_ = loaded->path;
   saved_at_ = engine_.global_steps();
   if (speaks()) log_info("resumed {} after step {}", loaded->path, engine_.global_steps());
 }
@@ -115,7 +144,8 @@ void Trainer::Loop::resume() {
 // batch, goes on where the run stopped.
 void Trainer::Loop::restore_position(const LoadedCheckpoint& loaded) {
   const nlohmann::json& state = loaded.client_state;
-  if (state.contains("python") && !state.contains("epoch")) {
+  const bool by_python = state.contains("program") || state.contains("python");  // the latter by earlier versions
+  if (by_python && !state.contains("epoch")) {
     if (speaks()) {
       log_warning("{} was saved by a Python program, which notes no place in the data: the data starts anew",
                   loaded.path);
@@ -211,16 +241,18 @@ void Trainer::Loop::save() {
                 {"samples", position_.samples},
                 {"tokens", position_.tokens}});
   if (report_.best) state.update({{"best_step", report_.best->step}, {"best_loss", report_.best->loss}});
-  const fs::path folder = options_.output / "checkpoints";
+  const fs::path folder = checkpoints();
   checkpoint::SaveOptions how = engine_.save_options();
   how.in_background = options_.async_save;
   how.retention = options_.retention;
+  how.diverged = bad_steps_ > 0;
   finish_saving();
   saved_at_ = engine_.global_steps();
   saving_ = (folder / fmt::format("global_step{}", saved_at_)).string();
   try {
     engine_.save_checkpoint(folder.string(), "", state, how);
     if (!how.in_background) last_saved_ = saving_;
+    if (!how.diverged) last_finite_ = saving_;
   } catch (const Error& error) {
     report_failed_save(error);
   }
@@ -242,7 +274,7 @@ void Trainer::Loop::finish_saving() {
     report_failed_save(error);
   }
   if (std::exchange(saving_best_, false) && !saving_.empty() && speaks()) {
-    checkpoint::set_best(options_.output / "checkpoints", fs::path(saving_).filename().string());
+    checkpoint::set_best(checkpoints(), fs::path(saving_).filename().string());
   }
 }
 
@@ -281,6 +313,7 @@ void Trainer::Loop::train_step() {
                .samples = position_.samples + step.samples,
                .tokens = position_.tokens + sum.tokens};
   ++report_.trained;
+  if (!engine_.was_step_applied()) ++skipped_;
   if (speaks()) {
     const monitor::StepMetrics metrics{
         .step = engine_.global_steps(),
@@ -298,11 +331,39 @@ void Trainer::Loop::train_step() {
     for (const auto& each : monitors_) each->step(metrics);
   }
   progress_->update({.step = engine_.global_steps(), .loss = sum.mean(), .lr = lr, .tokens = sum.tokens});
+  look_for_divergence(sum.mean(), loss_scale);
+}
+
+// A step that overflowed is fine while the loss scale still comes down to what fits. All ranks see the same.
+void Trainer::Loop::look_for_divergence(double loss, double loss_scale) {
+  const bool lowered = engine_.loss_scale() < loss_scale;
+  const bool bad = !std::isfinite(loss) || (!engine_.was_step_applied() && !lowered);
+  bad_steps_ = bad ? bad_steps_ + 1 : 0;
+  if (options_.max_bad_steps == 0 || bad_steps_ < options_.max_bad_steps) return;
+  finish_saving();  // what is being saved may be what to go on from
+  throw Error(
+      ErrorKind::kData,
+      {fmt::format("training diverged: each of the last {} had a loss or gradients that are not finite",
+                   count_of(bad_steps_, "step")),
+       fmt::format("steps {} to {}, loss {}", engine_.global_steps() - bad_steps_ + 1, engine_.global_steps(), loss),
+       fmt::format("lower the learning rate, clip gradients or look at the data, and {}; "
+                   "training.max_bad_steps says how many such steps end a run",
+                   last_finite_.empty() ? "start anew" : "go on with --resume " + last_finite_)});
+}
+
+void Trainer::Loop::require_some_training() const {
+  if (report_.trained == 0 || skipped_ < report_.trained || report_.interrupted) return;
+  throw Error(ErrorKind::kData,
+              {fmt::format("nothing was trained: all {} of this run were skipped, as their gradients were not finite",
+                           count_of(report_.trained, "step")),
+               options_.output.string(), "lower the learning rate or the initial loss scale, or look at the data"});
 }
 
 TrainerReport Trainer::Loop::run() {
   const bool evaluates = task_.eval_samples() > 0;
   engine_.train();
+  require_same_training();
+  lock_output();
   resume();
   task_.seek(position_.epoch, position_.step_in_epoch);
   open_output();
@@ -324,6 +385,7 @@ TrainerReport Trainer::Loop::run() {
   progress_.reset();
   finish_saving();
   if (saving_.empty() && save_failure_) throw *save_failure_;  // the last state is not on the disk
+  require_some_training();
   if (report_.interrupted && speaks())
     log_info("stopped by a signal after step {}; the state is saved", engine_.global_steps());
   report_.steps = engine_.global_steps();

@@ -24,8 +24,9 @@ struct TrainerOptions {
   bool eval_at_start = false;    // also before the first step
   int64_t save_steps = 0;        // 0: at the end of each epoch
   checkpoint::Retention retention = {.keep_last = 2};
-  bool keep_best = false;  // save after each evaluation that is the best so far, and keep that checkpoint
-  bool async_save = true;  // write checkpoints beside training
+  bool keep_best = false;      // save after each evaluation that is the best so far, and keep that checkpoint
+  bool async_save = true;      // write checkpoints beside training
+  int64_t max_bad_steps = 10;  // in a row, then the run ends with an error (see Trainer::run); 0: never
   std::vector<std::string> monitors = {"jsonl"};  // by name: monitor/monitor.h
   std::string resume =
       {};  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
@@ -56,7 +57,10 @@ class Trainer {
   ~Trainer();
 
   // Collective. Resumes, trains, saves. Errors: those of the engine; ErrorKind::kUsage where the output holds a run
-  // already and nothing is said of resuming.
+  // already and nothing is said of resuming, or where another process trains into it; kData where training diverged.
+  // A step is bad whose loss is not finite, or that was skipped though the loss scale cannot go lower: max_bad_steps of
+  // them in a row, or nothing else in a whole run, is divergence. Checkpoints of such steps say so, and retention then
+  // keeps the last one before them as well.
   TrainerReport run();
 
  private:

@@ -188,6 +188,57 @@ TEST_F(CheckpointOptions, RetentionKeepsTheNewestAndEveryMth) {
   EXPECT_TRUE(fs::exists(path("run") / "notes"));
 }
 
+TEST_F(CheckpointOptions, AProgramsTensorsComeBackThoseOfARankAtTheSameNumberOfRanksAlone) {
+  const at::Tensor shared = at::arange(6, at::kShort).view({2, 3}).t(), number = at::scalar_tensor(2.5, at::kDouble);
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
+    for (const bool in_background : {false, true}) {
+      const auto engine = initialize(std::make_shared<ThreeBlocks>(), config_of(3, 2), {.world = world});
+      take_steps(*engine, 1);
+      // What other ranks give as shared does not count.
+      const checkpoint::ClientTensors given{
+          .shared = {{"a/b", world->rank() == 0 ? shared : shared + 1}, {"c", number}},
+          .of_rank = {{"own", at::full({2}, world->rank())}}};
+      engine->save_checkpoint(path("run"), "", {{"epoch", 2}}, {.in_background = in_background}, given);
+      engine->finish_saving();
+      const auto loaded = engine->load_checkpoint(path("run"));
+      EXPECT_EQ(loaded->client_state, (nlohmann::json{{"epoch", 2}}));
+      ASSERT_EQ(loaded->tensors.shared.size(), 2U);
+      EXPECT_TRUE(at::equal(loaded->tensors.shared.at("a/b"), shared));
+      EXPECT_EQ(loaded->tensors.shared.at("a/b").scalar_type(), at::kShort);
+      EXPECT_TRUE(at::equal(loaded->tensors.shared.at("c"), number));
+      EXPECT_TRUE(at::equal(loaded->tensors.of_rank.at("own"), at::full({2}, world->rank())));
+    }
+  });
+  const auto alone = make<ThreeBlocks>();
+  const auto loaded = alone->load_checkpoint(path("run"), "", {.weights_only = true});
+  EXPECT_TRUE(at::equal(loaded->tensors.shared.at("a/b"), shared));
+  EXPECT_TRUE(loaded->tensors.of_rank.empty());
+  EXPECT_TRUE(checkpoint::verify(path("run") / "global_step1").empty());
+}
+
+// A power failure between the two last steps of a save leaves it so.
+TEST_F(CheckpointOptions, ALatestThatNamesAnOlderCheckpointIsSaid) {
+  const auto outcomes = test::outcomes_of_ranks(1, [&](const std::shared_ptr<comm::Group>&) {
+    const auto engine = make<ThreeBlocks>();
+    for (int i = 0; i < 3; ++i) {
+      take_steps(*engine, 1);
+      engine->save_checkpoint(path("run"));
+    }
+    engine->load_checkpoint(path("run"));
+    std::puts("nothing is said until here");
+    std::fflush(stdout);
+    std::ofstream(path("run") / "latest") << "global_step1\n";
+    std::ofstream(path("run") / "global_step3" / "manifest.json") << "damaged";
+    engine->load_checkpoint(path("run"));
+    EXPECT_EQ(engine->global_steps(), 1);
+  });
+  const std::string& output = outcomes.front().output;
+  EXPECT_THAT(output,
+              HasSubstr("latest names global_step1, which is older than global_step2: name that one to load it"));
+  EXPECT_GT(output.find("which is older"), output.find("nothing is said until here"));
+  EXPECT_EQ(outcomes.front().exit_code, 0) << output;
+}
+
 TEST_F(CheckpointOptions, TagsArePlainNames) {
   const auto engine = make<ThreeBlocks>();
   for (const std::string tag : {"..", "a/b", "x.saving", "latest"}) {

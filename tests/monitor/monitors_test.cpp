@@ -1,8 +1,11 @@
 #include "tessera/monitor/monitors.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -60,6 +63,27 @@ TEST_F(Jsonl, AResumedRunForgetsTheStepsThatItTakesAgain) {
   EXPECT_EQ(rows()[3]["loss"], 9.0);
   start();
   EXPECT_TRUE(rows().empty());  // a new run begins anew
+}
+
+// A limit of the size of files refuses as a full disk does, and needs no disk of one's own.
+TEST_F(Jsonl, LinesWaitForRoom) {
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  {
+    const auto monitor = start();
+    monitor->step({.step = 1});
+    const rlim_t full = std::filesystem::file_size(folder_.path() / "metrics.jsonl") + 10;  // in the middle of a line
+    const rlimit limit{full, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    for (int64_t step = 2; step <= 4; ++step) monitor->step({.step = step});
+    EXPECT_EQ(std::filesystem::file_size(folder_.path() / "metrics.jsonl"), full);
+    setrlimit(RLIMIT_FSIZE, &before);
+    monitor->step({.step = 5});
+    ASSERT_EQ(rows().size(), 5u);
+    for (int64_t step = 1; step <= 5; ++step) EXPECT_EQ(rows()[static_cast<size_t>(step) - 1]["step"], step);
+  }
+  signal(SIGXFSZ, SIG_DFL);
 }
 
 TEST(Monitors, AnUnknownNameIsAnErrorWithTheNearest) {

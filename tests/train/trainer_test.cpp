@@ -5,13 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/retention.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/storage/folder_lock.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
@@ -68,11 +73,17 @@ struct Trained {
   }
 };
 
-Trained run(const std::shared_ptr<comm::Mesh>& mesh, int stage, TrainerOptions options) {
+// `broken(n)`: whether the n-th step, from 1, has a loss that is not a number.
+using Broken = std::function<bool(int64_t)>;
+
+Trained run(const std::shared_ptr<comm::Mesh>& mesh, int stage, TrainerOptions options, const Broken& broken = {}) {
   const auto engine = initialize(std::make_shared<Line>(), config_of(stage, mesh->shape().replicas()), {.mesh = mesh});
   BatchTask<Rows> task({.train = samples(kSamples, 1),
                         .loss = [&](const Rows& batch) -> BatchLoss {
-                          return {.sum = engine->forward(batch.x, batch.y), .targets = batch.x.size(0)};
+                          const bool breaks =
+                              broken && engine->module().is_training() && broken(engine->global_steps() + 1);
+                          const at::Tensor sum = engine->forward(batch.x, batch.y);
+                          return {.sum = breaks ? sum * std::nan("") : sum, .targets = batch.x.size(0)};
                         },
                         .eval = samples(10, 0.5)},
                        loader_options(*engine));
@@ -83,8 +94,8 @@ Trained run(const std::shared_ptr<comm::Mesh>& mesh, int stage, TrainerOptions o
   return result;
 }
 
-Trained run(const std::shared_ptr<comm::Group>& world, int stage, TrainerOptions options) {
-  return run(comm::Mesh::data_parallel(world), stage, std::move(options));
+Trained run(const std::shared_ptr<comm::Group>& world, int stage, TrainerOptions options, const Broken& broken = {}) {
+  return run(comm::Mesh::data_parallel(world), stage, std::move(options), broken);
 }
 
 Trained run_alone(int stage, TrainerOptions options) { return run(comm::Group::alone(), stage, std::move(options)); }
@@ -204,6 +215,73 @@ TEST(Trainer, AnOutputThatHoldsARunIsNotWrittenOver) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("the output already holds a run with checkpoints"));
   }
+}
+
+ErrorReport divergence_of(const std::shared_ptr<comm::Group>& world, const TrainerOptions& options,
+                          const Broken& broken) {
+  try {
+    run(world, 1, options, broken);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    return error.report();
+  }
+  return {"it ended well", "", ""};
+}
+
+TEST(Trainer, ARunWhoseLossIsNoNumberAnyMoreStopsAndKeepsTheLastGoodCheckpoint) {
+  const test::TemporaryFolder folder;
+  const auto output = folder.path() / "out", checkpoints = output / "checkpoints";
+  test::spawn_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
+    const ErrorReport report = divergence_of(
+        world, {.output = output, .max_steps = 30, .save_steps = 2, .retention = {.keep_last = 1}, .max_bad_steps = 5},
+        [&](int64_t step) { return world->rank() == 1 && step >= 5; });
+    EXPECT_EQ(report.what, "training diverged: each of the last 5 steps had a loss or gradients that are not finite");
+    EXPECT_EQ(report.where, "steps 5 to 9, loss nan");
+    EXPECT_THAT(report.fix, HasSubstr("--resume " + (checkpoints / "global_step4").string()));
+  });
+  EXPECT_EQ(checkpoint::tags_of(checkpoints), (std::vector<std::string>{"global_step8", "global_step4"}));
+  EXPECT_TRUE(checkpoint::read_manifest(checkpoints / "global_step8").diverged);
+  EXPECT_FALSE(checkpoint::read_manifest(checkpoints / "global_step4").diverged);
+  // One that goes on from there, with better luck, needs the good one no longer.
+  run_alone(1, {.output = output,
+                .max_steps = 12,
+                .save_steps = 2,
+                .retention = {.keep_last = 1},
+                .resume = (checkpoints / "global_step4").string()});
+  EXPECT_EQ(checkpoint::tags_of(checkpoints), (std::vector<std::string>{"global_step12"}));
+}
+
+TEST(Trainer, StepsThatAreNotFiniteNowAndThenAreNoDivergence) {
+  const test::TemporaryFolder folder;
+  const auto output = folder.path() / "out";
+  const auto two_of_three = [](int64_t step) { return step % 3 != 0; };
+  const Trained done =
+      run(comm::Group::alone(), 1, {.output = output, .max_steps = 12, .max_bad_steps = 3}, two_of_three);
+  EXPECT_EQ(done.report.trained, 12);
+  const auto for_ever = [](int64_t step) { return step > 4; };
+  EXPECT_EQ(
+      run(comm::Group::alone(), 1, {.output = folder.path() / "on", .max_steps = 40, .max_bad_steps = 0}, for_ever)
+          .report.steps,
+      40);
+}
+
+TEST(Trainer, ARunThatTrainedNothingIsNotDone) {
+  const test::TemporaryFolder folder;
+  const ErrorReport report = divergence_of(comm::Group::alone(), {.output = folder.path() / "out", .max_steps = 3},
+                                           [](int64_t) { return true; });
+  EXPECT_THAT(report.what, HasSubstr("nothing was trained: all 3 steps of this run were skipped"));
+}
+
+TEST(Trainer, TwoRunsDoNotShareAnOutput) {
+  const test::TemporaryFolder folder;
+  const auto output = folder.path() / "out";
+  const auto outcomes = test::outcomes_of_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
+    const auto lock = world->rank() == 0 ? std::make_unique<storage::FolderLock>(output / "checkpoints") : nullptr;
+    world->barrier("locked");
+    if (world->rank() == 1) run_alone(0, {.output = output, .max_steps = 1, .resume = "auto"});
+    world->barrier("tried");
+  });
+  EXPECT_THAT(outcomes[1].output, HasSubstr("another run saves into this folder: process "));
 }
 
 }  // namespace

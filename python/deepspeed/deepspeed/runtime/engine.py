@@ -326,8 +326,9 @@ class DeepSpeedEngine(tessera.Engine):
         else:
             self.load_state_dict_into_module(state, strict)
 
-    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False):
-        saved = super().save_checkpoint(save_dir, tag, client_state, save_latest, exclude_frozen_parameters)
+    def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False,
+                        trust_pickle=False):
+        saved = super().save_checkpoint(save_dir, tag, client_state, save_latest, exclude_frozen_parameters, trust_pickle)
         if self.stage > 0 and self._world.rank == 0:
             self._copy_recovery_script(save_dir)
         return saved

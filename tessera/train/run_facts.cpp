@@ -1,0 +1,74 @@
+#include "tessera/train/run_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tessera/base/error.h"
+#include "tessera/base/hash.h"
+#include "tessera/data/reader.h"
+
+namespace tessera::train {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uint64_t kSample = 64 << 10;  // bytes
+
+std::string fact_of_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  if (!file || error)
+    throw Error(ErrorKind::kData, {"the file cannot be read", path.string(), "check its permissions"});
+  uint64_t hash = kFnvOffset;
+  const uint64_t last = size > kSample ? size - kSample : 0;
+  for (const uint64_t at : {uint64_t{0}, last / 2, last}) {
+    std::array<char, kSample> bytes;
+    file.clear();
+    file.seekg(static_cast<std::streamoff>(at));
+    file.read(bytes.data(), bytes.size());
+    hash = fnv1a({bytes.data(), static_cast<size_t>(file.gcount())}, hash);
+  }
+  return fmt::format("{} of {} bytes, {:016x}\n", path.filename().string(), size, hash);
+}
+
+std::string facts_of_files(const std::string& key, const std::vector<std::string>& paths) {
+  std::string text;
+  for (const std::string& path : data::expand_files(paths)) text += key + ": " + fact_of_file(path);
+  return text;
+}
+
+// What a model or a tokenizer is read from; other files of a folder do not matter.
+bool is_read(const std::string& name) {
+  const auto ends = [&](const char* suffix) { return name.ends_with(suffix); };
+  return ends(".json") || ends(".safetensors") || ends(".bin") || ends(".txt") || ends(".model");
+}
+
+std::string facts_of_folder(const std::string& key, const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file() && is_read(entry.path().filename().string())) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  std::string text;
+  for (const fs::path& file : files) text += key + ": " + fact_of_file(file);
+  return text;
+}
+
+}  // namespace
+
+std::vector<comm::SharedFacts> facts_of_run(const config::RunFile& run) {
+  std::string model = facts_of_folder("model.path", run.model.path);
+  if (run.tokenizer != run.model.path) model += facts_of_folder("tokenizer", run.tokenizer);
+  return {{"run file", config::shared_lines(run.keys), "start every rank with the same run file and the same --set"},
+          {"model or tokenizer", std::move(model), "give every host the same files"},
+          {"file of data", facts_of_files("data.train", run.data.train) + facts_of_files("data.eval", run.data.eval),
+           "give every host the same files, in the same order"}};
+}
+
+}  // namespace tessera::train
