@@ -33,7 +33,8 @@ void sync_folder_of(const fs::path& path) {
 
 void write_file_atomically(const fs::path& path, const std::string& text) {
   const fs::path aside = path.string() + ".new";
-  const int fd = open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  unlink(aside.c_str());  // of an interrupted write; what it links to is left alone
+  const int fd = open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) machine_refused("the file cannot be created", errno, aside);
   size_t done = 0;
   while (done < text.size()) {

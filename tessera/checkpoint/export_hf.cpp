@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/reader.h"
@@ -67,8 +69,8 @@ void write_weights(CheckpointReader& checkpoint, const fs::path& output, const E
 
 // The weights may be of a model with a head where the original config names the bare encoder.
 void write_config(const fs::path& model, const fs::path& output, at::ScalarType dtype, const Manifest& manifest) {
-  auto config = nlohmann::ordered_json::parse(storage::read_file(model / "config.json"), nullptr, false);
-  if (!config.is_object()) throw Error(ErrorKind::kData, {"not a JSON object", (model / "config.json").string(), ""});
+  read_json_file(model / "config.json");  // throws where it is none
+  auto config = nlohmann::ordered_json::parse(read_input_file(model / "config.json"));
   if (manifest.client_state.contains("architecture")) {
     config["architectures"] = {manifest.client_state["architecture"]};
   }
@@ -92,7 +94,7 @@ void export_hf(const ExportInput& input) {
     if (!input.weights_only) write_config(model, aside, input.dtype, manifest);
     for (const char* const name : kTokenizerFiles) {
       if (!input.weights_only && fs::exists(model / name)) {
-        storage::write_file_atomically(aside / name, storage::read_file(model / name));
+        storage::write_file_atomically(aside / name, read_input_file(model / name));
       }
     }
     storage::publish(input.output);

@@ -6,6 +6,9 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
+#include "tessera/base/json_text.h"
+#include "tessera/base/plain_name.h"
 #include "tessera/storage/atomic_dir.h"
 
 namespace tessera::checkpoint {
@@ -78,11 +81,20 @@ std::optional<int64_t> product_of(const std::vector<int64_t>& shape) {
   return product;
 }
 
+// A link could have any file of the machine read, or sent on.
+void refuse_link_out(const fs::path& folder, const std::string& name) {
+  std::error_code error;
+  const fs::path place = fs::canonical(folder / name, error);
+  if (error || place.parent_path() == fs::canonical(folder, error)) return;
+  refuse(fmt::format("{} is a link to {}, out of its folder", name, place.string()), folder);
+}
+
 void check(const Manifest& manifest, const fs::path& folder) {
   for (const ShardFile& file : manifest.files) {
     if (!is_plain_name(file.name)) {
       refuse_damaged(fmt::format("'{}' is not the name of a shard file", file.name), folder / "manifest.json");
     }
+    refuse_link_out(folder, file.name);
     std::error_code error;
     const uintmax_t bytes = fs::file_size(folder / file.name, error);
     if (error && manifest.node_local) continue;  // another host's
@@ -171,8 +183,14 @@ std::string to_text(const Manifest& manifest) {
 Manifest read_manifest(const fs::path& checkpoint_folder) {
   const fs::path path = checkpoint_folder / "manifest.json";
   if (!fs::exists(path)) refuse("it has no manifest.json", checkpoint_folder);
-  const std::string written = storage::read_file(path);
-  const json text = json::parse(written, nullptr, /*allow_exceptions=*/false);
+  refuse_link_out(checkpoint_folder, "manifest.json");
+  const std::string written = read_input_file(path);
+  json text;
+  try {
+    text = parse_json(written, {.where = path.string()});
+  } catch (const Error& error) {
+    refuse_damaged("manifest.json is not a manifest: " + error.report().what, path);
+  }
   const auto is = [&](const char* key, json::value_t type) { return text.contains(key) && text[key].type() == type; };
   if (!text.is_object() || !is("format", json::value_t::string) || text["format"] != kFormat ||
       !is("version", json::value_t::number_unsigned)) {
@@ -183,7 +201,8 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
     refuse(fmt::format("its format version is {}, but this program knows versions up to {}", version, kFormatVersion),
            path);
   }
-  if (version < 1 || (version > 1 && !has_its_sum(written))) {
+  // Version 1 knew no checksums; a newer one does not lose them by calling itself that.
+  if (version < 1 || ((version > 1 || text.contains("xxh3")) && !has_its_sum(written))) {
     refuse_damaged("manifest.json does not match its checksum", path);
   }
   Manifest manifest;
@@ -217,19 +236,16 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
   return manifest;
 }
 
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\0", 2)) == name.npos;
-}
-
 void check_tag(const std::string& tag, const fs::path& where) {
   if (is_plain_name(tag)) return;
-  throw Error(ErrorKind::kData, {fmt::format("'{}' is not the name of a checkpoint", tag), where.string(),
-                                 "use the name of a folder there"});
+  throw Error(ErrorKind::kData, {fmt::format("'{}' is not the name of a checkpoint", tag.substr(0, kLongestName)),
+                                 where.string(), "use the name of a folder there"});
 }
 
 std::string read_tag(const fs::path& path) {
   if (!fs::is_regular_file(path)) return "";
-  std::string tag = storage::read_file(path);
+  constexpr uint64_t kMostBytes = 4096;
+  std::string tag = read_input_file(path, ErrorKind::kData, kMostBytes);
   while (!tag.empty() && (tag.back() == '\n' || tag.back() == ' ')) tag.pop_back();
   return tag;
 }

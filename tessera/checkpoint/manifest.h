@@ -84,9 +84,6 @@ std::string shard_name(int rank, int world_size);
 // The name of a piece inside its shard file.
 std::string piece_name(const std::string& kind, const std::string& tensor);
 
-// Whether a name stays in the folder that it is put after: not empty, ".", ".." or with a slash.
-bool is_plain_name(const std::string& name);
-
 // ErrorKind::kData, with `where` the tag was found, for one that could lead out of its folder.
 void check_tag(const std::string& tag, const std::filesystem::path& where);
 

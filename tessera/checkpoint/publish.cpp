@@ -4,6 +4,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/fault_point.h"
+#include "tessera/base/plain_name.h"
 #include "tessera/storage/atomic_dir.h"
 
 namespace tessera::checkpoint {

@@ -56,7 +56,8 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   command
       ->add_option("--resume", options->resume,
                    "Checkpoint to resume from: a folder, or 'auto' for the newest in the output folder, if any")
-      ->type_name("auto|PATH");
+      ->type_name("auto|PATH")
+      ->check([](const std::string& given) { return given.empty() ? std::string("it is empty") : std::string(); });
   command
       ->add_option("--trace", options->trace, "Write a timeline of all ranks to FILE, for chrome://tracing or Perfetto")
       ->type_name("FILE");

@@ -18,6 +18,7 @@ constexpr Kind kRates{kNumberOrList};
 constexpr Kind kOpen{kOpenObject};
 constexpr Kind kAnything{kAny};
 
+constexpr Kind kBuffers{.type = kInt, .low = 0, .high = 100'000};  // more are a slip of the pen
 constexpr Kind above(double low, Type type = kInt) { return {.type = type, .low = low, .above_low = true}; }
 constexpr Kind within(double low, double high, Type type = kNumber) { return {.type = type, .low = low, .high = high}; }
 constexpr Kind strictly_within(double low, double high) {
@@ -293,7 +294,7 @@ constexpr Key kDsKeys[] = {
     {"zero_optimization.offload_param.device", kDevice, "\"none\"", kHonoured,
      "device, host memory or NVMe (stage 3; on a CPU the device is the host)"},
     {"zero_optimization.offload_param.nvme_path", kString, "null", kHonoured, "folder on the NVMe drive", of_host()},
-    {"zero_optimization.offload_param.buffer_count", at_least(0), "5", kHonoured, "shards read from NVMe at a time"},
+    {"zero_optimization.offload_param.buffer_count", kBuffers, "5", kHonoured, "shards read from NVMe at a time"},
     {"zero_optimization.offload_param.buffer_size", at_least(0), "100000000", kNoEffect,
      "elements per buffer: here each buffer is as large as the shard it holds"},
     {"zero_optimization.offload_param.max_in_cpu", at_least(0), "1000000000", kHonoured,
@@ -306,7 +307,7 @@ constexpr Key kDsKeys[] = {
      "device, host memory or NVMe (stages 1 to 3; on a CPU the device is the host)"},
     {"zero_optimization.offload_optimizer.nvme_path", kString, "null", kHonoured, "folder on the NVMe drive",
      of_host()},
-    {"zero_optimization.offload_optimizer.buffer_count", at_least(0), "4", kHonoured,
+    {"zero_optimization.offload_optimizer.buffer_count", kBuffers, "4", kHonoured,
      "minimum number of buffers, each the size of a part"},
     {"zero_optimization.offload_optimizer.pin_memory", kBoolean, "true", kNoEffect,
      "page-locked host memory: nothing to lock on a CPU; on a device not there yet, and a warning says so"},

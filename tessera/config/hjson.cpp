@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 
 namespace tessera::config {
 namespace {
@@ -49,6 +50,8 @@ class Parser {
   Json parse_value(const Pointer& key, int depth) {
     if (depth > kDeepestNesting)
       fail(at_, fmt::format("nested more than {} levels deep", kDeepestNesting), "flatten it");
+    if (document_.places.size() > kMostValues)
+      fail(at_, fmt::format("there are more than {} values", kMostValues), "write fewer");
     skip_blank();
     if (at_ == text_.size())
       fail(at_, "the file ends where a value was expected", "add the value or the closing bracket");

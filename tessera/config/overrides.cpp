@@ -16,7 +16,12 @@ void apply_overrides(Document& document, const std::vector<std::string>& overrid
       throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not KEY=VALUE", text), name,
                                       "write --set KEY=VALUE, for example --set training.max_steps=50"});
     }
-    const Pointer key = pointer_to(text.substr(0, equals));
+    const std::string path = text.substr(0, equals);
+    if (path.starts_with('.') || path.ends_with('.') || path.find("..") != std::string::npos) {
+      throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not a key", path), name,
+                                      "write names with a dot between them, for example training.max_steps"});
+    }
+    const Pointer key = pointer_to(path);
     for (Pointer at = key.parent_pointer();; at = at.parent_pointer()) {
       const bool usable =
           !document.value.contains(at) || document.value.at(at).is_object() || document.value.at(at).is_null();

@@ -17,9 +17,11 @@ void Problems::raise() {
   const Problem& first = problems_.front();
   if (problems_.size() == 1) throw Error(ErrorKind::kConfig, {first.what, first.place.text(), first.fix});
   std::string what = fmt::format("{} problems in the configuration", problems_.size());
-  for (const Problem& problem : problems_) {
-    what += fmt::format("\n  {}: {}; {}", problem.place.text(), problem.what, problem.fix);
+  constexpr size_t kShown = 50;
+  for (size_t i = 0; i < std::min(kShown, problems_.size()); ++i) {
+    what += fmt::format("\n  {}: {}; {}", problems_[i].place.text(), problems_[i].what, problems_[i].fix);
   }
+  if (problems_.size() > kShown) what += fmt::format("\n  and {} more", problems_.size() - kShown);
   throw Error(ErrorKind::kConfig, {what, first.place.text(), "fix each of them as its line says"});
 }
 

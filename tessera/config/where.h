@@ -7,6 +7,7 @@
 // Lines and columns count from 1; a column counts characters, not bytes. Values; safe to read from any thread.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,9 +17,8 @@ namespace tessera::config {
 using Json = nlohmann::json;
 using Pointer = Json::json_pointer;
 
-// Levels of nesting that a file may have: a guard for the stack, far beyond any configuration. It also ends a YAML
-// alias that contains itself.
-inline constexpr int kDeepestNesting = 100;
+// Keys and list elements that a file may have, far beyond any configuration. It also ends YAML aliases that multiply.
+inline constexpr size_t kMostValues = 10'000;
 
 struct Place {
   std::string file;  // as the user named it, or "--set training.epochs=2"

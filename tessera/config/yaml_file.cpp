@@ -12,6 +12,8 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/config/hjson.h"
 
 namespace tessera::config {
@@ -51,6 +53,8 @@ class Reader {
   Json value_of(const YAML::Node& node, const Pointer& key, int depth) {
     if (depth > kDeepestNesting)
       fail(node.Mark(), fmt::format("nested more than {} levels deep", kDeepestNesting), "flatten it");
+    if (document_.places.size() > kMostValues)
+      fail(node.Mark(), fmt::format("there are more than {} values", kMostValues), "write fewer");
     switch (node.Type()) {
       case YAML::NodeType::Map:
         return object_of(node, key, depth);
@@ -142,19 +146,8 @@ Document parse_yaml(const std::string& text, const std::string& name) {
 }
 
 std::string read_text(const std::string& path) {
-  if (std::filesystem::is_directory(path)) {
-    throw Error(ErrorKind::kConfig, {"it is a folder, not a configuration file", path, "name the file in it"});
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    const int reason = errno;
-    // An empty file leaves nothing to copy, which the stream calls a failure.
-    if (file && std::filesystem::is_empty(path)) return "";
-    throw Error(ErrorKind::kConfig, {"the configuration file cannot be read: " + errno_text(reason), path,
-                                     "check the name (paths are relative to the current folder)"});
-  }
-  return text.str();
+  constexpr uint64_t kMostBytes = 1 << 20;  // far beyond any configuration
+  return read_input_file(path, ErrorKind::kConfig, kMostBytes);
 }
 
 Document load_document(const std::string& path) {

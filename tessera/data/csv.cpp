@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
@@ -87,6 +88,7 @@ class CsvParser {
 }  // namespace
 
 std::vector<std::string> read_csv(const std::string& path, const std::string& text_column) {
+  require_input_file(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
   const std::string content{std::istreambuf_iterator<char>(file), {}};

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
@@ -14,19 +16,17 @@ namespace {
 using nlohmann::json;
 
 json parse_line(const std::string& line, const std::string& where) {
-  try {
-    json object = json::parse(line);
-    if (object.is_object()) return object;
-    throw Error(ErrorKind::kData, {"the line is JSON, but not an object", where, "write one {…} per line"});
-  } catch (const json::parse_error& error) {
-    throw Error(ErrorKind::kData, {fmt::format("the line is not a JSON object: syntax error at column {}", error.byte),
-                                   where, "write one {…} per line; a cut last line means the file is truncated"});
-  }
+  json object = parse_json(line, {.where = where,
+                                  .fix = "write one {…} per line; a cut last line means the file is "
+                                         "truncated"});
+  if (object.is_object()) return object;
+  throw Error(ErrorKind::kData, {"the line is JSON, but not an object", where, "write one {…} per line"});
 }
 
 }  // namespace
 
 std::vector<std::string> read_jsonl(const std::string& path, const std::string& text_column) {
+  require_input_file(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
   std::vector<std::string> rows;

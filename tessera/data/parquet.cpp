@@ -9,6 +9,7 @@
 #include <parquet/exception.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
@@ -71,11 +72,14 @@ std::vector<std::string> texts_of(const arrow::ChunkedArray& column, const std::
 std::vector<std::string> read_column(const std::string& path, const std::string& text_column) {
   // Arrow's own pool reserves a gibibyte of addresses, which counts where a process is limited (RLIMIT_DATA,
   // RLIMIT_AS).
+  require_input_file(path);
   arrow::MemoryPool* const pool = arrow::system_memory_pool();
   auto file = arrow::io::ReadableFile::Open(path, pool);
   check(file.status(), path);
   parquet::arrow::FileReaderBuilder builder;
-  check(builder.Open(*file, parquet::ReaderProperties(pool)), path);
+  parquet::ReaderProperties properties(pool);
+  properties.set_page_checksum_verification(true);  // of pages that have one
+  check(builder.Open(*file, properties), path);
   std::unique_ptr<parquet::arrow::FileReader> opened;
   check(builder.memory_pool(pool)->Build(&opened), path);
   parquet::arrow::FileReader& reader = *opened;

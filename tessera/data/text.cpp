@@ -2,11 +2,13 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
 
 std::vector<std::string> read_text(const std::string& path, const std::string& /*text_column*/) {
+  require_input_file(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
   std::vector<std::string> rows;

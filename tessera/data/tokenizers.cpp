@@ -3,30 +3,15 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 
 namespace tessera::data {
 
 namespace {
 
 using nlohmann::json;
-
-json read_json(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
-  try {
-    json content = json::parse(file);
-    if (!content.is_object()) throw Error(ErrorKind::kData, {"not a JSON object", path, ""});
-    return content;
-  } catch (const json::parse_error& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 9: …": the number says nothing to a user.
-    std::string message = error.what();
-    message.erase(0, message.find("] ") + 2);
-    throw Error(ErrorKind::kData, {"not valid JSON: " + message, path, "download the file again"});
-  }
-}
 
 TokenizerFolder open_folder(const std::string& path) {
   namespace fs = std::filesystem;
@@ -40,12 +25,12 @@ TokenizerFolder open_folder(const std::string& path) {
     folder.files.push_back(file);
     return true;
   };
-  if (present(folder.tokenizer_path())) folder.tokenizer = read_json(folder.tokenizer_path());
+  if (present(folder.tokenizer_path())) folder.tokenizer = read_json_file(folder.tokenizer_path());
   if (present(path + "/vocab.txt")) folder.vocab_path = path + "/vocab.txt";
   if (folder.tokenizer.is_null() && folder.vocab_path.empty()) {
     throw Error(ErrorKind::kData, {"the folder has no tokenizer", path, "put a tokenizer.json or a vocab.txt there"});
   }
-  if (present(folder.config_path())) folder.config = read_json(folder.config_path());
+  if (present(folder.config_path())) folder.config = read_json_file(folder.config_path());
   present(path + "/special_tokens_map.json");
   return folder;
 }

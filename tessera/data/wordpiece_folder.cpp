@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
+#include "tessera/base/json_value.h"
 #include "tessera/data/tokenizers.h"
 #include "tessera/data/unicode.h"
 #include "tessera/data/wordpiece.h"
@@ -27,15 +29,7 @@ struct Place {
 
 template <class Value>
 Value read(const Place& place, const char* key, Value otherwise) {
-  if (!place.object.is_object()) return otherwise;
-  const auto found = place.object.find(key);
-  if (found == place.object.end() || found->is_null()) return otherwise;
-  try {
-    return found->get<Value>();
-  } catch (const json::exception&) {
-    throw Error(ErrorKind::kData,
-                {fmt::format("'{}' is {}, which has the wrong type", key, found->dump()), place.path, ""});
-  }
+  return json_value(place.object, key, std::move(otherwise), place.path);
 }
 
 int32_t read_id(const json& id, const std::string& token, const std::string& path) {
@@ -104,6 +98,7 @@ WordPieceOptions read_tokenizer_json(const TokenizerFolder& folder) {
 // The id of a token is the number of its line, from 0.
 WordPieceOptions read_vocab_txt(const TokenizerFolder& folder) {
   WordPieceOptions options;
+  require_input_file(folder.vocab_path);
   std::ifstream file(folder.vocab_path);
   if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), folder.vocab_path, ""});
   std::string line;

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_value.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/module_path.h"
@@ -51,24 +52,20 @@ BertConfig bert_config_of(const ModelConfig& file) {
   const nlohmann::json& json = file.values;
   const std::string& path = file.path;
   BertConfig config;
-  try {
-    config.vocab_size = json.value("vocab_size", config.vocab_size);
-    config.hidden_size = json.value("hidden_size", config.hidden_size);
-    config.num_hidden_layers = json.value("num_hidden_layers", config.num_hidden_layers);
-    config.num_attention_heads = json.value("num_attention_heads", config.num_attention_heads);
-    config.intermediate_size = json.value("intermediate_size", config.intermediate_size);
-    config.max_position_embeddings = json.value("max_position_embeddings", config.max_position_embeddings);
-    config.type_vocab_size = json.value("type_vocab_size", config.type_vocab_size);
-    config.pad_token_id = json.value("pad_token_id", config.pad_token_id);
-    config.hidden_act = json.value("hidden_act", config.hidden_act);
-    config.hidden_dropout_prob = json.value("hidden_dropout_prob", config.hidden_dropout_prob);
-    config.attention_probs_dropout_prob =
-        json.value("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
-    config.layer_norm_eps = json.value("layer_norm_eps", config.layer_norm_eps);
-    config.initializer_range = json.value("initializer_range", config.initializer_range);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::kData, {std::string("a key has the wrong type: ") + error.what(), path, ""});
-  }
+  const auto read = [&](const char* key, auto& value) { value = json_value(json, key, value, path); };
+  read("vocab_size", config.vocab_size);
+  read("hidden_size", config.hidden_size);
+  read("num_hidden_layers", config.num_hidden_layers);
+  read("num_attention_heads", config.num_attention_heads);
+  read("intermediate_size", config.intermediate_size);
+  read("max_position_embeddings", config.max_position_embeddings);
+  read("type_vocab_size", config.type_vocab_size);
+  read("pad_token_id", config.pad_token_id);
+  read("hidden_act", config.hidden_act);
+  read("hidden_dropout_prob", config.hidden_dropout_prob);
+  read("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
+  read("layer_norm_eps", config.layer_norm_eps);
+  read("initializer_range", config.initializer_range);
   if (!describe_a_model(config)) {
     throw Error(ErrorKind::kData, {fmt::format("hidden_size {}, num_attention_heads {}, vocab_size {} and the other "
                                                "sizes do not describe a model",

@@ -4,11 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <fstream>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
+#include "tessera/base/json_text.h"
 
 namespace tessera::models {
 
@@ -17,11 +18,10 @@ ModelConfig read_model_config(const std::string& folder) {
   if (!std::filesystem::is_directory(folder)) {
     throw Error(ErrorKind::kData, {"the model folder does not exist", folder, "check model.path"});
   }
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
-  auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw Error(ErrorKind::kData, {"config.json is not a JSON object", path, ""});
-  return {.values = std::move(json), .path = path};
+  if (!std::filesystem::exists(path)) {
+    throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
+  }
+  return {.values = read_json_file(path), .path = path};
 }
 
 const at::Tensor& NamedTensors::at(const std::string& name) const {

@@ -1,15 +1,20 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/sum.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
+#include "tessera/base/plain_name.h"
 #include "tessera/models/model.h"
 #include "tessera/models/state_dict_pickle.h"
+#include "tessera/storage/dtype.h"
 #include "tessera/storage/safetensors.h"
 
 namespace tessera::models {
@@ -49,13 +54,18 @@ void PretrainedWeights::read_safetensors(const std::string& path) {
 }
 
 void PretrainedWeights::read_index(const std::string& folder, const std::string& path) {
-  std::ifstream stream(path);
-  const auto index = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    throw Error(ErrorKind::kData, {"the index has no weight_map", path, "download the file again"});
-  }
+  const nlohmann::json index = read_json_file(path);
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kData, {what, path, "download the file again"});
+  };
+  if (!index.contains("weight_map") || !index["weight_map"].is_object()) refuse("the index has no weight_map");
   std::set<std::string> names;
-  for (const auto& [name, file] : index["weight_map"].items()) names.insert(file.get<std::string>());
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    if (!file.is_string() || !is_plain_name(file.get_ref<const std::string&>())) {
+      refuse(fmt::format("the weight_map does not name a file of this folder for '{}'", name));
+    }
+    names.insert(file.get<std::string>());
+  }
   for (const std::string& name : names) read_safetensors(folder + "/" + name);
 }
 
@@ -77,6 +87,21 @@ const std::pair<const std::string, PretrainedWeights::Source>* PretrainedWeights
   return nullptr;
 }
 
+namespace {
+
+// Not finite where one of the values is not. In pieces, as a copy of the whole may be large.
+double sum_of(const at::Tensor& values) {
+  constexpr int64_t kPiece = 1 << 20;
+  const at::Tensor flat = values.flatten();
+  double sum = 0;
+  for (int64_t at = 0; at < flat.numel(); at += kPiece) {
+    sum += flat.narrow(0, at, std::min(kPiece, flat.numel() - at)).to(at::kDouble).sum().item<double>();
+  }
+  return sum;
+}
+
+}  // namespace
+
 bool PretrainedWeights::fill(const std::string& name, at::Tensor value) const {
   const auto* const found = find(name);
   if (found == nullptr) return false;
@@ -89,7 +114,18 @@ bool PretrainedWeights::fill(const std::string& name, at::Tensor value) const {
                  found->second.file ? found->second.file->path() : "pytorch_model.bin",
                  "weights and config.json must belong to the same model"});
   }
+  if (!tensor.is_floating_point()) {
+    throw Error(ErrorKind::kData, {fmt::format("'{}' holds {}, which are no weights", found->first,
+                                               storage::short_name(tensor.scalar_type())),
+                                   found->second.file ? found->second.file->path() : "pytorch_model.bin",
+                                   "convert the weights to a floating dtype"});
+  }
   value.copy_(tensor);
+  if (!std::isfinite(sum_of(value))) {
+    throw Error(ErrorKind::kData, {fmt::format("'{}' has values that are not finite", found->first),
+                                   found->second.file ? found->second.file->path() : "pytorch_model.bin",
+                                   "the weights were damaged, or saved by training that diverged: use others"});
+  }
   return true;
 }
 

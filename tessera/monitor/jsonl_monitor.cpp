@@ -9,10 +9,13 @@
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tessera/base/atomic_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/input_file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/base/log.h"
 #include "tessera/base/unique_fd.h"
 #include "tessera/monitor/monitors.h"
@@ -22,12 +25,23 @@ namespace {
 
 constexpr size_t kMostWaiting = 16 << 20;  // bytes of lines, some 60,000 steps
 
+// Nothing where the line is none of ours: a power cut may leave anything.
+std::optional<int64_t> step_of(const std::string& line) {
+  try {
+    return parse_json(line, {.where = "metrics.jsonl"}).at("step").get<int64_t>();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
 std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
+  if (!std::filesystem::exists(path)) return "";
+  require_input_file(path);
   std::ifstream file(path);
   std::string kept, line;
   while (std::getline(file, line)) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object() && json.value("step", int64_t{0}) <= last_step) kept += line + "\n";
+    const auto step = step_of(line);
+    if (step && *step <= last_step) kept += line + "\n";
   }
   return kept;
 }

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/json_text.h"
 #include "tessera/models/model.h"
 #include "tessera/models/models.h"
 
@@ -80,9 +80,7 @@ ModelCensus read_census(const std::string& folder) {
   const std::string path = (fs::path(folder) / "config.json").string();
   std::string type;
   if (fs::exists(path)) {
-    std::ifstream file(path);
-    const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-    if (!config.is_object()) throw Error(ErrorKind::kData, {"config.json is not a JSON object", path, ""});
+    const nlohmann::json config = read_json_file(path);
     if (auto census = census_of_config(config, path)) return *std::move(census);
     type = config["model_type"].get<std::string>();
   }

@@ -4,12 +4,9 @@
 #include <stdio.h>
 
 #include <cerrno>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 
 #include "tessera/base/atomic_file.h"
-#include "tessera/base/error.h"
 #include "tessera/base/fault_point.h"
 
 namespace tessera::storage {
@@ -57,17 +54,6 @@ void abandon(const fs::path& final_folder) noexcept {
 
 void write_file_atomically(const fs::path& path, const std::string& text) {
   tessera::write_file_atomically(path, text);
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file || fs::is_directory(path)) {
-    throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(fs::exists(path) ? EACCES : ENOENT),
-                                   path.string(), "check the path"});
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 }  // namespace tessera::storage

@@ -25,7 +25,4 @@ void abandon(const std::filesystem::path& final_folder) noexcept;
 // Replaces `path` by a file with this text: written aside, fsynced, renamed, the folder fsynced.
 void write_file_atomically(const std::filesystem::path& path, const std::string& text);
 
-// The whole file; ErrorKind::kData when it cannot be read.
-std::string read_file(const std::filesystem::path& path);
-
 }  // namespace tessera::storage

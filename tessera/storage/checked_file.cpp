@@ -21,7 +21,7 @@ constexpr int kBlocksAhead = 8;
 }  // namespace
 
 CheckedFile::CheckedFile(const std::string& path, FileSum sum)
-    : file_{open(path.c_str(), O_RDONLY | O_CLOEXEC), path}, sum_(std::move(sum)) {
+    : file_{open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), path}, sum_(std::move(sum)) {
   if (file_.fd < 0) {
     throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, "check the path"});
   }

@@ -21,9 +21,13 @@ constexpr size_t kInPlace = 1000;  // tag of a block that is no buffer's
 }
 
 int open_output(const std::string& path) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  unlink(path.c_str());  // an earlier file; what a link points to is left alone
   int fd = open(path.c_str(), kFlags | O_DIRECT, 0644);
-  if (fd < 0 && errno == EINVAL) fd = open(path.c_str(), kFlags, 0644);  // tmpfs and others have no direct I/O
+  if (fd < 0 && errno == EINVAL) {  // tmpfs and others have no direct I/O, which they find after they made the file
+    unlink(path.c_str());
+    fd = open(path.c_str(), kFlags, 0644);
+  }
   if (fd < 0) refused("the file cannot be created", errno, path);
   return fd;
 }

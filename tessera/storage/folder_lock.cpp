@@ -163,16 +163,19 @@ class FolderLock::Held {
   bool is_of_this_process() const { return pid_ == getpid(); }
 
  private:
-  void touch_until_it_ends();
+  struct Touching {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool ends = false;
+    std::thread thread;
+  };
+  static void touch_until_it_ends(Touching& touching, int fd);
 
   fs::path path_;
   pid_t pid_ = getpid();
   UniqueFd fd_;
   std::string text_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ends_ = false;
-  std::unique_ptr<std::thread> touching_;
+  std::unique_ptr<Touching> touching_ = std::make_unique<Touching>();
 };
 
 FolderLock::Held::Held(fs::path path) : path_(std::move(path)) {
@@ -192,26 +195,26 @@ FolderLock::Held::Held(fs::path path) : path_(std::move(path)) {
     machine_refused("the folder's lock cannot be written", errno, path_);
   }
   fd_ = std::move(file.fd);
-  touching_ = std::make_unique<std::thread>([this] { touch_until_it_ends(); });
+  touching_->thread = std::thread([&touching = *touching_, fd = fd_.get()] { touch_until_it_ends(touching, fd); });
 }
 
 FolderLock::Held::~Held() {
-  if (!is_of_this_process()) {  // a fork's copy, without the thread
+  if (!is_of_this_process()) {  // a fork's copy, without the thread; a condition variable would wait for it
     static_cast<void>(touching_.release());
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-    changed_.notify_all();
+    const std::lock_guard lock(touching_->mutex);
+    touching_->ends = true;
+    touching_->changed.notify_all();
   }
-  touching_->join();
+  touching_->thread.join();
   if (place_of(fd_.get(), path_) == Place::kSame && text_of(fd_.get()) == text_) unlink(path_.c_str());
 }
 
-void FolderLock::Held::touch_until_it_ends() {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kTouchEvery, [this] { return ends_; })) futimens(fd_.get(), nullptr);
+void FolderLock::Held::touch_until_it_ends(Touching& touching, int fd) {
+  std::unique_lock lock(touching.mutex);
+  while (!touching.changed.wait_for(lock, kTouchEvery, [&] { return touching.ends; })) futimens(fd, nullptr);
 }
 
 bool FolderLock::Held::stands() const {

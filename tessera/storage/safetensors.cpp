@@ -13,8 +13,11 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
+#include "tessera/base/json_text.h"
 #include "tessera/storage/dtype.h"
 
 namespace tessera::storage {
@@ -42,6 +45,7 @@ struct SafetensorsFile::Mapping {
   uint64_t bytes = 0;
 
   explicit Mapping(const std::string& path) {
+    require_input_file(path);
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
       throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, "check the path"});
@@ -84,7 +88,12 @@ void SafetensorsFile::read_header() {
   data_begin_ = kPrefixBytes + header_bytes;
   const uint64_t data_bytes = mapping_->bytes - data_begin_;
   const char* const text = mapping_->data + kPrefixBytes;
-  const auto header = nlohmann::json::parse(text, text + header_bytes, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json header;
+  try {
+    header = parse_json({text, header_bytes}, {.where = path_});
+  } catch (const Error& error) {
+    refuse("its header is not a JSON object: " + error.report().what);
+  }
   if (!header.is_object()) refuse("its header is not a JSON object");
 
   uint64_t used = 0;
@@ -123,6 +132,14 @@ void SafetensorsFile::read_header() {
   }
   if (used != data_bytes) {
     refuse(fmt::format("its tensors cover {} bytes but {} follow the header", used, data_bytes));
+  }
+  std::vector<std::pair<uint64_t, uint64_t>> places;
+  for (const auto& [name, entry] : entries_) places.emplace_back(entry.begin, entry.end);
+  std::sort(places.begin(), places.end());
+  uint64_t end = 0;
+  for (const auto& [begin, next] : places) {
+    if (begin != end) refuse(fmt::format("two of its tensors overlap before byte {}", data_begin_ + end));
+    end = next;
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
+#include "tessera/base/input_file.h"
 #include "tessera/data/reader.h"
 
 namespace tessera::train {
@@ -20,11 +21,9 @@ namespace {
 constexpr uint64_t kSample = 64 << 10;  // bytes
 
 std::string fact_of_file(const fs::path& path) {
+  require_input_file(path);
   std::ifstream file(path, std::ios::binary);
-  std::error_code error;
-  const uint64_t size = fs::file_size(path, error);
-  if (!file || error)
-    throw Error(ErrorKind::kData, {"the file cannot be read", path.string(), "check its permissions"});
+  const uint64_t size = fs::file_size(path);
   uint64_t hash = kFnvOffset;
   const uint64_t last = size > kSample ? size - kSample : 0;
   for (const uint64_t at : {uint64_t{0}, last / 2, last}) {

@@ -69,7 +69,13 @@ config::DsConfigInput ds_config_input(const models::Model& model, int64_t ranks)
 
 int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch) {
   if (run.training.max_steps > 0) return run.training.max_steps;
-  return std::max<int64_t>(1, std::llround(std::ceil(run.training.epochs * static_cast<double>(steps_per_epoch))));
+  constexpr double kMostSteps = 1e15;
+  const double steps = std::ceil(run.training.epochs * static_cast<double>(steps_per_epoch));
+  if (steps > kMostSteps) {
+    throw Error(ErrorKind::kConfig, {fmt::format("{} epochs are more steps than can be counted", run.training.epochs),
+                                     run.name + ", training.epochs", "write fewer"});
+  }
+  return std::max<int64_t>(1, std::llround(steps));
 }
 
 void set_defaults_of_training(config::DsConfig& config) {

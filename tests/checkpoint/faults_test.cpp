@@ -10,6 +10,7 @@
 #include <fstream>
 #include <random>
 
+#include "tessera/base/input_file.h"
 #include "tessera/checkpoint/inspect.h"
 #include "tessera/checkpoint/retention.h"
 #include "tessera/storage/atomic_dir.h"
@@ -177,7 +178,7 @@ TEST_F(CheckpointFaults, MissingAndTruncatedFilesAreNamed) {
 TEST_F(CheckpointFaults, AFormatToComeIsNamed) {
   save(1);
   const fs::path manifest = path("run") / "global_step4" / "manifest.json";
-  std::string text = storage::read_file(manifest);
+  std::string text = read_input_file(manifest);
   text.replace(text.find("\"version\": 3"), 12, "\"version\": 9");
   std::ofstream(manifest) << text;
   EXPECT_THAT(load_error(path("run"), "", 1),

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
 #include "tessera/checkpoint/inspect.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/writer.h"
@@ -140,10 +141,10 @@ TEST_F(CheckpointFiles, OfTensorsThatAreNotAsAnnouncedAreRefused) {
 
 TEST_F(CheckpointFiles, DoNotReplaceOthers) {
   write();
-  const std::string before = storage::read_file(made_.folder / "global_step7" / "manifest.json");
+  const std::string before = read_input_file(made_.folder / "global_step7" / "manifest.json");
   made_.tensors.pop_back();
   EXPECT_THAT(refused(ErrorKind::kUsage, [this] { write(); }).what, HasSubstr("already"));
-  EXPECT_EQ(storage::read_file(made_.folder / "global_step7" / "manifest.json"), before);
+  EXPECT_EQ(read_input_file(made_.folder / "global_step7" / "manifest.json"), before);
 }
 
 TEST_F(CheckpointFiles, StayInTheirFolder) {

@@ -116,7 +116,7 @@ TEST_F(ModelFolder, WithoutConfigOrOfAnotherModelIsRefused) {
   const auto read = [&] { read_bert_config(folder_.string()); };
   EXPECT_THAT(error(read), HasSubstr("no config.json"));
   write("config.json", "{");
-  EXPECT_THAT(error(read), HasSubstr("not a JSON object"));
+  EXPECT_THAT(error(read), HasSubstr("it is not JSON: a mistake at column 2"));
   write("config.json", R"({"model_type": "llama"})");
   EXPECT_THAT(error(read), HasSubstr("the model is a 'llama'"));
   write("config.json", R"({"hidden_size": "big"})");

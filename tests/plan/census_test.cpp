@@ -124,7 +124,7 @@ TEST_F(CensusOfFolder, WhatIsMissingIsNamed) {
   write("config.json", R"({"model_type": "novel"})");
   EXPECT_THAT(failure(), testing::HasSubstr("there is no formula for a 'novel'"));
   write("config.json", "{");
-  EXPECT_THAT(failure(), testing::HasSubstr("not a JSON object"));
+  EXPECT_THAT(failure(), testing::HasSubstr("it is not JSON: a mistake at column 2"));
   write("config.json", R"({"model_type": "llama", "hidden_size": -4})");
   EXPECT_THAT(failure(), testing::HasSubstr("'hidden_size' is -4"));
 }

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/input_file.h"
 #include "tessera/storage/atomic_dir.h"
 
 namespace tessera::storage::safetensors_test {
@@ -104,7 +105,7 @@ TEST_F(Safetensors, DamageIsNamed) {
   std::ofstream(path_, std::ios::binary) << "\xff\xff\xff\xff\xff\xff\xff\x7f{}";
   EXPECT_THAT(error(), HasSubstr("its header claims"));
   fs::remove(path_);
-  EXPECT_THAT(error(), HasSubstr("cannot be opened"));
+  EXPECT_THAT(error(), HasSubstr("cannot be read: No such file"));
 }
 
 TEST_F(Safetensors, AnUnalignedFileOfAnOldWriterIsRead) {
@@ -133,9 +134,9 @@ TEST_F(Safetensors, AFolderIsPublishedWholeOrNotAtAll) {
 TEST_F(Safetensors, AFileIsReplacedAtomically) {
   write_file_atomically(folder_ / "latest", "one");
   write_file_atomically(folder_ / "latest", "two");
-  EXPECT_EQ(read_file(folder_ / "latest"), "two");
+  EXPECT_EQ(read_input_file(folder_ / "latest"), "two");
   EXPECT_THROW(write_file_atomically(folder_ / "nowhere" / "latest", "x"), Error);
-  EXPECT_THROW(read_file(folder_ / "nowhere"), Error);
+  EXPECT_THROW(read_input_file(folder_ / "nowhere"), Error);
 }
 
 }  // namespace

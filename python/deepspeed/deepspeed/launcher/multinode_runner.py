@@ -4,10 +4,12 @@ A runner only writes the command; runner.py runs it. `resource_pool` is what the
 the filters left, both {host: slots or number of slots}.
 """
 
+import atexit
 import os
 import re
 import shutil
 import sys
+import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from shlex import split
@@ -275,8 +277,11 @@ class MVAPICHRunner(MultiNodeRunner):
 
     def get_cmd(self, environment, active_resources):
         per_host = self._slots_per_host()
-        with open(MVAPICH_TMP_HOSTFILE, "w") as hosts:
+        # A name that nobody else can have made: others may write to /tmp.
+        descriptor, hostfile = tempfile.mkstemp(prefix=os.path.basename(MVAPICH_TMP_HOSTFILE) + "-")
+        atexit.register(lambda: os.path.exists(hostfile) and os.unlink(hostfile))
+        with os.fdopen(descriptor, "w") as hosts:
             hosts.writelines(f"{host}\n" for host in self.resource_pool)
         exports = [word for key, value in self.exports.items() for word in ("-env", f"{key}={value}")]
-        return ["mpirun", "-np", str(self._rank_count()), "-ppn", str(per_host), "--hostfile", MVAPICH_TMP_HOSTFILE,
+        return ["mpirun", "-np", str(self._rank_count()), "-ppn", str(per_host), "--hostfile", hostfile,
                 *self._launcher_args(), *exports, *self._python(), self.user_script, *self.user_arguments]
