@@ -43,6 +43,8 @@ def decode(text, tensors, trust_pickle=False):
     """What encode() was given. DataError where the text is not what it wrote, or holds pickles that are not trusted."""
     try:
         return json.loads(text, object_hook=lambda found: _value(found, tensors, trust_pickle))
+    except _core.Error:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
         raise made(_core.DataError, f"the program's values cannot be read: {type(error).__name__}: {error}", "the checkpoint",
                    "use an earlier checkpoint") from None
@@ -106,7 +108,10 @@ class _Encoder:
         if not self._trusts:
             raise made(_core.UsageError, f"{key} is a {name}: a checkpoint holds plain values and tensors, no objects", "save_checkpoint",
                        "save what it consists of, or pass trust_pickle=True here and to load_checkpoint")
-        return {"$": "pickle", "class": name, "of": base64.b64encode(pickle.dumps(value)).decode()}
+        try:
+            return {"$": "pickle", "class": name, "of": base64.b64encode(pickle.dumps(value)).decode()}
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise made(_core.UsageError, f"{key} cannot be pickled: {_first_line(error)}", "save_checkpoint", "leave it out") from None
 
 
 def _value(found, tensors, trusts):

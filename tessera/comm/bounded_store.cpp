@@ -7,7 +7,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 
 namespace tessera::comm {
@@ -40,10 +39,10 @@ auto BoundedStore::within(milliseconds at_most, Call call) {
       },
       at_most);
   if (!returned) {
-    throw Error(ErrorKind::kPeer,
-                {fmt::format("the run's store, which rank 0 or its launcher serves, does not answer ({})",
-                             format_duration(at_most)),
-                 place_, "look whether that process is stopped and its host can be reached"});
+    throw SilentStore(ErrorKind::kPeer,
+                      {fmt::format("the run's store, which rank 0 or its launcher serves, does not answer ({})",
+                                   format_duration(at_most)),
+                       place_, "look whether that process is stopped and its host can be reached"});
   }
   if constexpr (!kNothing) return std::move(**result);
 }

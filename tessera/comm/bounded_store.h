@@ -7,15 +7,22 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/abandonable_thread.h"
+#include "tessera/base/error.h"
 
 namespace tessera::comm {
 
 // The place of a store that a Python program made.
 inline constexpr const char* kStoreOfTorch = "the store of torch.distributed";
 
-// Hands each call to `inner`. One that takes longer than getTimeout(), or than a wait's own time and a moment, is
-// ErrorKind::kPeer, and is left behind on a thread of the store's; so is, at once, every call after it. Safe to use
-// from several threads, which wait for each other; a clone is independent.
+// ErrorKind::kPeer: a call had no answer in time.
+class SilentStore : public Error {
+ public:
+  using Error::Error;
+};
+
+// Hands each call to `inner`. One that takes longer than getTimeout(), or than a wait's own time and a moment, throws
+// SilentStore, and is left behind on a thread of the store's; so is, at once, every call after it. Safe to use from
+// several threads, which wait for each other; a clone is independent.
 class BoundedStore final : public c10d::Store {
  public:
   // `place`: where the store is, for errors. setTimeout leaves the inner store's own as it is.

@@ -13,6 +13,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/hash.h"
 #include "tessera/base/trace.h"
+#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange.h"
 #include "tessera/comm/ordered_sum.h"
@@ -271,11 +272,11 @@ bool Group::look_until(const std::vector<std::string>& keys) const {
   return true;
 }
 
-// keys[r]: what rank r should have set.
+// keys[r]: what rank r should have set. Asks over the board's connection, as that which waited may be left behind.
 void Group::explain_missing(const std::vector<std::string>& keys, const std::string& label) const {
   std::vector<int> missing;
   try {
-    c10d::Store& store = own_store_ ? *own_store_->store : *connection_->store;
+    c10d::Store& store = connection_->board.store();
     for (size_t rank = 0; rank < keys.size(); ++rank) {
       if (!store.check({keys[rank]})) missing.push_back(member(static_cast<int>(rank)));
     }
@@ -300,6 +301,8 @@ std::vector<std::string> Group::exchange_texts(const std::string& text, const st
       if (!own_store_) store.wait(keys, connection_->timeout);
       if (own_store_ && !look_until(keys)) explain_missing(keys, label);
     });
+  } catch (const SilentStore&) {  // LibTorch's client may hang when it gives a wait up, though the store is well
+    explain_missing(keys_of_all(name, size()), label);
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {

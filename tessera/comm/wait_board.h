@@ -20,6 +20,9 @@ class WaitBoard {
   WaitBoard(const c10::intrusive_ptr<c10d::Store>& store, int rank);
   ~WaitBoard();
 
+  // A connection of its own: it may answer where another was left behind.
+  c10d::Store& store() { return *store_; }
+
   void begin(const std::string& operation);
   void end();
 

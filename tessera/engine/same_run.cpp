@@ -30,10 +30,10 @@ std::string facts_of_model(const ModelTree& tree) {
   std::string text;
   for (const zero::ModuleParams& module : tree.modules) {
     for (const zero::NamedParam& param : module.params) {
-      text += fmt::format("parameter '{}' of shape [{}] and dtype {}, {}{}, in the unit '{}' and group {}\n",
-                          param.name(), fmt::join(param.full_shape(), ", "), c10::toString(param.tensor.scalar_type()),
-                          param.trainable() ? "trained" : "frozen",
-                          param.has_values() || param.shape ? "" : ", without values", module.name, param.group);
+      text += fmt::format("parameter '{}' of shape [{}], {}{}, in the unit '{}' and group {}, of dtype {}\n",
+                          param.name(), fmt::join(param.full_shape(), ", "), param.trainable() ? "trained" : "frozen",
+                          param.has_values() || param.shape ? "" : ", without values", module.name, param.group,
+                          c10::toString(param.tensor.scalar_type()));
     }
   }
   for (const std::string& fact : tree.facts) text += fact + "\n";

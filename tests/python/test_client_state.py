@@ -116,8 +116,10 @@ def test_an_object_is_refused_with_its_key(value, name):
 def test_an_object_that_both_ends_trust_comes_back():
     text, tensors = encode({"best": Holder(5)}, "client_state", trust_pickle=True)
     assert decode(text, tensors, trust_pickle=True) == {"best": Holder(5)}
-    with pytest.raises(_core.DataError, match=r"an object of .*Holder that runs code when it is read"):
+    with pytest.raises(_core.DataError, match=r"^the checkpoint holds an object of .*Holder that runs code when it is read"):
         decode(text, tensors)
+    with pytest.raises(_core.UsageError, match="client_state.best cannot be pickled"):
+        encode({"best": lambda: 0}, "client_state", trust_pickle=True)
 
 
 class Harmful:
