@@ -1,5 +1,7 @@
 #include "tessera/base/fault_point.h"
 
+#ifdef TESSERA_FAULT_POINTS
+
 #include <signal.h>
 
 #include <atomic>
@@ -31,3 +33,9 @@ void fault_point() {
 }
 
 }  // namespace tessera
+
+#else
+
+void tessera::fault_point() {}
+
+#endif

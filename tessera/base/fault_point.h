@@ -1,5 +1,5 @@
-// Places where a test can kill the process, as if the power went: TESSERA_FAULT="1:7" ends rank 1 with SIGKILL when it
-// comes to its seventh such place, "*:7" every rank. Without the variable nothing happens.
+// Places where a test can kill the process, as if the power went: in a build with tests, TESSERA_FAULT="1:7" ends rank
+// 1 with SIGKILL when it comes to its seventh such place, "*:7" every rank. Otherwise nothing happens.
 #pragma once
 
 namespace tessera {

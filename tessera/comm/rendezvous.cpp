@@ -1,10 +1,14 @@
 #include "tessera/comm/rendezvous.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netinet/in.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -22,7 +26,9 @@
 #include "tessera/comm/group.h"
 #include "tessera/comm/mpi/library.h"
 #include "tessera/comm/mpi/meeting.h"
+#include "tessera/comm/own_address.h"
 #include "tessera/comm/staged_exchange.h"
+#include "tessera/comm/store_listener.h"
 
 namespace tessera::comm {
 namespace {
@@ -113,6 +119,20 @@ c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, const c10
   return made ? std::move(*store) : nullptr;
 }
 
+bool all_ranks_are_here(const World& world) {
+  return is_loopback(world.master_addr) || world.master_addr == "localhost" ||
+         env_int("LOCAL_WORLD_SIZE").value_or(0) == world.size;
+}
+
+uint16_t port_of(const UniqueFd& socket) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  const bool v4 = address.ss_family == AF_INET;
+  return ntohs(v4 ? reinterpret_cast<const sockaddr_in&>(address).sin_port
+                  : reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+}
+
 c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(world.master_port);
@@ -121,6 +141,12 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds t
   options.waitWorkers = false;
   options.timeout = timeout;
   const std::string place = fmt::format("{}:{}", world.master_addr, world.master_port);
+  std::optional<UniqueFd> listener;
+  if (options.isServer) listener = listen_for_ranks(world.master_addr, world.master_port, all_ranks_are_here(world));
+  if (listener) {
+    options.masterListenFd = fcntl(listener->get(), F_DUPFD_CLOEXEC, 0);  // the store's to close
+    options.port = port_of(*listener);
+  }
   if (!options.isServer) await_listener(world.master_addr, world.master_port, std::min(timeout / 10, kRank0IsLate));
   c10::intrusive_ptr<c10d::TCPStore> store;
   try {

@@ -1,6 +1,7 @@
 #include "tessera/comm/rendezvous.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -9,13 +10,22 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
+#include <set>
+#include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/unique_fd.h"
 #include "tessera/comm/await_listener.h"
 #include "tessera/comm/group.h"
+#include "tessera/comm/store_listener.h"
+#include "tests/support/spawn_ranks.h"
 
 namespace tessera::comm::rendezvous_test {
 namespace {
@@ -175,6 +185,52 @@ TEST(AwaitListener, LeavesWhatIsNoRefusalToTheCaller) {
 TEST(AwaitListener, GivesUpInTheEnd) {
   const Port nobody_listens;
   await_listener("localhost", nobody_listens.number(), std::chrono::milliseconds(100));
+}
+
+// Of this process, from lines of /proc/net/tcp: number, local address with its bytes turned round, remote one, state, …
+std::vector<std::string> addresses_listened_at() {
+  std::set<std::string> own;  // "socket:[INODE]"
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored;
+    own.insert(std::filesystem::read_symlink(entry.path(), ignored).string());
+  }
+  std::vector<std::string> found;
+  for (const char* const table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream stream(line);
+      const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+      const bool listens = words.size() > 9 && words[3] == "0A" && own.contains("socket:[" + words[9] + "]");
+      if (listens) found.push_back(words[1].substr(0, words[1].find(':')));
+    }
+  }
+  return found;
+}
+
+TEST(Rendezvous, ARunOnOneHostListensOnTheLoopbackAlone) {
+  for (const char* const backend : {"shm", "gloo"}) {
+    test::spawn_ranks(2,
+                      [backend](const std::shared_ptr<Group>& world) {
+                        const auto addresses = addresses_listened_at();
+                        EXPECT_THAT(addresses, testing::Each("0100007F"));
+                        EXPECT_EQ(addresses.empty(),
+                                  world->rank() == 1 && std::string(backend) == "shm");  // gloo's ranks all listen
+                        world->barrier("seen");
+                      },
+                      {.backend = backend});
+  }
+}
+
+TEST(Rendezvous, TheStoreListensWhereTheOthersWillLook) {
+  EXPECT_TRUE(listen_for_ranks("localhost", 0, true));
+  EXPECT_FALSE(listen_for_ranks("127.0.1.1", 0, /*all_here=*/false));  // elsewhere it is another host
+  EXPECT_FALSE(listen_for_ranks("192.0.2.1", 0, false));  // a service before this host: not its own address
+  const UniqueFd taken = *listen_for_ranks("127.0.0.1", 0, true);
+  sockaddr_in address{};
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  EXPECT_THAT(error_of([&] { listen_for_ranks("127.0.0.1", ntohs(address.sin_port), true); }),
+              HasSubstr("already in use"));
 }
 
 }  // namespace

@@ -1,12 +1,15 @@
 """The deepspeed launcher: which slots, which command lines, and ranks that live and die together."""
 
+import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -221,12 +224,32 @@ def command_of(kind, *words, pool=SLOTS, active=None):
 
 def test_pdsh():
     command, end, env = command_of(multinode_runner.PDSHRunner, "--launcher_args", "-q", "--module")
-    assert command[:8] == ["pdsh", "-S", "-f", "1024", "-w", "worker-0,worker-1", "-q", 'export KEY="64(x2)"; ']
+    assert command[:8] == ["pdsh", "-S", "-f", "1024", "-w", "worker-0,worker-1", "-q", "export KEY='64(x2)'; "]
     assert command[8] == f"cd {os.getcwd()};"
     assert command[9:] == [sys.executable, "-u", "-m", "deepspeed.launcher.launch", "--world_info=INFO",
                            "--node_rank=%n", "--master_addr=10.0.0.1", "--master_port=29500", "--module",
-                           "--enable_each_rank_log=None", "train.py", "--x", '"a b"']
+                           "--enable_each_rank_log=None", "train.py", "--x", "'a b'"]
     assert end[:7] == command[:7] and env["PDSH_RCMD_TYPE"] == "ssh"
+
+
+def test_what_a_shell_on_the_other_side_would_run(tmp_path):
+    """Words, values and paths arrive as they were given, whatever they hold."""
+    words = ["$(touch ran)", "`touch ran`", "a;touch ran", "it's", "\"double\" $HOME", "back\\slash", "", "new\nline", "*"]
+    args = runner.parse_args(["my script;touch ran.py", *words])
+    args.master_addr = "10.0.0.1;touch ran"
+    made = multinode_runner.PDSHRunner(args, "INFO")
+    made.add_export("KEY", "$(touch ran) 'x'")
+    command, _, _ = made.get_cmd({}, SLOTS)
+    show = tmp_path / "python"  # in place of the interpreter
+    show.write_text(f"#!{sys.executable}\nimport json, os, sys\nprint(json.dumps([sys.argv, os.environ['KEY'], os.getcwd()]))\n")
+    show.chmod(0o755)
+    at = next(number for number, word in enumerate(command) if word.startswith("export "))
+    line = " ".join(command[at:]).replace(shlex.quote(sys.executable), str(show), 1)
+    arguments, value, folder = json.loads(subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout)
+    assert arguments[-len(words) - 1:] == ["my script;touch ran.py", *words]
+    assert "--master_addr=10.0.0.1;touch ran" in arguments
+    assert value == "$(touch ran) 'x'" and folder == os.getcwd()
+    assert not Path("ran").exists()
 
 
 def test_open_mpi():

@@ -124,7 +124,12 @@ void PeerLinks::connect_to(int peer, const std::string& name, int file) {
   if (connect(link.socket.get(), reinterpret_cast<const sockaddr*>(&address.socket), address.length) != 0) {
     refuse(fmt::format("connecting to rank {}", peer));
   }
-  link.process = open_process(process_behind(link.socket));
+  const auto process = process_behind(link.socket);
+  if (!process || process->uid != geteuid()) {
+    throw Error(ErrorKind::kMachine, {fmt::format("the link of rank {} is not served by a process of this user", peer),
+                                      name, "look which process listens on this Unix socket (ss -xlp)"});
+  }
+  link.process = open_process(process);
   send_file(link.socket, rank_, file);
 }
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
-from shlex import split
+from shlex import quote, split
 
 from deepspeed.launcher.constants import (
     IMPI_LAUNCHER,
@@ -111,9 +111,14 @@ class PDSHRunner(MultiNodeRunner):
     def __init__(self, args, world_info_base64):
         super().__init__(args, world_info_base64)
 
+    # A shell on the other side reads the words again, so each is quoted whole: DeepSpeed's double quotes would have it expand
+    # what is inside.
+
+    def add_export(self, key, var):
+        self.exports[key.strip()] = quote(var.strip())
+
     def parse_user_args(self):
-        """With quotes around what has a space: a shell on the other side reads the words again."""
-        return [f'"{arg}"' if " " in str(arg) else str(arg) for arg in self.args.user_args]
+        return [quote(str(arg)) for arg in self.args.user_args]
 
     def get_cmd(self, environment, active_resources):
         """(command, command that ends the ranks, environment)"""
@@ -123,11 +128,11 @@ class PDSHRunner(MultiNodeRunner):
                                                    f"-p {self.args.ssh_port}").strip()
         reach = ["pdsh", "-S", "-f", str(PDSH_MAX_FAN_OUT), "-w", ",".join(active_resources), *self._launcher_args()]
         setting = "".join(f"export {key}={value}; " for key, value in self.exports.items())
-        setup = f"source {self.args.venv_script}; " if getattr(self.args, "venv_script", None) else ""
-        launch = [sys.executable, "-u", "-m", "deepspeed.launcher.launch", f"--world_info={self.world_info_base64}",
-                  "--node_rank=%n", f"--master_addr={self.args.master_addr}", f"--master_port={self.args.master_port}"]
-        command = [*reach, setup + setting, f"cd {os.path.abspath('.')};", *launch, *self._switches(),
-                   self.user_script, *self.user_arguments]
+        setup = f"source {quote(self.args.venv_script)}; " if getattr(self.args, "venv_script", None) else ""
+        launch = [quote(sys.executable), "-u", "-m", "deepspeed.launcher.launch", f"--world_info={self.world_info_base64}",
+                  "--node_rank=%n", quote(f"--master_addr={self.args.master_addr}"), f"--master_port={self.args.master_port}"]
+        command = [*reach, setup + setting, f"cd {quote(os.path.abspath('.'))};", *launch, *map(quote, self._switches()),
+                   quote(self.user_script), *self.user_arguments]
         # The first letter in brackets, so that the pattern does not find the shell that looks for it.
         end = [*reach, "pkill -TERM -f '[-]-world_info=" + self.world_info_base64 + "'"]
         return command, end, environment
