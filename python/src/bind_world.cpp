@@ -8,12 +8,11 @@
 
 #include "bindings.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/await_listener.h"
 #include "tessera/comm/backends.h"
-#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange_backend.h"
 #include "tessera/comm/group.h"
+#include "tessera/comm/store/bounded_store.h"
 #include "tessera/storage/cpu_allocator.h"
 
 namespace tessera::python {
@@ -28,6 +27,10 @@ std::shared_ptr<Group> connect(int rank, int size, int local_rank, const std::st
   const comm::World world{.rank = rank, .local_rank = local_rank, .size = size, .master_addr = master_addr};
   const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1e3));
   return comm::connect(world, store, name, {.timeout = wait});
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(std::chrono::milliseconds timeout) {
+  return comm::open_store(comm::world_from_environment(), timeout);
 }
 
 // What torch.distributed asks of a backend that is registered with it under `name`.
@@ -59,8 +62,9 @@ void bind_world(py::module_& module) {
   };
   def_backend("make_shm_backend", "shm", comm::make_shm_exchange);
   def_backend("make_mpi_backend", "tessera_mpi", comm::make_mpi_exchange);
-  module.def("await_listener", &comm::await_listener, py::arg("host"), py::arg("port"), py::arg("at_most"),
-             "at_most: a timedelta", py::call_guard<py::gil_scoped_release>());
+  module.def("open_store", &open_store, py::arg("timeout"),
+             "The run's store for torch.distributed, of the world in the environment. timeout: a timedelta",
+             py::call_guard<py::gil_scoped_release>());
   module.def("release_free_cpu_memory", &storage::release_free_cpu_memory, py::call_guard<py::gil_scoped_release>());
   module.def("set_log_rank", &set_log_rank, py::arg("rank"), py::arg("world_size"));
   module.def("log_info", [](const std::string& text) { write_info(text); });

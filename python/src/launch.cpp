@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/run_secret.h"
 #include "tessera/launch/planned_ranks.h"
 
 namespace py = pybind11;
@@ -54,6 +55,8 @@ PYBIND11_MODULE(_launch, module) {
       raise(error);
     }
   });
+  module.def("has_run_secret", [] { return !tessera::run_secret().empty(); });
+  module.def("make_run_secret", &tessera::make_run_secret);
   module.def(
       "run_ranks", &run_ranks, py::arg("ranks"), py::arg("grace"), py::call_guard<py::gil_scoped_release>(),
       "Starts (rank, command, environment over ours, log file or \"\") each, and returns the exit code of all: 0, "

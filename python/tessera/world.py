@@ -2,7 +2,6 @@
 
 import os
 import weakref
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -21,17 +20,20 @@ _connections = 0
 
 def join(backend="gloo"):
     """Makes torch.distributed's default group from the launcher's environment, if nobody has yet."""
-    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return
-    await_rank_0()
-    dist.init_process_group(backend)
+    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        init_process_group(backend)
 
 
-def await_rank_0():
-    """For a rank that is about to join the default group and may be ahead of rank 0: torch's store would fail once and
-    then sleep for up to a second."""
-    if int(os.environ.get("RANK", "0")) > 0 and has_rendezvous(os.environ):
-        _core.await_listener(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), at_most=timedelta(seconds=10))
+def init_process_group(backend, **arguments):
+    """torch.distributed's own, over the run's store, which knows its ranks by the run's secret; where the arguments or torchrun
+    name another store, over that one."""
+    named = {"init_method", "store", "rank", "world_size"} & arguments.keys()
+    if not named and has_rendezvous(os.environ) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        timeout = arguments.get("timeout") or dist.constants.default_pg_timeout
+        store = _core.open_store(timeout) if size > 1 else dist.HashStore()
+        arguments |= {"store": store, "rank": rank, "world_size": size}
+    dist.init_process_group(backend, **arguments)
 
 
 def world_of(group=None):

@@ -10,7 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/comm/shm/shm_exchange.h"
-#include "tessera/comm/store_texts.h"
+#include "tessera/comm/store/store_texts.h"
 #include "tessera/comm/two_level_exchange.h"
 
 namespace tessera::comm {

@@ -21,6 +21,10 @@ struct Group::Connection {
 std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> store, const std::string& name,
                                const InitOptions& options = {});
 
+// The store of a run whose rank 0 is at world.master_addr: this rank's connection to it, and on rank 0 the store
+// itself. Every call to it ends. Errors: see init_distributed.
+c10::intrusive_ptr<c10d::Store> open_store(const World& world, std::chrono::milliseconds timeout);
+
 // A connection to the store that only one channel uses.
 struct Group::OwnStore {
   c10::intrusive_ptr<c10d::Store> store;

@@ -12,7 +12,7 @@
 #include "tessera/comm/backends.h"
 #include "tessera/comm/message_exchange.h"
 #include "tessera/comm/own_address.h"
-#include "tessera/comm/store_texts.h"
+#include "tessera/comm/store/store_texts.h"
 
 namespace tessera::comm {
 namespace {

@@ -13,11 +13,11 @@
 #include "tessera/base/format.h"
 #include "tessera/base/hash.h"
 #include "tessera/base/trace.h"
-#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange.h"
 #include "tessera/comm/ordered_sum.h"
-#include "tessera/comm/store_texts.h"
+#include "tessera/comm/store/bounded_store.h"
+#include "tessera/comm/store/store_texts.h"
 
 namespace tessera::comm {
 

@@ -1,14 +1,11 @@
 #include "tessera/comm/rendezvous.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <netinet/in.h>
 #include <strings.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <optional>
+#include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -19,16 +16,19 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
-#include "tessera/comm/await_listener.h"
+#include "tessera/base/run_secret.h"
 #include "tessera/comm/backends.h"
-#include "tessera/comm/bounded_store.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/group.h"
 #include "tessera/comm/mpi/library.h"
 #include "tessera/comm/mpi/meeting.h"
 #include "tessera/comm/own_address.h"
 #include "tessera/comm/staged_exchange.h"
-#include "tessera/comm/store_listener.h"
+#include "tessera/comm/store/bounded_store.h"
+#include "tessera/comm/store/run_store.h"
+#include "tessera/comm/store/store_listener.h"
+#include "tessera/comm/store/store_server.h"
+#include "tessera/comm/store/store_texts.h"
 
 namespace tessera::comm {
 namespace {
@@ -104,113 +104,128 @@ milliseconds timeout_of(const InitOptions& options) {
   return std::chrono::seconds(seconds);
 }
 
-// For how long rank 0 may be late before c10d's own way of trying again, with its longer pauses, is as good.
-constexpr milliseconds kRank0IsLate{10'000};
-
-// How much longer than its time LibTorch's client may take, before it is taken for one that never returns.
-constexpr milliseconds kMoment{5'000};
-
-// Null: something at the address accepts connections and does not speak, for which the client would wait for ever.
-c10::intrusive_ptr<c10d::TCPStore> make_store(const std::string& host, const c10d::TCPStoreOptions& options) {
-  const auto store = std::make_shared<c10::intrusive_ptr<c10d::TCPStore>>();
-  AbandonableThread thread;
-  const bool made =
-      thread.run([=] { *store = c10::make_intrusive<c10d::TCPStore>(host, options); }, options.timeout + kMoment);
-  return made ? std::move(*store) : nullptr;
-}
-
 bool all_ranks_are_here(const World& world) {
   return is_loopback(world.master_addr) || world.master_addr == "localhost" ||
          env_int("LOCAL_WORLD_SIZE").value_or(0) == world.size;
 }
 
-uint16_t port_of(const UniqueFd& socket) {
-  sockaddr_storage address = {};
-  socklen_t length = sizeof(address);
-  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
-  const bool v4 = address.ss_family == AF_INET;
-  return ntohs(v4 ? reinterpret_cast<const sockaddr_in&>(address).sin_port
-                  : reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
-}
+// How much longer than its time LibTorch's client may take, before it is taken for one that never returns.
+constexpr milliseconds kMoment{5'000};
 
-c10::intrusive_ptr<c10d::TCPStore> open_store(const World& world, milliseconds timeout) {
+// torchrun's agent serves a store of LibTorch's, whose client waits without a limit for something that accepts
+// connections and does not speak.
+c10::intrusive_ptr<c10d::Store> open_store_of_torchrun(const World& world, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(world.master_port);
-  options.isServer = world.rank == 0 && !world.store_is_running;
-  options.numWorkers = world.size;
-  options.waitWorkers = false;
   options.timeout = timeout;
   const std::string place = fmt::format("{}:{}", world.master_addr, world.master_port);
-  std::optional<UniqueFd> listener;
-  if (options.isServer) listener = listen_for_ranks(world.master_addr, world.master_port, all_ranks_are_here(world));
-  if (listener) {
-    options.masterListenFd = fcntl(listener->get(), F_DUPFD_CLOEXEC, 0);  // the store's to close
-    options.port = port_of(*listener);
-  }
-  if (!options.isServer) await_listener(world.master_addr, world.master_port, std::min(timeout / 10, kRank0IsLate));
-  c10::intrusive_ptr<c10d::TCPStore> store;
+  const auto store = std::make_shared<c10::intrusive_ptr<c10d::TCPStore>>();
+  AbandonableThread thread;
   try {
-    store = make_store(world.master_addr, options);
+    const auto make = [=, host = world.master_addr] { *store = c10::make_intrusive<c10d::TCPStore>(host, options); };
+    if (thread.run(make, timeout + kMoment)) return c10::make_intrusive<BoundedStore>(*store, place, timeout);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    const bool taken = text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos;
-    if (options.isServer && taken) {
-      throw Error(ErrorKind::kMachine, {fmt::format("port {} is already in use", world.master_port), place,
-                                        "choose another MASTER_PORT (tessera launch picks a free one by itself)"});
-    }
-    throw Error(ErrorKind::kPeer, {fmt::format("rank {} could not reach rank 0's rendezvous: {}", world.rank,
+    throw Error(ErrorKind::kPeer, {fmt::format("rank {} could not reach torchrun's rendezvous: {}", world.rank,
                                                text.substr(0, text.find('\n'))),
-                                   place, "check that rank 0 is running, and check MASTER_ADDR and MASTER_PORT"});
+                                   place, "check that torchrun is running, and check MASTER_ADDR and MASTER_PORT"});
   }
-  if (!store) {
-    throw Error(ErrorKind::kPeer,
-                {fmt::format("rank {} was connected to rank 0's rendezvous, which did not answer within {}", world.rank,
-                             format_duration(timeout)),
-                 place, "check that rank 0 is not stopped, and that no other service has this port (MASTER_PORT)"});
-  }
-  return store;
+  throw Error(ErrorKind::kPeer,
+              {fmt::format("rank {} was connected to torchrun's rendezvous, which did not answer within {}", world.rank,
+                           format_duration(timeout)),
+               place, "check that torchrun is not stopped, and that no other service has its port (MASTER_PORT)"});
 }
 
-// Nobody said where rank 0 is, but MPI connects the ranks already.
-c10::intrusive_ptr<c10d::TCPStore> open_store_through_mpi(World& world, milliseconds timeout) {
+// What rank 0 serves. `secret`: empty where the run has none.
+c10::intrusive_ptr<RunStore> open_store_of_rank_0(const World& world, const std::string& secret, milliseconds timeout) {
+  StorePlace place{.host = world.master_addr, .port = world.master_port, .secret = secret, .rank = world.rank};
+  if (world.rank != 0) return c10::make_intrusive<RunStore>(std::move(place), timeout);
+  StoreListener listener = listen_for_ranks(place.host, place.port, all_ranks_are_here(world));
+  place.port = listener.port;
+  if (secret.empty() && listener.reach != StoreListener::Reach::kLoopback) {
+    log_warning("this run has no secret: whoever reaches {} can join it (TESSERA_SECRET_FILE, docs/security.md)",
+                place.text());
+  }
+  auto server = std::make_shared<StoreServer>(std::move(listener.socket), place.text(), secret, world.size);
+  place.host = listener.own_host;
+  return c10::make_intrusive<RunStore>(std::move(place), timeout, std::move(server));
+}
+
+// Nobody said where rank 0 is, but MPI connects the ranks already, and hands the secret on as well.
+c10::intrusive_ptr<c10d::Store> open_store_through_mpi(World& world, milliseconds timeout) {
   mpi::Meeting meeting(world, timeout);
   const bool one_host = meeting.is_one_host();
-  c10::intrusive_ptr<c10d::TCPStore> store;
   if (world.rank == 0) {
+    std::string secret = run_secret();
+    if (secret.empty()) secret = make_run_secret();
     world.master_addr = one_host ? "127.0.0.1" : host_name();
     world.master_port = 0;  // any that is free
-    store = open_store(world, timeout);
-    world.master_port = store->getPort();
+    auto store = open_store_of_rank_0(world, secret, timeout);
+    world.master_port = store->place().port;
+    meeting.text_of_rank_0(fmt::format("{} {} {}", world.master_addr, world.master_port, secret));
+    return store;
   }
-  const std::string place = meeting.text_of_rank_0(fmt::format("{}:{}", world.master_addr, world.master_port));
-  if (store) return store;
-  const size_t colon = place.rfind(':');
-  world.master_addr = place.substr(0, colon);
-  world.master_port = std::stoi(place.substr(colon + 1));
-  return open_store(world, timeout);
+  std::istringstream told(meeting.text_of_rank_0(""));
+  std::string secret;
+  told >> world.master_addr >> world.master_port >> secret;
+  return open_store_of_rank_0(world, secret, timeout);
 }
 
-std::string joined_key(int rank) { return fmt::format("joined/{}", rank); }
+// What a rank says of itself when it joins, a line each; what has to be the same before anything else can be compared
+// (agreement.h): the others would wait for a connection that it makes in another way, or not at all.
+std::string facts_of_joining(const World& world, const std::string& backend) {
+  return fmt::format("{} of Tessera\nWORLD_SIZE={}\nTESSERA_BACKEND={}", TESSERA_VERSION, world.size, backend);
+}
 
-void wait_for_everybody(c10d::Store& store, const World& world, milliseconds timeout) {
-  store.set(joined_key(world.rank), "1");
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < world.size; ++rank) keys.push_back(joined_key(rank));
+void require_same_facts(const std::vector<std::string>& facts, const std::string& place) {
+  for (size_t rank = 1; rank < facts.size(); ++rank) {
+    std::istringstream expected(facts[0]);
+    std::istringstream found(facts[rank]);
+    for (std::string one, other; std::getline(expected, one) && std::getline(found, other);) {
+      if (one == other) continue;
+      throw Error(ErrorKind::kUsage, {fmt::format("rank 0 runs with {}, and rank {} with {}", one, rank, other), place,
+                                      "start all ranks with the same program and the same environment"});
+    }
+  }
+}
+
+void wait_for_everybody(c10d::Store& store, const World& world, const std::string& place, const std::string& facts,
+                        milliseconds timeout) {
+  const Keys keys = keys_of_all("joined", world.size);
+  std::vector<std::string> of_all;
   try {
-    store.wait(keys, timeout);
+    of_all = exchange_texts(store, "joined", world.rank, world.size, facts,
+                            [&](const Keys& all) { store.wait(all, timeout); });
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {
     std::vector<int> missing;
     for (int rank = 0; rank < world.size; ++rank) {
-      if (!store.check({joined_key(rank)})) missing.push_back(rank);
+      if (!store.check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
     }
     throw Error(ErrorKind::kPeer,
                 {fmt::format("rank {} did not join the run within {} s", fmt::join(missing, ", rank "),
                              std::chrono::duration_cast<std::chrono::seconds>(timeout).count()),
-                 fmt::format("{}:{}, a run of {} ranks", world.master_addr, world.master_port, world.size),
+                 fmt::format("{}, a run of {} ranks", place, world.size),
                  "look at that rank's output, and check that WORLD_SIZE is the number of processes started"});
   }
+  require_same_facts(of_all, place);
+}
+
+// `store`, whose calls all end.
+std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> bounded, const std::string& name,
+                            const InitOptions& options) {
+  const milliseconds timeout = timeout_of(options);
+  const std::string backend = backend_of(options);
+  const std::string place =
+      world.master_port > 0 ? fmt::format("{}:{}", world.master_addr, world.master_port) : kStoreOfTorch;
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(bounded));
+  wait_for_everybody(*store, world, place, facts_of_joining(world, backend), timeout);
+  std::shared_ptr<Exchange> exchange =
+      make_staged_exchange(make_exchange(backend, {store, world, timeout}), world.rank);
+  log_debug("joined a world of {} as '{}'", world.size, name);
+  std::shared_ptr<Group::Connection> connection(new Group::Connection{store, timeout, WaitBoard(store, world.rank)});
+  return std::make_shared<Group>(world, std::move(connection), std::move(exchange));
 }
 
 World read_world(const InitOptions& options) {
@@ -264,23 +279,19 @@ std::shared_ptr<Group> init_distributed(const World& world, const InitOptions& o
   World met = world;
   const milliseconds timeout = timeout_of(options);
   const auto store = met.master_addr.empty() ? open_store_through_mpi(met, timeout) : open_store(met, timeout);
-  return connect(met, store, "tessera", options);
+  return join(met, store, "tessera", options);
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds timeout) {
+  if (world.store_is_running) return open_store_of_torchrun(world, timeout);
+  return open_store_of_rank_0(world, run_secret(), timeout);
 }
 
 std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared, const std::string& name,
                                const InitOptions& options) {
   if (world.size == 1) return Group::alone();
-  const milliseconds timeout = timeout_of(options);
-  const std::string place =
-      world.master_port > 0 ? fmt::format("{}:{}", world.master_addr, world.master_port) : kStoreOfTorch;
-  auto bounded = c10::make_intrusive<BoundedStore>(std::move(shared), place, timeout);
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(bounded));
-  wait_for_everybody(*store, world, timeout);
-  std::shared_ptr<Exchange> exchange =
-      make_staged_exchange(make_exchange(backend_of(options), {store, world, timeout}), world.rank);
-  log_debug("joined a world of {} as '{}'", world.size, name);
-  std::shared_ptr<Group::Connection> connection(new Group::Connection{store, timeout, WaitBoard(store, world.rank)});
-  return std::make_shared<Group>(world, std::move(connection), std::move(exchange));
+  auto bounded = c10::make_intrusive<BoundedStore>(std::move(shared), kStoreOfTorch, timeout_of(options));
+  return join(world, std::move(bounded), name, options);
 }
 
 }  // namespace tessera::comm

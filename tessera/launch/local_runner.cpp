@@ -6,6 +6,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/run_secret.h"
 #include "tessera/launch/free_port.h"
 #include "tessera/launch/planned_ranks.h"
 #include "tessera/launch/process_plan.h"
@@ -20,7 +21,8 @@ int run_local(const LaunchOptions& run) {
   if (run.master_port != 0) require_free_port(run.master_port);
   const Host host{.cores = cores_only.cores,
                   .master_port = run.master_port != 0 ? run.master_port : pick_free_port(),
-                  .omp_threads_given = env_text("OMP_NUM_THREADS").has_value()};
+                  .omp_threads_given = env_text("OMP_NUM_THREADS").has_value(),
+                  .secret = run_secret().empty() ? make_run_secret() : ""};
   const std::vector<RankPlan> plans = plan_local(run, host);
   if (run.nproc > host.cores) log_info("{} share {}", count_of(run.nproc, "rank"), count_of(host.cores, "core"));
   if (!host.omp_threads_given)

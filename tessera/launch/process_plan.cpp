@@ -18,6 +18,7 @@ std::vector<RankPlan> plan_local(const LaunchOptions& run, const Host& host) {
   if (!host.omp_threads_given) {
     shared.emplace("OMP_NUM_THREADS", std::to_string(threads_per_rank(host.cores, run.nproc)));
   }
+  if (!host.secret.empty()) shared.emplace("TESSERA_SECRET", host.secret);
   std::vector<RankPlan> plans;
   for (int rank = 0; rank < run.nproc; ++rank) {
     RankPlan plan{.rank = rank, .command = run.command};

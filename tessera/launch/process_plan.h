@@ -24,6 +24,7 @@ struct Host {
   int cores = 1;
   int master_port = 0;             // the port that was picked or asked for
   bool omp_threads_given = false;  // OMP_NUM_THREADS is set in the launcher's environment
+  std::string secret = {};         // made for this run (base/run_secret.h); empty: the environment names one
 };
 
 // One plan a rank, in the order of the ranks. ErrorKind::kUsage when nproc is below 1 or there is no program. The run's

@@ -22,9 +22,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/unique_fd.h"
-#include "tessera/comm/await_listener.h"
 #include "tessera/comm/group.h"
-#include "tessera/comm/store_listener.h"
+#include "tessera/comm/store/run_store.h"
+#include "tessera/comm/store/store_listener.h"
+#include "tessera/comm/store/store_server.h"
 #include "tests/support/spawn_ranks.h"
 
 namespace tessera::comm::rendezvous_test {
@@ -161,30 +162,42 @@ TEST(Rendezvous, APortThatAcceptsAndStaysSilentEndsTheWait) {
   silent.listen();
   const World world{.rank = 1, .size = 2, .master_addr = "127.0.0.1", .master_port = silent.number()};
   const std::string error = error_of([&] { init_distributed(world, {.timeout = std::chrono::seconds(1)}); });
-  EXPECT_THAT(error, HasSubstr("did not answer within 1.00 s"));
+  EXPECT_THAT(error, HasSubstr("does not answer (1.00 s)"));
   EXPECT_THAT(error, HasSubstr("MASTER_PORT"));
 }
 
-TEST(AwaitListener, ReturnsOnceSomebodyListens) {
-  Port port;
-  std::atomic<bool> listens = false;
+TEST(Rendezvous, ARankThatIsAheadOfRank0WaitsForIt) {
+  const int port = Port().number();  // on which nobody listens any more
+  std::unique_ptr<StoreServer> server;
   std::thread late([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    listens = true;
-    port.listen();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    StoreListener listener = listen_for_ranks("127.0.0.1", port, true);
+    server = std::make_unique<StoreServer>(std::move(listener.socket), "here", "", 2);
   });
-  await_listener("localhost", port.number(), std::chrono::minutes(1));
-  EXPECT_TRUE(listens);
+  const auto store =
+      c10::make_intrusive<RunStore>(StorePlace{.host = "localhost", .port = port, .rank = 1}, std::chrono::minutes(1));
   late.join();
+  EXPECT_EQ(store->add("sum", 2), 2);
 }
 
-TEST(AwaitListener, LeavesWhatIsNoRefusalToTheCaller) {
-  await_listener("no-such-host.invalid", 29500, std::chrono::hours(1));
+TEST(Rendezvous, AHostOrAPortWithoutRank0EndsTheWait) {
+  const World nobody{.rank = 1, .size = 2, .master_addr = "127.0.0.1", .master_port = Port().number()};
+  EXPECT_THAT(error_of([&] { init_distributed(nobody, {.timeout = std::chrono::seconds(1)}); }),
+              HasSubstr("could not reach rank 0's rendezvous: Connection refused"));
+  const World nowhere{.rank = 1, .size = 2, .master_addr = "no-such-host.invalid", .master_port = 29500};
+  EXPECT_THAT(error_of([&] { init_distributed(nowhere, {.timeout = std::chrono::seconds(1)}); }),
+              HasSubstr("could not reach rank 0's rendezvous"));
 }
 
-TEST(AwaitListener, GivesUpInTheEnd) {
-  const Port nobody_listens;
-  await_listener("localhost", nobody_listens.number(), std::chrono::milliseconds(100));
+TEST(Rendezvous, RanksOfDifferentWorldsAreToldApartAtOnce) {
+  const auto outcomes = test::outcomes_of_ranks(
+      2, [](const std::shared_ptr<Group>&) {},
+      {.before_joining = [](int rank) { setenv("TESSERA_BACKEND", rank == 0 ? "gloo" : "shm", 1); }});
+  for (const auto& outcome : outcomes) {
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.output,
+                HasSubstr("rank 0 runs with TESSERA_BACKEND=gloo, and rank 1 with TESSERA_BACKEND=shm"));
+  }
 }
 
 // Of this process, from lines of /proc/net/tcp: number, local address with its bytes turned round, remote one, state, …
@@ -222,15 +235,13 @@ TEST(Rendezvous, ARunOnOneHostListensOnTheLoopbackAlone) {
 }
 
 TEST(Rendezvous, TheStoreListensWhereTheOthersWillLook) {
-  EXPECT_TRUE(listen_for_ranks("localhost", 0, true));
-  EXPECT_FALSE(listen_for_ranks("127.0.1.1", 0, /*all_here=*/false));  // elsewhere it is another host
-  EXPECT_FALSE(listen_for_ranks("192.0.2.1", 0, false));  // a service before this host: not its own address
-  const UniqueFd taken = *listen_for_ranks("127.0.0.1", 0, true);
-  sockaddr_in address{};
-  socklen_t length = sizeof(address);
-  ASSERT_EQ(getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  EXPECT_THAT(error_of([&] { listen_for_ranks("127.0.0.1", ntohs(address.sin_port), true); }),
-              HasSubstr("already in use"));
+  using Reach = StoreListener::Reach;
+  EXPECT_EQ(listen_for_ranks("localhost", 0, true).reach, Reach::kLoopback);
+  // Elsewhere 127.0.1.1 is another host, and 192.0.2.1 is a service before this one: not its own address.
+  EXPECT_EQ(listen_for_ranks("127.0.1.1", 0, /*all_here=*/false).reach, Reach::kEveryAddress);
+  EXPECT_EQ(listen_for_ranks("192.0.2.1", 0, false).reach, Reach::kEveryAddress);
+  const StoreListener taken = listen_for_ranks("127.0.0.1", 0, true);
+  EXPECT_THAT(error_of([&] { listen_for_ranks("127.0.0.1", taken.port, true); }), HasSubstr("already in use"));
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tessera/comm/group.h"
 #include "tests/support/spawn_ranks.h"
 
@@ -171,7 +174,7 @@ TEST(TwoLevelsOfTrouble, ARankThatDoesNotComeIsNamed) {
       outcomes_of_ranks(4,
                         [](std::shared_ptr<Group> world) {
                           at::Tensor buffer = at::ones({40000});
-                          if (world->rank() == 2) return;
+                          if (world->rank() == 2) return std::this_thread::sleep_for(std::chrono::seconds(8));
                           world->start_all_reduce(buffer, 1, "weights").finish();
                         },
                         {.deadline = std::chrono::seconds(40), .timeout = std::chrono::seconds(3), .ranks_a_host = 2});

@@ -29,6 +29,12 @@ TEST(ProcessPlan, EachRankIsToldItsPlace) {
   EXPECT_THAT(plans[2].command, ElementsAre("prog", "-x"));
 }
 
+TEST(ProcessPlan, AllRanksGetTheRunsSecret) {
+  for (const RankPlan& plan : plan_local({.nproc = 2, .command = {"prog"}}, {.secret = "0123456789abcdef"})) {
+    EXPECT_EQ(plan.environment.at("TESSERA_SECRET"), "0123456789abcdef");
+  }
+}
+
 TEST(ProcessPlan, OnlyRankZeroReadsStandardInput) {
   const auto plans = plan_local({.nproc = 2, .command = {"prog"}}, {});
   EXPECT_TRUE(plans[0].inherits_input);

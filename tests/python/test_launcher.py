@@ -306,6 +306,42 @@ def test_ranks_from_mpi_variables():
         launcher_helper.env_mapping({}, ["PMI_RANK"], ["MPI_LOCALRANKID"])
 
 
+# Who may join
+
+def test_ranks_of_one_machine_share_a_new_secret(tmp_path):
+    show = "import os; print('secret:', os.environ['TESSERA_SECRET'])"
+    said = [re.findall(r"secret: ([0-9a-f]{64})$", launched(tmp_path, show).communicate(timeout=60)[0], re.MULTILINE)
+            for _ in range(2)]
+    assert all(len(secrets) == 2 and len(set(secrets)) == 1 for secrets in said), said
+    assert said[0] != said[1]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+def test_init_distributed_refuses_a_rank_that_lacks_the_secret(tmp_path, backend):
+    program = tmp_path / "program.py"
+    program.write_text(f"""import os, deepspeed, torch
+os.environ["TESSERA_SECRET"] = "the secret of rank " + os.environ[os.environ["SECRET_OF"]]
+deepspeed.init_distributed({backend!r})
+torch.distributed.barrier()
+print("met", torch.distributed.get_world_size())
+""")
+    assert "met 2" in ranks.run_ranks(program, SECRET_OF="WORLD_SIZE", timeout=60)
+    text = program.read_text().replace("torch\n", "torch, datetime\n", 1)
+    program.write_text(text.replace(f"{backend!r})", f"{backend!r}, timeout=datetime.timedelta(seconds=5))"))
+    said = ranks.run_ranks(program, SECRET_OF="RANK", timeout=60, fails=True)
+    assert "rank 1 has a secret of the run, and rank 0 another one or none" in said
+    assert "refused a connection from 127.0.0.1 to the run's store" in said
+    assert "met 2" not in said
+
+
+def test_a_secret_is_not_written_on_command_lines(monkeypatch):
+    monkeypatch.setenv("TESSERA_SECRET_FILE", "/home/me/secret")
+    assert runner._exports(os.environ)["TESSERA_SECRET_FILE"] == "/home/me/secret"
+    monkeypatch.setenv("TESSERA_SECRET", "0123456789abcdef")
+    with pytest.raises(ValueError, match="TESSERA_SECRET would be on the command lines"):
+        runner._exports(os.environ)
+
+
 # Ranks of this machine
 
 def launched(tmp_path, program, *words, **how):

@@ -9,7 +9,7 @@
 #include "tessera/comm/message_exchange.h"
 #include "tessera/comm/mpi/library.h"
 #include "tessera/comm/mpi/mpi_backend.h"
-#include "tessera/comm/store_texts.h"
+#include "tessera/comm/store/store_texts.h"
 
 namespace tessera::comm {
 namespace {

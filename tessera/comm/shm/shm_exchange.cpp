@@ -18,7 +18,7 @@
 #include "tessera/comm/ordered_sum.h"
 #include "tessera/comm/shm/peer_links.h"
 #include "tessera/comm/shm/transfer.h"
-#include "tessera/comm/store_texts.h"
+#include "tessera/comm/store/store_texts.h"
 
 namespace tessera::comm::shm {
 namespace {

@@ -24,10 +24,10 @@ class TorchBackend(Backend):
 
     def init_process_group(self, backend, timeout, init_method, rank, world_size):
         world = importlib.import_module("tessera.world")  # registers shm and tessera_mpi
-        if init_method in (None, "env://") and rank < 0:
-            world.await_rank_0()
-        where = {} if init_method is None else {"init_method": init_method}
-        torch.distributed.init_process_group(backend, timeout=timeout, rank=rank, world_size=world_size, **where)
+        where = {} if init_method in (None, "env://") else {"init_method": init_method}
+        if rank >= 0:
+            where |= {"rank": rank, "world_size": world_size}
+        world.init_process_group(backend, timeout=timeout, **where)
 
     def is_initialized(self):
         return torch.distributed.is_initialized()

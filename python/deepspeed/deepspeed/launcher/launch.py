@@ -87,6 +87,8 @@ def run(args):
         CROSS_RANK: str(args.node_rank),
         CROSS_SIZE: str(len(hosts)),
     }
+    if len(hosts) == 1 and not _launch.has_run_secret():
+        shared["TESSERA_SECRET"] = _launch.make_run_secret()
     ranks = []
     for local_rank in range(len(slots)):
         rank = first_rank + local_rank

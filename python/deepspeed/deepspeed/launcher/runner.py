@@ -363,7 +363,11 @@ def _exports(env):
     from deepspeed.accelerator import get_accelerator
     prefixes = (*EXPORT_ENVS, *get_accelerator().export_envs())
     withheld = [name for marker, names in EXCLUDE_ENVS.items() if marker in env for name in names]
-    found = {key: value for key, value in env.items() if key.startswith(prefixes) and key not in withheld}
+    if "TESSERA_SECRET" in env:
+        raise refused("TESSERA_SECRET would be on the command lines of the other machines, where anybody can read it",
+                      "the environment", "write it to a file that only you can read on every machine, and set TESSERA_SECRET_FILE")
+    found = {key: value for key, value in env.items()
+             if (key.startswith(prefixes) or key == "TESSERA_SECRET_FILE") and key not in withheld}
     for folder in DEEPSPEED_ENVIRONMENT_PATHS:
         path = os.path.join(folder, DEEPSPEED_ENVIRONMENT_NAME)
         if os.path.isfile(path):

@@ -2,6 +2,7 @@
 // stopped, or a host that vanished, would hold every other rank for ever.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -13,6 +14,9 @@ namespace tessera::comm {
 
 // The place of a store that a Python program made.
 inline constexpr const char* kStoreOfTorch = "the store of torch.distributed";
+
+// How much later than a wait's own time its answer may come.
+inline constexpr std::chrono::milliseconds kAnswerTakes{5'000};
 
 // ErrorKind::kPeer: a call had no answer in time.
 class SilentStore : public Error {

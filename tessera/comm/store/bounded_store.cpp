@@ -1,4 +1,4 @@
-#include "tessera/comm/bounded_store.h"
+#include "tessera/comm/store/bounded_store.h"
 
 #include <fmt/format.h>
 
@@ -13,13 +13,6 @@ namespace tessera::comm {
 
 using std::chrono::milliseconds;
 using Bytes = std::vector<uint8_t>;
-
-namespace {
-
-// How much later than a wait's own time its answer may come.
-constexpr milliseconds kAnswerTakes{5'000};
-
-}  // namespace
 
 BoundedStore::BoundedStore(c10::intrusive_ptr<c10d::Store> inner, std::string place, milliseconds timeout)
     : c10d::Store(timeout), inner_(std::move(inner)), place_(std::move(place)) {}

@@ -1,4 +1,4 @@
-#include "tessera/comm/store_texts.h"
+#include "tessera/comm/store/store_texts.h"
 
 #include <fmt/format.h>
 
