@@ -17,7 +17,7 @@ MOST_SECONDS = 90  # of any command here; one takes a second or two
 GONE_WITHIN = 10  # seconds, all processes of a run after its end
 # The same arithmetic wherever a run continues, and no wait longer than the storm's.
 QUIET = {"OMP_NUM_THREADS": 1, "TESSERA_TIMEOUT": 30}
-RAW = ("terminate called", "what():", "frame #", "Exception raised from", "Traceback", "json.exception", "AddressSanitizer", "our own bug")
+RAW = ("terminate called", "what():", "frame #", "Exception raised from", "Traceback", "json.exception", "AddressSanitizer", "a bug in Tessera")
 # LibTorch's store warns with a stack when rank 0 has gone; the message that counts follows.
 STORE_WARNING = re.compile(r"^(\[rank \d+\] )?\[W.*TCPStore\.cpp.*\n((\[rank \d+\] )?(Exception raised from .*|frame #.*|)\n)*", re.MULTILINE)
 SHM = Path("/dev/shm")
