@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test demo bench gpu peers format check clean
+.PHONY: help build configured-with-tests test storm demo bench gpu peers format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -30,6 +30,10 @@ configured-with-tests:
 test: configured-with-tests  ## Build and run all tests
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests
+
+storm: configured-with-tests  ## Faults by the thousand, into tests/storm/results.md, about an hour (ARGS="--fraction 0.1": 6 minutes)
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli io_faults
+	@tests/storm/run $(ARGS)
 
 bench: configured-with-tests  ## Compare with the peers, into bench/results.md, about 45 minutes (ARGS="--quick": 3)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs

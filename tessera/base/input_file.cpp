@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 
 #include "tessera/base/format.h"
 #include "tessera/base/unique_fd.h"
@@ -59,6 +60,18 @@ std::string read_input_file(const std::filesystem::path& path, ErrorKind kind, u
   }
   text.resize(done);
   return text;
+}
+
+std::ifstream open_input_file(const std::filesystem::path& path, ErrorKind kind) {
+  require_input_file(path, kind);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(kind, {"the file cannot be opened: " + errno_text(errno), path.string(), "check the path"});
+  return file;
+}
+
+void require_read_whole(const std::ifstream& file, const std::filesystem::path& path, ErrorKind kind) {
+  if (!file.bad()) return;
+  throw Error(kind, {"the file cannot be read: " + errno_text(errno), path.string(), "check the drive"});
 }
 
 }  // namespace tessera

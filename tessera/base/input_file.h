@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <string>
 
 #include "tessera/base/error.h"
@@ -17,5 +18,11 @@ void require_input_file(const std::filesystem::path& path, ErrorKind kind = Erro
 // The whole file; an Error of that kind as above, or where it has more than `at_most` bytes.
 std::string read_input_file(const std::filesystem::path& path, ErrorKind kind = ErrorKind::kData,
                             uint64_t at_most = kMostText);
+
+// For a file that is read bit by bit. A stream takes a drive's error for the end of the file: ask require_read_whole
+// after the last bit.
+std::ifstream open_input_file(const std::filesystem::path& path, ErrorKind kind = ErrorKind::kData);
+void require_read_whole(const std::ifstream& file, const std::filesystem::path& path,
+                        ErrorKind kind = ErrorKind::kData);
 
 }  // namespace tessera

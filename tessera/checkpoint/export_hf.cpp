@@ -8,6 +8,7 @@
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/export_sums.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/weight_files.h"
@@ -34,7 +35,7 @@ void refuse_to_remove(const fs::path& output) {
   for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     const bool ours =
-        name == "config.json" || is_weight_file(name) ||
+        name == "config.json" || name == kExportSums || is_weight_file(name) ||
         std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
     if (!ours) refuse("the export folder holds '" + name + "', which is not part of an export");
   }
@@ -49,7 +50,7 @@ fs::path model_folder(const ExportInput& input, const Manifest& manifest) {
                                   "name the folder with that model's config.json (--model)"});
 }
 
-void write_weights(CheckpointReader& checkpoint, const fs::path& output, const ExportInput& input) {
+std::vector<ShardFile> write_weights(CheckpointReader& checkpoint, const fs::path& output, const ExportInput& input) {
   const at::NoGradGuard no_grad;
   const Manifest& manifest = checkpoint.manifest();
   std::vector<storage::PlannedTensor> plan;
@@ -64,11 +65,11 @@ void write_weights(CheckpointReader& checkpoint, const fs::path& output, const E
   };
   WeightFiles how = input.files;
   how.aliases = manifest.aliases;
-  write_weight_files(output, plan, read, how);
+  return write_weight_files(output, plan, read, how);
 }
 
 // The weights may be of a model with a head where the original config names the bare encoder.
-void write_config(const fs::path& model, const fs::path& output, at::ScalarType dtype, const Manifest& manifest) {
+ShardFile write_config(const fs::path& model, const fs::path& output, at::ScalarType dtype, const Manifest& manifest) {
   read_json_file(model / "config.json");  // throws where it is none
   auto config = nlohmann::ordered_json::parse(read_input_file(model / "config.json"));
   if (manifest.client_state.contains("architecture")) {
@@ -77,7 +78,7 @@ void write_config(const fs::path& model, const fs::path& output, at::ScalarType 
   const std::string name = dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bfloat16" : "float16";
   config.erase("torch_dtype");
   config["dtype"] = name;
-  storage::write_file_atomically(output / "config.json", config.dump(2) + "\n");
+  return write_summed(output, "config.json", config.dump(2) + "\n");
 }
 
 }  // namespace
@@ -90,13 +91,14 @@ void export_hf(const ExportInput& input) {
   storage::create_aside(input.output);
   try {
     const fs::path aside = storage::aside_of(input.output);
-    write_weights(checkpoint, aside, input);
-    if (!input.weights_only) write_config(model, aside, input.dtype, manifest);
+    std::vector<ShardFile> files = write_weights(checkpoint, aside, input);
+    if (!input.weights_only) files.push_back(write_config(model, aside, input.dtype, manifest));
     for (const char* const name : kTokenizerFiles) {
       if (!input.weights_only && fs::exists(model / name)) {
-        storage::write_file_atomically(aside / name, read_input_file(model / name));
+        files.push_back(write_summed(aside, name, read_input_file(model / name)));
       }
     }
+    write_export_sums(aside, files);
     storage::publish(input.output);
   } catch (...) {
     storage::abandon(input.output);

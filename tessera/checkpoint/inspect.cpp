@@ -10,6 +10,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/checkpoint/export_sums.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/storage/checked_file.h"
 
@@ -36,31 +37,49 @@ void compare_values(CheckpointReader& a, CheckpointReader& b, Difference& differ
   }
 }
 
+struct Findings {
+  std::vector<std::string> texts;
+
+  // Whether it went well.
+  template <class Work>
+  bool attempt(Work work) {
+    try {
+      work();
+      return true;
+    } catch (const Error& error) {
+      texts.push_back(error.report().what + " (" + error.report().where + ")");
+      return false;
+    }
+  }
+};
+
+void check_bytes(const fs::path& path, const ShardFile& file) {
+  storage::CheckedFile(path.string(), file.sum).check_all();
+}
+
 }  // namespace
 
 std::vector<std::string> verify(const fs::path& checkpoint) {
-  std::vector<std::string> findings;
-  const auto note = [&](const Error& error) {
-    findings.push_back(error.report().what + " (" + error.report().where + ")");
-  };
+  Findings findings;
   Manifest manifest;
-  try {
-    manifest = read_manifest(checkpoint);
-  } catch (const Error& error) {
-    note(error);
-    return findings;
-  }
+  if (!findings.attempt([&] { manifest = read_manifest(checkpoint); })) return findings.texts;
   for (const ShardFile& file : manifest.files) {
     const fs::path path = checkpoint / file.name;
     if (manifest.node_local && !fs::exists(path)) continue;
-    try {
-      storage::CheckedFile(path.string(), file.sum).check_all();
+    findings.attempt([&] {
+      check_bytes(path, file);
       const storage::SafetensorsFile header(path.string());
-    } catch (const Error& error) {
-      note(error);
-    }
+    });
   }
-  return findings;
+  return findings.texts;
+}
+
+std::vector<std::string> verify_export(const fs::path& folder) {
+  Findings findings;
+  std::vector<ShardFile> files;
+  if (!findings.attempt([&] { files = read_export_sums(folder); })) return findings.texts;
+  for (const ShardFile& file : files) findings.attempt([&] { check_bytes(folder / file.name, file); });
+  return findings.texts;
 }
 
 std::vector<Difference> compare(const fs::path& a_path, const fs::path& b_path) {

@@ -15,6 +15,9 @@ namespace tessera::checkpoint {
 // manifest from being read is one of them.
 std::vector<std::string> verify(const std::filesystem::path& checkpoint);
 
+// The same of a folder that export_hf wrote.
+std::vector<std::string> verify_export(const std::filesystem::path& folder);
+
 // Where two checkpoints differ in one tensor of one kind.
 struct Difference {
   std::string kind;

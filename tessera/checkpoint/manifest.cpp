@@ -9,6 +9,7 @@
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/plain_name.h"
+#include "tessera/checkpoint/own_sum.h"
 #include "tessera/storage/atomic_dir.h"
 
 namespace tessera::checkpoint {
@@ -19,17 +20,6 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kFormat = "tessera-checkpoint";
-
-// The manifest's own checksum, over its text with zeros in this place. It comes before the shards' of the same name.
-constexpr std::string_view kOwnSum = "\"xxh3\": \"";
-constexpr size_t kSumDigits = 16;
-
-// The place of the digits; npos where there are none.
-size_t place_of_own_sum(const std::string& text) {
-  const size_t found = text.find(kOwnSum);
-  if (found == std::string::npos || text.size() < found + kOwnSum.size() + kSumDigits) return std::string::npos;
-  return found + kOwnSum.size();
-}
 
 [[noreturn]] void refuse(const std::string& what, const fs::path& where) {
   throw Error(ErrorKind::kData, {"the checkpoint cannot be used: " + what, where.string(),
@@ -110,14 +100,6 @@ void check(const Manifest& manifest, const fs::path& folder) {
   }
 }
 
-bool has_its_sum(std::string text) {
-  const size_t place = place_of_own_sum(text);
-  if (place == std::string::npos) return false;
-  const std::string sum = text.substr(place, kSumDigits);
-  text.replace(place, kSumDigits, std::string(kSumDigits, '0'));
-  return sum == storage::to_text({storage::hash_of(text.data(), text.size())});
-}
-
 }  // namespace
 
 int64_t StoredTensor::numel() const { return product_of(shape).value_or(0); }
@@ -156,7 +138,7 @@ std::string to_text(const Manifest& manifest) {
   ordered_json text;
   text["format"] = kFormat;
   text["version"] = kFormatVersion;
-  text["xxh3"] = std::string(kSumDigits, '0');
+  text["xxh3"] = kNoSum;
   text["tag"] = manifest.tag;
   text["world_size"] = manifest.world_size;
   text["mesh"] = ordered_json::array();
@@ -175,9 +157,7 @@ std::string to_text(const Manifest& manifest) {
   text["aliases"] = manifest.aliases;
   text["tensors"] = ordered_json::object();
   for (const auto& [name, tensor] : manifest.tensors) text["tensors"][name] = json_of(tensor);
-  std::string written = text.dump(1) + "\n";
-  const std::string sum = storage::to_text({storage::hash_of(written.data(), written.size())});
-  return written.replace(place_of_own_sum(written), kSumDigits, sum);
+  return with_own_sum(text.dump(1) + "\n");
 }
 
 Manifest read_manifest(const fs::path& checkpoint_folder) {
@@ -202,7 +182,7 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
            path);
   }
   // Version 1 knew no checksums; a newer one does not lose them by calling itself that.
-  if (version < 1 || ((version > 1 || text.contains("xxh3")) && !has_its_sum(written))) {
+  if (version < 1 || ((version > 1 || text.contains("xxh3")) && !has_own_sum(written))) {
     refuse_damaged("manifest.json does not match its checksum", path);
   }
   Manifest manifest;

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/storage/atomic_dir.h"
+#include "tessera/checkpoint/export_sums.h"
 #include "tessera/storage/state_dict_writer.h"
 
 namespace tessera::checkpoint {
@@ -47,12 +47,11 @@ std::vector<Plan> parts_of(const Plan& plan, uint64_t max_bytes) {
   return parts;
 }
 
-void write_part(const fs::path& path, const Plan& part, const Read& read, const WeightFiles& how) {
+storage::FileSum write_part(const fs::path& path, const Plan& part, const Read& read, const WeightFiles& how) {
   if (how.format == WeightFormat::kSafetensors) {
     storage::SafetensorsWriter writer(path.string(), part, {{"format", "pt"}});
     for (const storage::PlannedTensor& tensor : part) writer.add(read(tensor.name));
-    writer.finish();
-    return;
+    return writer.finish();
   }
   storage::StateDictWriter writer(path.string());
   for (const storage::PlannedTensor& tensor : part) {
@@ -61,7 +60,7 @@ void write_part(const fs::path& path, const Plan& part, const Read& read, const 
       if (name == tensor.name) writer.add_alias(alias, name);
     }
   }
-  writer.finish();
+  return writer.finish();
 }
 
 }  // namespace
@@ -80,14 +79,16 @@ uint64_t shard_bytes(const std::string& text, const std::string& where) {
   return std::stoull(text) * found->second;
 }
 
-void write_weight_files(const fs::path& folder, const Plan& plan, const Read& read, const WeightFiles& how) {
+std::vector<ShardFile> write_weight_files(const fs::path& folder, const Plan& plan, const Read& read,
+                                          const WeightFiles& how) {
+  std::vector<ShardFile> written;
   const Names names = names_of(how.format);
   const std::vector<Plan> parts = parts_of(plan, how.max_shard_bytes);
   nlohmann::ordered_json index;
   index["metadata"] = {{"total_size", storage::data_bytes(plan)}};
   for (size_t number = 0; number < parts.size(); ++number) {
     const std::string file = names.file(number, parts.size());
-    write_part(folder / file, parts[number], read, how);
+    written.push_back({file, write_part(folder / file, parts[number], read, how)});
     for (const storage::PlannedTensor& tensor : parts[number]) {
       index["weight_map"][tensor.name] = file;
       if (how.format != WeightFormat::kStateDict) continue;
@@ -96,7 +97,8 @@ void write_weight_files(const fs::path& folder, const Plan& plan, const Read& re
       }
     }
   }
-  if (parts.size() > 1) storage::write_file_atomically(folder / names.index(), index.dump(2) + "\n");
+  if (parts.size() > 1) written.push_back(write_summed(folder, names.index(), index.dump(2) + "\n"));
+  return written;
 }
 
 bool is_weight_file(const std::string& name) {

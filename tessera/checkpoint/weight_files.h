@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/checkpoint/manifest.h"
 #include "tessera/storage/safetensors.h"
 
 namespace tessera::checkpoint {
@@ -23,9 +24,11 @@ namespace tessera::checkpoint {
 uint64_t shard_bytes(const std::string& text, const std::string& where);
 
 // Writes the tensors in the order planned; `read` gives each when its turn has come. ErrorKind::kMachine as storage
-// says.
-void write_weight_files(const std::filesystem::path& folder, const std::vector<storage::PlannedTensor>& plan,
-                        const std::function<at::Tensor(const std::string& name)>& read, const WeightFiles& how);
+// says. Returns the files and their checksums.
+std::vector<ShardFile> write_weight_files(const std::filesystem::path& folder,
+                                          const std::vector<storage::PlannedTensor>& plan,
+                                          const std::function<at::Tensor(const std::string& name)>& read,
+                                          const WeightFiles& how);
 
 // Whether a file of this name is one of those that are written here.
 bool is_weight_file(const std::string& name);

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/export_sums.h"
 #include "tessera/checkpoint/inspect.h"
 #include "tessera/checkpoint/reader.h"
 #include "tessera/checkpoint/retention.h"
@@ -109,14 +110,16 @@ void show_checkpoint(const fs::path& path) {
 }
 
 void verify_checkpoint(const fs::path& path) {
-  const fs::path folder = checkpoint::resolve(path);
-  const auto findings = checkpoint::verify(folder);
+  const bool exported = checkpoint::is_export(path);
+  const fs::path folder = exported ? path : checkpoint::resolve(path);
+  const auto findings = exported ? checkpoint::verify_export(folder) : checkpoint::verify(folder);
   if (findings.empty()) {
     print(fmt::format("{} is intact\n", folder.string()));
     return;
   }
-  throw Error(ErrorKind::kData, {fmt::format("{}", fmt::join(findings, "\n  and ")), folder.string(),
-                                 "resume from an earlier checkpoint in the same folder"});
+  throw Error(ErrorKind::kData,
+              {fmt::format("{}", fmt::join(findings, "\n  and ")), folder.string(),
+               exported ? "export the checkpoint again" : "resume from an earlier checkpoint in the same folder"});
 }
 
 // Returns the exit code: 0 when nothing differs, 1 otherwise, as diff does.
@@ -186,8 +189,12 @@ void add_checkpoint_command(CLI::App& app, int& code) {
       "show", "Show a checkpoint's tensors, dtypes, sizes, which rank holds what, and its state");
   showing->callback([folder = path(showing, "DIR", kCheckpointHelp)] { show_checkpoint(*folder); });
 
-  CLI::App* verifying = command->add_subcommand("verify", "Check every byte against its checksum");
-  verifying->callback([folder = path(verifying, "DIR", kCheckpointHelp)] { verify_checkpoint(*folder); });
+  CLI::App* verifying = command->add_subcommand(
+      "verify", "Check every byte of a checkpoint, or of an exported folder, against its checksum");
+  verifying->callback(
+      [folder = path(verifying, "DIR", "A checkpoint, a folder of checkpoints, or an exported folder")] {
+        verify_checkpoint(*folder);
+      });
 
   CLI::App* diffing = command->add_subcommand("diff", "Show which tensors of two checkpoints differ, and by how much");
   const auto a = path(diffing, "A", kCheckpointHelp), b = path(diffing, "B", kCheckpointHelp);

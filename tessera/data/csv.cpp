@@ -6,8 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <limits>
 #include <optional>
 #include <string_view>
 
@@ -88,11 +87,7 @@ class CsvParser {
 }  // namespace
 
 std::vector<std::string> read_csv(const std::string& path, const std::string& text_column) {
-  require_input_file(path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, ""});
+  const std::string content = read_input_file(path, ErrorKind::kData, std::numeric_limits<uint64_t>::max());
   std::string_view text = content;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
 

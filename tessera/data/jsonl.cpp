@@ -26,9 +26,7 @@ json parse_line(const std::string& line, const std::string& where) {
 }  // namespace
 
 std::vector<std::string> read_jsonl(const std::string& path, const std::string& text_column) {
-  require_input_file(path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
+  std::ifstream file = open_input_file(path);
   std::vector<std::string> rows;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
@@ -48,7 +46,7 @@ std::vector<std::string> read_jsonl(const std::string& path, const std::string& 
     }
     rows.push_back(std::move(text->get_ref<std::string&>()));
   }
-  if (file.bad()) throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, ""});
+  require_read_whole(file, path);
   return rows;
 }
 

@@ -1,16 +1,13 @@
 // Plain text: a row for each line. A byte order mark and the carriage returns of Windows are no part of a row.
 #include <fstream>
 
-#include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
 
 std::vector<std::string> read_text(const std::string& path, const std::string& /*text_column*/) {
-  require_input_file(path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), path, ""});
+  std::ifstream file = open_input_file(path);
   std::vector<std::string> rows;
   std::string line;
   for (bool first = true; std::getline(file, line); first = false) {
@@ -18,7 +15,7 @@ std::vector<std::string> read_text(const std::string& path, const std::string& /
     if (line.ends_with('\r')) line.pop_back();
     rows.push_back(std::move(line));
   }
-  if (file.bad()) throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, ""});
+  require_read_whole(file, path);
   return rows;
 }
 

@@ -98,9 +98,7 @@ WordPieceOptions read_tokenizer_json(const TokenizerFolder& folder) {
 // The id of a token is the number of its line, from 0.
 WordPieceOptions read_vocab_txt(const TokenizerFolder& folder) {
   WordPieceOptions options;
-  require_input_file(folder.vocab_path);
-  std::ifstream file(folder.vocab_path);
-  if (!file) throw Error(ErrorKind::kData, {"the file cannot be opened: " + errno_text(errno), folder.vocab_path, ""});
+  std::ifstream file = open_input_file(folder.vocab_path);
   std::string line;
   for (int32_t id = 0; std::getline(file, line); ++id) {
     if (find_ill_formed_utf8(line)) {
@@ -110,6 +108,7 @@ WordPieceOptions read_vocab_txt(const TokenizerFolder& folder) {
     line.erase(line.find_last_not_of(" \t\r") + 1);
     options.vocabulary.insert_or_assign(line, id);
   }
+  require_read_whole(file, folder.vocab_path);
   if (options.vocabulary.empty()) throw Error(ErrorKind::kData, {"the vocabulary is empty", folder.vocab_path, ""});
 
   const Place config{folder.config, folder.config_path()};

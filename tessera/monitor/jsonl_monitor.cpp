@@ -36,13 +36,13 @@ std::optional<int64_t> step_of(const std::string& line) {
 
 std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
   if (!std::filesystem::exists(path)) return "";
-  require_input_file(path);
-  std::ifstream file(path);
+  std::ifstream file = open_input_file(path);
   std::string kept, line;
   while (std::getline(file, line)) {
     const auto step = step_of(line);
     if (step && *step <= last_step) kept += line + "\n";
   }
+  require_read_whole(file, path);  // what is not read now would be gone
   return kept;
 }
 

@@ -119,9 +119,9 @@ class StateDictWriter::Zip {
     attempt([&] { writer_->writeRecord(name, bytes, count); });
   }
 
-  void finish() {
+  FileSum finish() {
     attempt([&] { writer_->writeEndOfFile(); });
-    file_.finish();
+    return file_.finish();
   }
 
  private:
@@ -162,7 +162,7 @@ void StateDictWriter::add_alias(const std::string& name, const std::string& of) 
   entries_.push_back(std::move(alias));
 }
 
-void StateDictWriter::finish() {
+FileSum StateDictWriter::finish() {
   Pickle pickle;
   pickle.op("}(");  // EMPTY_DICT MARK
   for (const Entry& entry : entries_) {
@@ -174,7 +174,7 @@ void StateDictWriter::finish() {
   }
   pickle.op("u.");  // SETITEMS STOP
   zip_->record("data.pkl", pickle.text().data(), pickle.text().size());
-  zip_->finish();
+  return zip_->finish();
 }
 
 }  // namespace tessera::storage

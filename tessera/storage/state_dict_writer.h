@@ -4,7 +4,8 @@
 //   StateDictWriter writer("pytorch_model.bin");
 //   writer.add("weight", tensor);
 //   writer.add_alias("head.weight", "weight");   // another name of the same storage
-//   writer.finish();                             // fsynced; without it the file is not a state dict
+//   writer.finish();                             // fsynced, with its checksums; without it the file is not a state
+//   dict
 //
 // ErrorKind::kMachine with the path when the disk refuses.
 #pragma once
@@ -15,6 +16,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "tessera/storage/file_sum.h"
 
 namespace tessera::storage {
 
@@ -27,7 +30,7 @@ class StateDictWriter {
 
   void add(const std::string& name, const at::Tensor& tensor);  // floating, integer or bool
   void add_alias(const std::string& name, const std::string& of);
-  void finish();
+  FileSum finish();
 
  private:
   class Zip;

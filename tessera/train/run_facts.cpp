@@ -21,8 +21,7 @@ namespace {
 constexpr uint64_t kSample = 64 << 10;  // bytes
 
 std::string fact_of_file(const fs::path& path) {
-  require_input_file(path);
-  std::ifstream file(path, std::ios::binary);
+  std::ifstream file = open_input_file(path);
   const uint64_t size = fs::file_size(path);
   uint64_t hash = kFnvOffset;
   const uint64_t last = size > kSample ? size - kSample : 0;
@@ -31,6 +30,7 @@ std::string fact_of_file(const fs::path& path) {
     file.clear();
     file.seekg(static_cast<std::streamoff>(at));
     file.read(bytes.data(), bytes.size());
+    require_read_whole(file, path);
     hash = fnv1a({bytes.data(), static_cast<size_t>(file.gcount())}, hash);
   }
   return fmt::format("{} of {} bytes, {:016x}\n", path.filename().string(), size, hash);
@@ -50,9 +50,14 @@ bool is_read(const std::string& name) {
 
 std::string facts_of_folder(const std::string& key, const fs::path& folder) {
   std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.is_regular_file() && is_read(entry.path().filename().string())) files.push_back(entry.path());
+  std::error_code failed;
+  fs::directory_iterator entry(folder, failed);
+  for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
+    if (entry->is_regular_file() && is_read(entry->path().filename().string())) files.push_back(entry->path());
   }
+  if (failed)
+    throw Error(ErrorKind::kData,
+                {"the folder cannot be read: " + failed.message(), folder.string(), "check the path"});
   std::sort(files.begin(), files.end());
   std::string text;
   for (const fs::path& file : files) text += key + ": " + fact_of_file(file);

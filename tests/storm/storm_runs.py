@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
 from model_folders import write_texts, write_tiny_bert  # noqa: E402
 from outcomes import Broken, hold  # noqa: E402
@@ -31,11 +33,15 @@ class Place:
         self.model = write_tiny_bert(self.folder / "model", hidden_size=32)
         self.texts = self.folder / "texts"
         self.texts.mkdir()
-        write_texts(self.texts / "train.parquet", 400, seed=1)
+        write_texts(self.texts / "train.parquet", 100, seed=1)
+        for number, suffix in enumerate(("jsonl", "csv", "txt")):  # each has a reader of its own
+            rows = pq.read_table(write_texts(self.folder / "rows.parquet", 100, seed=2 + number))["text"].to_pylist()
+            lines = {"jsonl": [json.dumps({"text": row}) for row in rows], "csv": ["text", *rows], "txt": rows}[suffix]
+            (self.texts / f"train.{suffix}").write_text("\n".join(lines) + "\n")
         self.run_file = write_run_file(self.folder, {
             "model": {"path": str(self.model)},
             "task": "mlm",
-            "data": {"train": str(self.texts / "train.parquet"), "max_length": 16},
+            "data": {"train": str(self.texts), "max_length": 16},
             "training": {"max_steps": 1000000, "save_steps": 1, "seed": 42},
             "deepspeed": {"train_batch_size": 12, "zero_optimization": {"stage": 0},
                           "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}}},
@@ -49,7 +55,7 @@ class Running:
         self.args, self.log = [str(arg) for arg in args], Path(log)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{log}.out", "w") as out, open(f"{log}.err", "w") as err:
-            self.process = subprocess.Popen([str(TESSERA), *self.args], env=environment(**QUIET, **(env or {})), stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([str(TESSERA), *self.args], env=environment(**{**QUIET, **(env or {})}), stdin=subprocess.DEVNULL,
                                             stdout=out, stderr=err, start_new_session=True)
         self.pid = self.process.pid
         self.seen = {self.pid}
@@ -97,10 +103,12 @@ class Running:
         self.process.wait(30)
 
     def require_gone(self):
+        """No process of it, and no shared memory."""
         end = time.monotonic() + GONE_WITHIN
         while alive(self.seen):
             hold(time.monotonic() < end, f"orphans: {alive(self.seen)} live {GONE_WITHIN} s after the end of the run")
             time.sleep(0.01)
+        require_no_shared_memory(self.seen)
 
     def require_plain_words(self):
         text = STORE_WARNING.sub("", self.err())
@@ -171,31 +179,11 @@ def require_empty(swap):
     hold(not left, f"left in the folder for offloaded state: {left}")
 
 
-class SharedMemory:
-    """Names in /dev/shm that were not there before and that no living process has mapped or open."""
-
-    def __init__(self):
-        self.before = self.names()
-
-    def names(self):
-        return {path.name for path in SHM.iterdir()} if SHM.is_dir() else set()
-
-    def require_none_left(self):
-        left = self.names() - self.before
-        if left:
-            time.sleep(0.2)
-            left &= self.names()
-        left = {name for name in left if not self.in_use(name)}
-        hold(not left, f"left in {SHM}: {sorted(left)}")
-
-    def in_use(self, name):
-        for maps in Path("/proc").glob("[0-9]*/maps"):
-            try:
-                if f"{SHM}/{name}" in maps.read_text():
-                    return True
-            except OSError:
-                pass
-        return False
+def require_no_shared_memory(pids):
+    """Nothing in /dev/shm that has one of these processes in its name, as LibTorch's and MPI's do; ours have no names there."""
+    names = [path.name for path in SHM.iterdir()] if SHM.is_dir() else []
+    left = [name for name in names if {int(number) for number in re.findall(r"\d+", name)} & set(pids)]
+    hold(not left, f"left in {SHM}: {left}")
 
 
 def require_same_numbers(found, reference, what):
