@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kills import CONFIGURATIONS, contents
 from outcomes import hold
-from storm_runs import (checked, require_clean, require_same_numbers, require_whole, resumed_step, rows, run_of, tags,
+from storm_runs import (checked, latest_step, require_clean, require_same_numbers, require_whole, resumed_step, rows, run_of, tags,
                         train_arguments)
 from tessera_runs import alive
 
@@ -22,7 +22,7 @@ PROMISE = ("A rank or the launcher is stopped (SIGSTOP) while the run starts, tr
            "the bits of one that nothing disturbed. For ever: the other ranks end within the timeout and name the one that did not answer; "
            "woken up later, it ends too, every checkpoint is whole, and the run resumes to the right bits.")
 TIMEOUT = 4  # seconds, TESSERA_TIMEOUT where somebody is stopped for ever
-AFTER_TIMEOUT = 12  # seconds more until all have ended
+AFTER_TIMEOUT = 40  # seconds more: it is asked who is missing, and left without an answer, each with a deadline of its own
 PAUSE, LONG_PAUSE = 2, 60  # seconds
 MOMENTS = ["start", "train", "save"]
 STEPS_AFTER = 3
@@ -127,11 +127,12 @@ class Stop:
         require_whole(self.output)
         seen = rows(self.output)
         newest = tags(self.output)[0] if tags(self.output) else 0
+        named = latest_step(self.output) or newest
         last = max(newest, max(seen, default=0)) + STEPS_AFTER
         run = self.start(last, 60)
         code = run.wait()
         hold(code == 0, f"it cannot be resumed: code {code}\n{run.err()[-2000:]}")
-        hold(resumed_step(run.err()) == newest, f"it resumed after step {resumed_step(run.err())} instead of {newest}")
+        hold(resumed_step(run.err()) == named, f"it resumed after step {resumed_step(run.err())} instead of {named}")
         require_clean(self.output, self.swap)
         alone = self.folder / "alone"
         undisturbed = {**self.settings, "output": alone, "training.max_steps": last, "training.save_steps": last}

@@ -20,8 +20,9 @@ GONE_WITHIN = 10  # seconds, all processes of a run after its end
 # The same arithmetic wherever a run continues, and no wait longer than the storm's.
 QUIET = {"OMP_NUM_THREADS": 1, "TESSERA_TIMEOUT": 30}
 RAW = ("terminate called", "what():", "frame #", "Exception raised from", "Traceback", "json.exception", "AddressSanitizer", "a bug in Tessera")
-# LibTorch's store warns with a stack when rank 0 has gone; the message that counts follows.
-STORE_WARNING = re.compile(r"^(\[rank \d+\] )?\[W.*TCPStore\.cpp.*\n((\[rank \d+\] )?(Exception raised from .*|frame #.*|)\n)*", re.MULTILINE)
+# LibTorch's own log of a store that has gone or does not answer, with a stack; the message that counts follows.
+STORE_LOG = re.compile(r"^(\[rank \d+\] |    )?\[[WE].*(TCPStore|socket)\.cpp.*\n((\[rank \d+\] |    )?(Exception raised from .*|frame #.*|)\n)*",
+                       re.MULTILINE)
 SHM = Path("/dev/shm")
 
 
@@ -111,7 +112,7 @@ class Running:
         require_no_shared_memory(self.seen)
 
     def require_plain_words(self):
-        text = STORE_WARNING.sub("", self.err())
+        text = STORE_LOG.sub("", self.err())
         for raw in RAW:
             hold(raw not in text, f"'{raw}' in what it said:\n{text[-6000:]}")
 
