@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test storm demo bench gpu peers format check clean
+.PHONY: help build configured-with-tests test storm soak demo bench gpu peers format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -34,6 +34,10 @@ test: configured-with-tests  ## Build and run all tests
 storm: configured-with-tests  ## Faults by the thousand, into tests/storm/results.md, about an hour (ARGS="--fraction 0.1": 6 minutes)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli io_faults
 	@tests/storm/run $(ARGS)
+
+soak: configured-with-tests  ## Train, save, evaluate, die and resume for an hour: is all of it flat? Into tests/storm/soak.md (MINUTES=2)
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli
+	@tests/storm/soak $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: configured-with-tests  ## Compare with the peers, into bench/results.md, about 45 minutes (ARGS="--quick": 3)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs

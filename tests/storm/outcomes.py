@@ -18,6 +18,12 @@ def hold(condition, what):
         raise Broken(what)
 
 
+def machine():
+    """Lines of a report."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    return [f"- date: {datetime.date.today()}", f"- machine: {os.cpu_count()} cores, {memory} GiB, Linux {platform.release()}"]
+
+
 @dataclass
 class Outcome:
     case: str  # `tests/storm/run --seed … --case` repeats it
@@ -79,10 +85,8 @@ class Storm:
         return f"storm: {tried} faults, {tried - self.failed()} held, {self.failed()} failed"
 
     def markdown(self):
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
         lines = ["# Results", "Made by `make storm` (`tests/storm/run`). Each row is a kind of fault; it held where the promise above the table did.", "",
-                 f"- date: {datetime.date.today()}", f"- machine: {os.cpu_count()} cores, {memory} GiB, Linux {platform.release()}",
-                 f"- seed: {self.seed}", f"- **{self.last_line()}**"]
+                 *machine(), f"- seed: {self.seed}", f"- **{self.last_line()}**"]
         for part in self.parts:
             lines += ["", f"## {part.name.capitalize()}", part.promise, "", "| fault | tried | held | failed |", "| :-- | --: | --: | --: |"]
             for kind in dict.fromkeys(outcome.kind for outcome in part.outcomes):

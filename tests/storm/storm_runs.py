@@ -109,7 +109,7 @@ class Running:
         while alive(self.seen):
             hold(time.monotonic() < end, f"orphans: {alive(self.seen)} live {GONE_WITHIN} s after the end of the run")
             time.sleep(0.01)
-        require_no_shared_memory(self.seen)
+        hold(not shared_memory_of(self.seen), f"left in {SHM}: {shared_memory_of(self.seen)}")
 
     def require_plain_words(self):
         text = STORE_LOG.sub("", self.err())
@@ -180,11 +180,10 @@ def require_empty(swap):
     hold(not left, f"left in the folder for offloaded state: {left}")
 
 
-def require_no_shared_memory(pids):
-    """Nothing in /dev/shm that has one of these processes in its name, as LibTorch's and MPI's do; ours have no names there."""
+def shared_memory_of(pids):
+    """Names in /dev/shm that have one of these processes in them, as LibTorch's and MPI's do; Tessera's own memory has no name."""
     names = [path.name for path in SHM.iterdir()] if SHM.is_dir() else []
-    left = [name for name in names if {int(number) for number in re.findall(r"\d+", name)} & set(pids)]
-    hold(not left, f"left in {SHM}: {left}")
+    return [name for name in names if {int(number) for number in re.findall(r"\d+", name)} & set(pids)]
 
 
 def require_same_numbers(found, reference, what):
