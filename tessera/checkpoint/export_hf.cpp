@@ -98,7 +98,7 @@ void export_hf(const ExportInput& input) {
         files.push_back(write_summed(aside, name, read_input_file(model / name)));
       }
     }
-    write_export_sums(aside, files);
+    if (!input.weights_only) write_export_sums(aside, files);
     storage::publish(input.output);
   } catch (...) {
     storage::abandon(input.output);

@@ -1,5 +1,7 @@
 """tessera checkpoint ls, show, verify, diff and prune on the checkpoints of a run."""
 
+import shutil
+
 import pytest
 from tessera_runs import tessera, train, write_run_file
 
@@ -46,6 +48,26 @@ def test_show_lists_tensors_and_who_holds_what(checkpoints):
 
 def test_verify_reads_every_byte(checkpoints):
     assert "global_step7 is intact" in ok("verify", checkpoints)
+
+
+def test_verify_reads_every_byte_of_an_exported_folder(checkpoints, tmp_path):
+    folder = tmp_path / "export"
+    shutil.copytree(checkpoints.parent / "export", folder)
+    assert f"{folder} is intact" in ok("verify", folder)
+    (folder / "notes.txt").write_text("whatever else is there does not matter")
+    assert f"{folder} is intact" in ok("verify", folder)
+    for name in ("model.safetensors", "vocab.txt"):
+        data = bytearray((folder / name).read_bytes())
+        data[-2] ^= 1
+        (folder / name).write_bytes(data)
+    (folder / "config.json").unlink()
+    result = tessera("checkpoint", "verify", folder)
+    assert result.code == 2, str(result)
+    for name in ("model.safetensors", "vocab.txt", "config.json"):
+        assert str(folder / name) in result.err, str(result)
+    (folder / "checksums.json").unlink()
+    result = tessera("checkpoint", "verify", folder)
+    assert result.code == 2 and "has no checksums.json" in result.err, str(result)
 
 
 def test_diff_names_what_differs(checkpoints):

@@ -125,4 +125,3 @@ def run(storm, place, fraction):
             storm.add(name, kind)
         except AssertionError as failure:
             storm.add(name, kind, f"{case.file}: {failure}")
-    storm.say(f"damage: {storm.last_line()}")

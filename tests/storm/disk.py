@@ -150,4 +150,3 @@ def run(storm, place, fraction):
             continue
         if note != "no such call there":
             storm.add(name, kind, note=note)
-    storm.say(f"disk: {storm.last_line()}")

@@ -258,7 +258,6 @@ def run(storm, place, kills, first_chain=0):
         if not storm.wanted(f"kills/{number}"):
             return
         Chain(storm, place, number, count).run()
-        storm.say(f"kills: chain {number} ({CONFIGURATIONS[number % len(CONFIGURATIONS)].name}): {storm.last_line()}")
         done += count
         number += 1
         if storm.case:

@@ -6,6 +6,7 @@ import platform
 import time
 from dataclasses import dataclass, field
 
+SAID_EVERY = 20  # outcomes, so that one sees that it goes on
 WIDEST = 160  # characters of a failure in the table; the log has all of it
 
 
@@ -71,6 +72,8 @@ class Storm:
         part = self.parts[-1]
         part.outcomes.append(Outcome(case, kind, failure, note))
         part.seconds = time.monotonic() - self.begun
+        if len(part.outcomes) % SAID_EVERY == 0:
+            self.say(f"{part.name}: {len(part.outcomes)} tried, {part.failed()} failed, {part.seconds:.0f} s")
         if failure:
             self.say(f"FAILED {case} ({kind}): {failure}\n    again: {self.again(case)}")
 
