@@ -12,14 +12,14 @@ from outcomes import hold
 from storm_runs import MOST_SECONDS, QUIET, RAW, checked, train_arguments
 from tessera_runs import tessera
 
-PROMISE = ("Each file of a checkpoint and of an exported folder is damaged in each way. `tessera checkpoint verify` ends with exit code 2 and names "
-           "the file. What cannot matter is tried too: it verifies, and `tessera checkpoint diff` or a comparison of the files that are read "
-           "finds nothing different.")
+PROMISE = ("Each file of a checkpoint and of an exported folder is damaged in each way. `tessera checkpoint verify` ends "
+           "with exit code 2 and names the file. What cannot matter is tried too: it verifies, and `tessera checkpoint diff` "
+           "or a comparison of the files that are read finds nothing different.")
 BLOCK = 4096
 HOW = Configuration("stage 2, 2 ranks", 2, 2)
 # (what is done, how often at other places)
-WAYS = [("a bit flipped", 8), ("a byte changed", 4), ("a block zeroed", 2), ("truncated", 3), ("emptied", 1), ("missing", 1), ("doubled", 1),
-        ("a byte appended", 1), ("swapped with another", 1), ("a folder in its place", 1)]
+WAYS = [("a bit flipped", 8), ("a byte changed", 4), ("a block zeroed", 2), ("truncated", 3), ("emptied", 1), ("missing", 1),
+        ("doubled", 1), ("a byte appended", 1), ("swapped with another", 1), ("a folder in its place", 1)]
 HARMLESS = ["an unknown file beside it"]
 
 
@@ -114,8 +114,7 @@ def run(storm, place, fraction):
     storm.begin("damage", PROMISE)
     damage = Damage(storm, place)
     cases = {f"damage/{number}": case for number, case in enumerate(damage.cases())}
-    chosen = sorted(random.Random(storm.seed).sample(sorted(cases), round(fraction * len(cases))), key=lambda name: int(name.split("/")[1]))
-    for name in [storm.case] if storm.case else chosen:
+    for name in storm.drawn(list(cases), fraction):
         case = cases[name]
         if not storm.wanted(name):
             continue

@@ -1,7 +1,8 @@
 """A disk that is full, fails, does half of what was asked, or is slow, through a preloaded library (io_faults.cpp).
 
-Every kind of call on every kind of file that a run reads or writes, at a moment drawn by the seed, once or from then on. What is read
-and written goes through TESSERA_IO=threads then, because nothing preloaded sees io_uring; the other calls are tried with both.
+Every kind of call on every kind of file that a run reads or writes, at a moment drawn by the seed, once or from then on.
+What is read and written goes through TESSERA_IO=threads then, because nothing preloaded sees io_uring; the other calls are
+tried with both.
 """
 
 import random
@@ -10,11 +11,13 @@ from dataclasses import dataclass
 
 from kills import Configuration, contents
 from outcomes import hold
-from storm_runs import (TESSERA, checked, require_clean, require_same_numbers, require_whole, resumed_step, rows, run_of, tags, train_arguments)
+from storm_runs import (TESSERA, checked, require_clean, require_same_numbers, require_whole, resumed_step, rows, run_of, tags,
+                        train_arguments)
 
-PROMISE = ("A run that continues after step 4 to step 8, in which the calls of one kind on the files of one folder fail, fall short or are slow "
-           "from a drawn moment on: it goes on and its numbers are right, or it ends with exit code 2 and one message that says what the disk "
-           "said; the earlier checkpoints are untouched, none is taken for whole that is not, and without the fault it ends with the right bits.")
+PROMISE = ("A run that continues after step 4 to step 8, in which the calls of one kind on the files of one folder fail, "
+           "fall short or are slow from a drawn moment on: it goes on and its numbers are right, or it ends with exit code 2 "
+           "and one message that says what the disk said; the earlier checkpoints are untouched, none is taken for whole "
+           "that is not, and without the fault it ends with the right bits.")
 LIBRARY = TESSERA.parent / "tests" / "libio_faults.so"
 RANKS = 2
 STEPS_BEFORE, STEPS = 4, 8
@@ -117,7 +120,8 @@ class Disk:
         if code == 0:
             found = rows(output)
             missing = sorted(set(self.reference) - set(found))
-            hold(not missing or "there was no room for them" in run.err(), f"metrics.jsonl lacks steps {missing}, and nothing says so{said}")
+            hold(not missing or "there was no room for them" in run.err(),
+                 f"metrics.jsonl lacks steps {missing}, and nothing says so{said}")
             require_same_numbers(found, self.reference, "beside a failing disk" + said)
             hold(tags(output)[0] == STEPS, f"the last checkpoint is missing{said}")
         else:
@@ -137,8 +141,7 @@ def run(storm, place, fraction):
     storm.begin("disk", PROMISE)
     disk = Disk(storm, place)
     cases = {f"disk/{number}": case for number, case in enumerate(disk.cases())}
-    chosen = sorted(random.Random(storm.seed).sample(sorted(cases), round(fraction * len(cases))), key=lambda name: int(name.split("/")[1]))
-    for name in [storm.case] if storm.case else chosen:
+    for name in storm.drawn(list(cases), fraction):
         case = cases[name]
         if not storm.wanted(name):
             continue

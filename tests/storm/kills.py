@@ -17,9 +17,9 @@ from outcomes import Broken, hold
 from storm_runs import (Running, checked, latest_step, require_clean, require_empty, require_same_numbers,
                         require_whole, resumed_step, rows, run_of, tags, train_arguments)
 
-PROMISE = ("After each SIGKILL: no process and nothing in /dev/shm is left, nor bytes where state is offloaded to; every published checkpoint "
-           "verifies, the newest is no older than before; the next start resumes from it. A chain of them ends with the bits of a run that "
-           "nothing disturbed, and without any file of a run that was killed.")
+PROMISE = ("After each SIGKILL: no process and nothing in /dev/shm is left, nor bytes where state is offloaded to; every "
+           "published checkpoint verifies, the newest is no older than before; the next start resumes from it. A chain of "
+           "them ends with the bits of a run that nothing disturbed, and without any file of a run that was killed.")
 KILLS_OF_A_CHAIN = 20
 PLACES = 60  # where a test can kill a process (tessera/base/fault_point.h): what three saves of a rank come past
 LAST_STEPS = 3  # that a chain takes in peace
@@ -42,7 +42,8 @@ class Configuration:
             zero["offload_optimizer"] = device
             if self.stage == 3:
                 zero["offload_param"] = device
-        return {"output": output, "deepspeed.zero_optimization": json.dumps(zero), "training.async_save": str(self.async_save).lower()}
+        return {"output": output, "deepspeed.zero_optimization": json.dumps(zero),
+                "training.async_save": str(self.async_save).lower()}
 
 
 CONFIGURATIONS = [

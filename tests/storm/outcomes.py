@@ -3,6 +3,7 @@
 import datetime
 import os
 import platform
+import random
 import time
 from dataclasses import dataclass, field
 
@@ -60,6 +61,13 @@ class Storm:
         self.parts.append(Part(name, promise))
         self.begun = time.monotonic()
 
+    def drawn(self, cases, fraction):
+        """That fraction of the cases, in their order; the one that is asked for."""
+        if self.case:
+            return [self.case]
+        chosen = random.Random(self.seed).sample(range(len(cases)), max(1, round(fraction * len(cases))))
+        return [cases[number] for number in sorted(chosen)]
+
     def wanted(self, case):
         if self.case and case != self.case:
             return False
@@ -88,16 +96,20 @@ class Storm:
         return f"storm: {tried} faults, {tried - self.failed()} held, {self.failed()} failed"
 
     def markdown(self):
-        lines = ["# Results", "Made by `make storm` (`tests/storm/run`). Each row is a kind of fault; it held where the promise above the table did.", "",
+        lines = ["# Results",
+                 "Made by `make storm` (`tests/storm/run`). A row is a kind of fault; it held where the promise above it did.",
+                 "",
                  *machine(), f"- seed: {self.seed}", f"- **{self.last_line()}**"]
         for part in self.parts:
-            lines += ["", f"## {part.name.capitalize()}", part.promise, "", "| fault | tried | held | failed |", "| :-- | --: | --: | --: |"]
+            lines += ["", f"## {part.name.capitalize()}", part.promise, "",
+                      "| fault | tried | held | failed |", "| :-- | --: | --: | --: |"]
             for kind in dict.fromkeys(outcome.kind for outcome in part.outcomes):
                 of_kind = [outcome for outcome in part.outcomes if outcome.kind == kind]
                 failed = sum(bool(outcome.failure) for outcome in of_kind)
                 lines.append(f"| {kind} | {len(of_kind)} | {len(of_kind) - failed} | {failed} |")
             lines.append(f"| **all** | {len(part.outcomes)} | {part.held()} | {part.failed()} |")
-            lines += ["", f"It took {part.seconds:.0f} s." + (" The time was over before all were tried." if part.cut_short else "")]
+            cut_short = " The time was over before all were tried." if part.cut_short else ""
+            lines += ["", f"It took {part.seconds:.0f} s.{cut_short}"]
             notes = [outcome.note for outcome in part.outcomes if outcome.note]
             for note in dict.fromkeys(notes):
                 lines.append(f"- {note}: {notes.count(note)} times")

@@ -1,7 +1,7 @@
 """SIGSTOP: a process that does not go on, for a while or for ever.
 
-For a while, and shorter than TESSERA_TIMEOUT: the run goes on as if nothing had been. For ever: the others end within the timeout and
-say who was missing; and when the stopped one wakes up, it ends too, and what was saved is as it was.
+For a while, and shorter than TESSERA_TIMEOUT: the run goes on as if nothing had been. For ever: the others end within the
+timeout and say who was missing; and when the stopped one wakes up, it ends too, and what was saved is as it was.
 """
 
 import os
@@ -18,9 +18,10 @@ from storm_runs import (checked, latest_step, require_clean, require_same_number
                         train_arguments)
 from tessera_runs import alive
 
-PROMISE = ("A rank or the launcher is stopped (SIGSTOP) while the run starts, trains or saves. For less than TESSERA_TIMEOUT: the run ends with "
-           "the bits of one that nothing disturbed. For ever: the other ranks end within the timeout and name the one that did not answer; "
-           "woken up later, it ends too, every checkpoint is whole, and the run resumes to the right bits.")
+PROMISE = ("A rank or the launcher is stopped (SIGSTOP) while the run starts, trains or saves. For less than "
+           "TESSERA_TIMEOUT: the run ends with the bits of one that nothing disturbed. For ever: the other ranks end within "
+           "the timeout and name the one that did not answer; woken up later, it ends too, every checkpoint is whole, and "
+           "the run resumes to the right bits.")
 TIMEOUT = 6  # seconds, TESSERA_TIMEOUT where somebody is stopped for ever
 AFTER_TIMEOUT = 40  # seconds more: it is asked who is missing, and left without an answer, each with a deadline of its own
 PAUSE, LONG_PAUSE = 2, 60  # seconds
@@ -37,8 +38,8 @@ class Case:
 
 
 def all_cases():
-    cases = [(victim, moment, how_long) for how_long in ("for a while", "for ever") for victim in ("rank 0", "another rank", "the launcher")
-             for moment in MOMENTS]
+    victims = ("rank 0", "another rank", "the launcher")
+    cases = [(victim, moment, how_long) for how_long in ("for a while", "for ever") for victim in victims for moment in MOMENTS]
     cases += [("another rank", "train", "for a minute")]
     return [Case(number, *case) for number, case in enumerate(cases)]
 
@@ -109,11 +110,11 @@ class Stop:
             for pid in others:
                 os.kill(pid, signal.SIGKILL)
             os.kill(stopped, signal.SIGCONT)
-            hold(run.wait() == 128 + signal.SIGKILL, f"exit code {run.wait()} of a launcher whose ranks were killed\n{run.err()[-2000:]}")
+            hold(run.wait() == 128 + signal.SIGKILL, f"exit code {run.wait()} after its ranks were killed\n{run.err()[-2000:]}")
             return
         end = time.monotonic() + TIMEOUT + AFTER_TIMEOUT
         while alive(others):
-            hold(time.monotonic() < end, f"ranks still wait {TIMEOUT + AFTER_TIMEOUT} s after {self.case.victim} was stopped\n{run.err()[-3000:]}")
+            hold(time.monotonic() < end, f"{TIMEOUT + AFTER_TIMEOUT} s later ranks still wait\n{run.err()[-3000:]}")
             time.sleep(0.02)
         if alive([stopped]):  # the launcher may have ended it
             os.kill(stopped, signal.SIGCONT)

@@ -19,10 +19,11 @@ MOST_SECONDS = 90  # of any command here; one takes a second or two
 GONE_WITHIN = 10  # seconds, all processes of a run after its end
 # The same arithmetic wherever a run continues, and no wait longer than the storm's.
 QUIET = {"OMP_NUM_THREADS": 1, "TESSERA_TIMEOUT": 30}
-RAW = ("terminate called", "what():", "frame #", "Exception raised from", "Traceback", "json.exception", "AddressSanitizer", "a bug in Tessera")
+RAW = ("terminate called", "what():", "frame #", "Exception raised from", "Traceback", "json.exception", "AddressSanitizer",
+       "a bug in Tessera")
 # LibTorch's own log of a store that has gone or does not answer, with a stack; the message that counts follows.
-STORE_LOG = re.compile(r"^(\[rank \d+\] |    )?\[[WE].*(TCPStore|socket)\.cpp.*\n((\[rank \d+\] |    )?(Exception raised from .*|frame #.*|)\n)*",
-                       re.MULTILINE)
+STORE_LOG = re.compile(r"^(\[rank \d+\] |    )?\[[WE].*(TCPStore|socket)\.cpp.*\n((\[rank \d+\] |    )?(Exception raised"
+                       r" from .*|frame #.*|)\n)*", re.MULTILINE)
 SHM = Path("/dev/shm")
 
 
@@ -56,8 +57,9 @@ class Running:
         self.args, self.log = [str(arg) for arg in args], Path(log)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{log}.out", "w") as out, open(f"{log}.err", "w") as err:
-            self.process = subprocess.Popen([str(TESSERA), *self.args], env=environment(**{**QUIET, **(env or {})}), stdin=subprocess.DEVNULL,
-                                            stdout=out, stderr=err, start_new_session=True)
+            self.process = subprocess.Popen([str(TESSERA), *self.args], stdin=subprocess.DEVNULL,
+                                            env=environment(**{**QUIET, **(env or {})}), stdout=out, stderr=err,
+                                            start_new_session=True)
         self.pid = self.process.pid
         self.seen = {self.pid}
 
