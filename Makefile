@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test storm soak demo bench gpu peers format check clean
+.PHONY: help build configured-with-tests test storm soak demo bench gpu fuzz sanitize peers format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -48,6 +48,24 @@ gpu: configured-with-tests  ## On CUDA GPUs: run the device tests, and measure s
 	@bench/gpu --check
 	@TESSERA_TEST_DEVICE=cuda ctest --test-dir build/release --output-on-failure -R '^engine\..*Device'
 	@bench/gpu $(ARGS)
+
+# $(1) is a preset of CMake, $(2) what to build of it.
+define build_with_sanitizer
+	@cmake --preset $(1) > build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
+	@cmake --build --preset $(1) -j $(JOBS) --target $(2)
+endef
+
+fuzz:  ## Feed what reads files and messages with made-up bytes, SECONDS=60 for each reader, into tests/fuzz/results.md
+	@scripts/setup --test --fuzz
+	$(call build_with_sanitizer,asan,fuzz_targets)
+	@scripts/fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
+
+sanitize:  ## Run the C++ tests and some training under sanitizers, into tests/sanitize/results.md; hours
+	@scripts/setup --test --fuzz
+	$(call build_with_sanitizer,asan,sanitized_tests)
+	$(call build_with_sanitizer,tsan,sanitized_tests)
+	@scripts/sanitize
 
 peers:  ## Install what the benchmarks compare with (DeepSpeed) into .venv-peers; slow
 	@scripts/setup --peers

@@ -56,10 +56,15 @@ endif()
 add_library(tessera_libtorch INTERFACE)
 # Without OpenMP's flag at::parallel_for is a plain loop on one thread, and says nothing. The wheels bring the runtime
 # library along: with another one beside it there would be two pools of threads.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+# ThreadSanitizer cannot see how libgomp's threads wait for each other, so its builds have that plain loop.
+if(NOT TESSERA_SANITIZE)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+endif()
 get_filename_component(torch_lib_folder ${TORCH_LIBRARY} DIRECTORY)
 file(GLOB torch_openmp ${torch_lib_folder}/libgomp*.so*)
-if(torch_openmp)
+if(TESSERA_SANITIZE)
+  target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES})
+elseif(torch_openmp)
   target_compile_options(tessera_libtorch INTERFACE ${OpenMP_CXX_FLAGS})
   target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES} ${torch_openmp})
 else()

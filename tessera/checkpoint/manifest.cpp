@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/json_value.h"
 #include "tessera/base/plain_name.h"
 #include "tessera/checkpoint/own_sum.h"
 #include "tessera/storage/atomic_dir.h"
@@ -32,17 +33,17 @@ constexpr const char* kFormat = "tessera-checkpoint";
 }
 
 StoredTensor tensor_of(const json& value) {
-  StoredTensor tensor{.shape = value.at("shape").get<std::vector<int64_t>>(),
+  StoredTensor tensor{.shape = wholes_of<int64_t>(value.at("shape")),
                       .kinds = value.at("kinds").get<std::vector<std::string>>(),
-                      .steps = value.at("steps").get<int64_t>(),
+                      .steps = whole_of<int64_t>(value.at("steps")),
                       .numbers = value.value("numbers", std::map<std::string, double>{}),
                       .pieces = {}};
   for (const json& piece : value.at("pieces")) {
-    const auto begin = piece.at(1).get<int64_t>(), numel = piece.at(2).get<int64_t>();
+    const auto begin = whole_of<int64_t>(piece.at(1)), numel = whole_of<int64_t>(piece.at(2));
     if (begin < 0 || numel < 0 || numel > std::numeric_limits<int64_t>::max() - begin) return tensor;  // not covered
     layout::Box box = layout::Box::whole(tensor.shape);
-    if (piece.size() > 3) box = {piece.at(3).get<std::vector<int64_t>>(), piece.at(4).get<std::vector<int64_t>>()};
-    tensor.pieces.push_back({piece.at(0).get<size_t>(), {std::move(box), {begin, begin + numel}}});
+    if (piece.size() > 3) box = {wholes_of<int64_t>(piece.at(3)), wholes_of<int64_t>(piece.at(4))};
+    tensor.pieces.push_back({whole_of<size_t>(piece.at(0)), {std::move(box), {begin, begin + numel}}});
   }
   return tensor;
 }
@@ -176,7 +177,7 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
       !is("version", json::value_t::number_unsigned)) {
     refuse_damaged("manifest.json is not a manifest", path);
   }
-  const int version = text["version"];
+  const auto version = text["version"].get<uint64_t>();
   if (version > kFormatVersion) {
     refuse(fmt::format("its format version is {}, but this program knows versions up to {}", version, kFormatVersion),
            path);
@@ -194,22 +195,24 @@ Manifest read_manifest(const fs::path& checkpoint_folder) {
     manifest.node_local = text.value("node_local", false);
     manifest.diverged = text.value("diverged", false);
     manifest.tag = text.at("tag").get<std::string>();
-    manifest.world_size = text.at("world_size").get<int>();
+    manifest.world_size = whole_of<int>(text.at("world_size"));
     manifest.engine_state = text.at("engine_state");
     manifest.client_state = text.at("client_state");
     manifest.aliases = text.at("aliases").get<std::map<std::string, std::string>>();
     for (const json& file : text.at("files")) {
       manifest.files.push_back(
           {file.at("name").get<std::string>(),
-           {file.at("bytes").get<uint64_t>(), storage::blocks_of(file.value("xxh3", std::string()))}});
+           {whole_of<uint64_t>(file.at("bytes")), storage::blocks_of(file.value("xxh3", std::string()))}});
     }
     manifest.mesh = {{layout::kShardAxis, manifest.world_size}};
     if (version > 2) manifest.mesh.clear();
     for (const json& axis : text.value("mesh", json::array())) {
-      manifest.mesh.push_back({axis.at(0).get<std::string>(), axis.at(1).get<int>()});
+      manifest.mesh.push_back({axis.at(0).get<std::string>(), whole_of<int>(axis.at(1))});
     }
     manifest.tensors = tensors_of(text.at("tensors"));
   } catch (const json::exception& error) {
+    refuse_damaged(std::string("manifest.json is not usable: ") + error.what(), path);
+  } catch (const std::out_of_range& error) {
     refuse_damaged(std::string("manifest.json is not usable: ") + error.what(), path);
   }
   check(manifest, checkpoint_folder);

@@ -1,6 +1,7 @@
 #include "tessera/config/yaml_file.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <cerrno>
@@ -113,6 +114,37 @@ class Reader {
   Document document_;
 };
 
+// Where the documents of a file begin. YAML::LoadAll would have told, but makes empty documents for ever of a bracket
+// or comma that belongs to nothing.
+class DocumentStarts final : public YAML::EventHandler {
+ public:
+  std::vector<YAML::Mark> marks;
+
+  void OnDocumentStart(const YAML::Mark& mark) override { marks.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+void require_one_document(const std::string& text, const std::string& name) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  while (starts.marks.size() < 2 && parser.HandleNextDocument(starts)) {
+  }
+  if (starts.marks.size() < 2) return;
+  const YAML::Mark& second = starts.marks[1];
+  if (text.find("---") != std::string::npos) {
+    throw Error(ErrorKind::kConfig, {"there is more than one YAML document in the file", name, "keep one"});
+  }
+  throw YAML::ParserException(second, "there is something left after the end of the document");
+}
+
 bool looks_like_json(const std::string& text) {
   size_t at = text.compare(0, 3, "\xEF\xBB\xBF") == 0 ? 3 : 0;
   while ((at = text.find_first_not_of(" \t\r\n", at)) != std::string::npos) {
@@ -133,11 +165,8 @@ bool looks_like_json(const std::string& text) {
 
 Document parse_yaml(const std::string& text, const std::string& name) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      throw Error(ErrorKind::kConfig, {"there is more than one YAML document in the file", name, "keep one"});
-    }
-    return Reader(name).read(documents.empty() ? YAML::Node() : documents.front());
+    require_one_document(text, name);
+    return Reader(name).read(YAML::Load(text));
   } catch (const YAML::Exception& error) {
     const Place place{name, error.mark.line + 1, error.mark.column + 1};
     throw Error(ErrorKind::kConfig, {"not valid YAML: " + error.msg, place.text(),

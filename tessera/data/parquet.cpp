@@ -8,6 +8,9 @@
 #include <parquet/arrow/reader.h>
 #include <parquet/exception.h>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
 #include "tessera/data/readers.h"
@@ -15,6 +18,8 @@
 namespace tessera::data {
 
 namespace {
+
+constexpr uintmax_t kMostMetadata = 100'000'000;  // bytes; Arrow's own limit
 
 Error damaged(const std::string& message, const std::string& path) {
   return Error(ErrorKind::kData,
@@ -79,6 +84,11 @@ std::vector<std::string> read_column(const std::string& path, const std::string&
   parquet::arrow::FileReaderBuilder builder;
   parquet::ReaderProperties properties(pool);
   properties.set_page_checksum_verification(true);  // of pages that have one
+  // What the metadata claims of its own texts and lists is believed no further than the file is long; an element of a
+  // list takes four bytes at least.
+  const auto bytes = static_cast<int32_t>(std::min<uintmax_t>(std::filesystem::file_size(path), kMostMetadata));
+  properties.set_thrift_string_size_limit(bytes);
+  properties.set_thrift_container_size_limit(bytes / 4);
   check(builder.Open(*file, properties), path);
   std::unique_ptr<parquet::arrow::FileReader> opened;
   check(builder.memory_pool(pool)->Build(&opened), path);

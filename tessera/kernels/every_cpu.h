@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define TESSERA_X86
+#endif
+#if defined(TESSERA_X86) && !defined(TESSERA_ONE_CPU)  // cmake/TesseraSanitize.cmake
 #define TESSERA_EVERY_CPU __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define TESSERA_EVERY_CPU

@@ -99,6 +99,14 @@ size_t instruction_length(std::string_view program, size_t at) {
   }
 }
 
+// LibTorch's reader makes room for as many memos as the highest number says, which Python counts up from 0.
+void check_memo(std::string_view instruction, std::string_view program) {
+  const bool is_put = instruction[0] == kBinPut || instruction[0] == kLongBinPut;
+  if (is_put && little_endian(instruction.substr(1)) > program.size()) {
+    throw std::invalid_argument("its pickle numbers more values than it has");
+  }
+}
+
 // LibTorch's reader turns each OrderedDict() into None, which loses a module's state dict: it is one, with an
 // attribute. So every construction of one (the class, or its memo, then an empty tuple and REDUCE) becomes an empty
 // plain dict, and BUILD, which would set the attribute, becomes TUPLE2: the pair of the dict and its attributes.
@@ -109,6 +117,7 @@ std::string with_plain_dicts(std::string_view program) {
     const size_t length = instruction_length(program, at);
     if (at + length > program.size()) throw std::invalid_argument("its pickle is cut short");
     const std::string_view instruction = program.substr(at, length);
+    check_memo(instruction, program);
     const char opcode = instruction[0];
     bool is_class = opcode == kGlobal && instruction.substr(1) == kOrderedDict;
     size_t after = at + length;

@@ -16,6 +16,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/json_value.h"
 #include "tessera/base/log.h"
 #include "tessera/base/unique_fd.h"
 #include "tessera/monitor/monitors.h"
@@ -28,7 +29,7 @@ constexpr size_t kMostWaiting = 16 << 20;  // bytes of lines, some 60,000 steps
 // Nothing where the line is none of ours: a power cut may leave anything.
 std::optional<int64_t> step_of(const std::string& line) {
   try {
-    return parse_json(line, {.where = "metrics.jsonl"}).at("step").get<int64_t>();
+    return whole_of<int64_t>(parse_json(line, {.where = "metrics.jsonl"}).at("step"));
   } catch (const std::exception&) {
     return std::nullopt;
   }

@@ -163,7 +163,7 @@ at::Tensor SafetensorsFile::range(const std::string& name, int64_t first, int64_
   const auto size = static_cast<uintptr_t>(c10::elementSize(entry.dtype));
   if (reinterpret_cast<uintptr_t>(begin) % size != 0) {  // old writers did not pad their headers
     at::Tensor copy = at::empty({numel}, options);
-    std::memcpy(copy.data_ptr(), begin, byte_count(entry.dtype, numel));
+    if (numel > 0) std::memcpy(copy.data_ptr(), begin, byte_count(entry.dtype, numel));
     return copy;
   }
   return at::from_blob(

@@ -1,0 +1,11 @@
+#include "tessera/data/reader.h"
+#include "tests/fuzz/target.h"
+
+namespace tessera::fuzz::parquet_fuzz {
+
+TESSERA_FUZZ_TARGET(parquet) {
+  const TemporaryFolder folder;
+  data::read_texts(write(folder, "rows.parquet", bytes), "text");
+}
+
+}  // namespace tessera::fuzz::parquet_fuzz
