@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/error.h"
+
 namespace tessera::comm {
 namespace {
 
@@ -11,6 +13,10 @@ constexpr std::string_view kMark = "=";
 std::vector<std::string> read(c10d::Store& store, const Keys& keys) {
   std::vector<std::string> texts;
   const auto add = [&](const std::vector<uint8_t>& value) {
+    if (value.size() < kMark.size()) {
+      throw Error(ErrorKind::kPeer, {"another rank wrote nothing where its text belongs", keys[texts.size()],
+                                     "check that no other program uses this run's store"});
+    }
     texts.emplace_back(value.begin() + kMark.size(), value.end());
   };
   if (store.hasExtendedApi()) {
