@@ -12,7 +12,7 @@ import re
 
 from tessera.launch_error import refused
 
-_LINE = re.compile(r"(\S+)\s+slots=(\d+)(?=\s|#|\Z)")
+_LINE = re.compile(r"(\S+)\s+slots=([0-9]{1,5})(?=\s|#|\Z)")  # five digits: no list of slots that takes all memory
 _ADVICE = "write one machine per line, like 'worker-0 slots=4'"
 
 

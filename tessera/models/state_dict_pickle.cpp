@@ -107,6 +107,15 @@ void check_memo(std::string_view instruction, std::string_view program) {
   }
 }
 
+// LibTorch's reader also makes objects of its own classes, and asks peers for remote ones; a state dict has neither.
+void check_global(std::string_view instruction) {
+  const std::string_view module = instruction.substr(1, instruction.find('\n') - 1);
+  for (const std::string_view known : {"collections", "torch", "torch._utils", "torch._tensor"}) {
+    if (module == known) return;
+  }
+  throw std::invalid_argument("its pickle names an object that is no part of a state dict");
+}
+
 // LibTorch's reader turns each OrderedDict() into None, which loses a module's state dict: it is one, with an
 // attribute. So every construction of one (the class, or its memo, then an empty tuple and REDUCE) becomes an empty
 // plain dict, and BUILD, which would set the attribute, becomes TUPLE2: the pair of the dict and its attributes.
@@ -118,6 +127,7 @@ std::string with_plain_dicts(std::string_view program) {
     if (at + length > program.size()) throw std::invalid_argument("its pickle is cut short");
     const std::string_view instruction = program.substr(at, length);
     check_memo(instruction, program);
+    if (instruction[0] == kGlobal) check_global(instruction);
     const char opcode = instruction[0];
     bool is_class = opcode == kGlobal && instruction.substr(1) == kOrderedDict;
     size_t after = at + length;

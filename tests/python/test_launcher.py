@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -16,6 +17,7 @@ import pytest
 import ranks
 from deepspeed.launcher import launch, launcher_helper, multinode_runner, runner, this_machine
 from tessera.hostfile import decode_slots, encode_slots, filter_slots, parse_hostfile, parse_nodes
+from tessera.launch_error import LaunchError
 
 SLOTS = {"worker-0": [0, 1, 2, 3], "worker-1": [0, 1, 2, 3]}
 
@@ -30,10 +32,29 @@ def test_hostfile():
 @pytest.mark.parametrize("lines, problem", [
     ([], "names no machine"), (["worker"], "line 1.*'worker'"), (["a slots=1", "a slots=2"], "line 2.*a again"),
     (["a slots=x"], "line 1"), (["two words slots=1"], "line 1"), (["a slots=two"], "'a slots=two'"),
-    (["a slots=2x"], "line 1"), (["# all", "a slots=0"], "line 2.*no slot")])
+    (["a slots=2x"], "line 1"), (["# all", "a slots=0"], "line 2.*no slot"),
+    (["a slots=999999999999"], "line 1"), (["a slots=" + "9" * 5000], "line 1"), (["a slots=٣"], "line 1")])
 def test_hostfiles_that_are_refused(lines, problem):
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(LaunchError, match=problem):
         parse_hostfile(lines)
+
+
+def test_hostfiles_of_any_bytes(tmp_path):
+    """Read, or refused with three lines; tests/fuzz has the readers that are written in C++."""
+    chance = random.Random(1)
+    seed = b"# all\nworker-0 slots=4\n\n  10.0.0.7 slots=16 # fast\n"
+    outcomes = set()
+    for _ in range(3000):
+        data = bytearray(seed)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(data))
+            data[at:at + chance.randint(0, 3)] = chance.choice([b"", b"\xff", b"\xc3", b"9" * 30, b"\n", b" slots=", bytes([chance.randrange(256)])])
+        (tmp_path / "hosts").write_bytes(data)
+        try:
+            outcomes.add(type(runner.fetch_hostfile(str(tmp_path / "hosts"))))
+        except LaunchError as error:
+            outcomes.add(type(error))
+    assert LaunchError in outcomes and len(outcomes) == 2
 
 
 @pytest.mark.parametrize("include, exclude, left", [

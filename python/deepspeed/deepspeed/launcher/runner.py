@@ -131,7 +131,7 @@ def fetch_hostfile(hostfile_path):
         if hostfile_path != DLTS_HOSTFILE:  # where nobody named one, nobody misses it
             logger.warning(f"no hostfile {hostfile_path}: using this machine only")
         return None
-    with open(hostfile_path) as file:
+    with open(hostfile_path, errors="replace") as file:  # bytes that are no text belong to no machine
         return _parse_hostfile(file.readlines(), hostfile_path)
 
 
