@@ -4,6 +4,7 @@
 """
 
 import argparse
+from pathlib import Path
 
 import deepspeed
 import tiny
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, DataCollato
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", help="a folder with BERT and its tokenizer; without it a tiny BERT is made")
+parser.add_argument("--text", help="a file to train on, a sample a line; without it a few sentences are used")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--max_length", type=int, default=32, help="tokens of a sample")
 parser.add_argument("--max_samples", type=int, default=128, help="lines of the text that are used; 0: all")
@@ -24,7 +26,7 @@ args = parser.parse_args()
 deepspeed.init_distributed()
 rank = dist.get_rank()
 
-texts = tiny.lines()[:args.max_samples or None]
+texts = (Path(args.text).read_text().splitlines() if args.text else tiny.lines())[:args.max_samples or None]
 if args.model:
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = BertForMaskedLM.from_pretrained(args.model)

@@ -1,8 +1,6 @@
-"""What the examples need where nothing can be downloaded: real text, a tokenizer made from it, two ranks without a GPU."""
+"""What the examples need where nothing can be downloaded: a little text, a tokenizer made from it, two ranks without a GPU."""
 
-import csv
 import os
-from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -40,29 +38,9 @@ PARAPHRASES = [  # two sentences, and whether they say the same
 ]
 
 
-def data_file(name):
-    """A file of the folder TESSERA_DATA, or None."""
-    path = Path(os.environ.get("TESSERA_DATA") or "/nonexistent", name)
-    return path if path.exists() else None
-
-
 def lines():
-    """Lines of WikiText-2 from TESSERA_DATA, else sentences of a tale."""
-    path = data_file("wikitext-2/train-00000-of-00001.parquet")
-    if path is None:
-        return SENTENCES * 16
-    import pyarrow.parquet
-
-    return [line.strip() for line in pyarrow.parquet.read_table(path)["text"].to_pylist() if len(line) > 80]
-
-
-def paraphrases():
-    """(sentence, sentence, 0 or 1): MRPC's sample from TESSERA_DATA, else a few of our own."""
-    path = data_file("mrpc/train.csv")
-    if path is None:
-        return PARAPHRASES
-    with open(path, encoding="utf-8", newline="") as file:
-        return [(row["sentence1"], row["sentence2"], int(row["label"] == "equivalent")) for row in csv.DictReader(file)]
+    """Sentences of a tale, often enough to fill an epoch."""
+    return SENTENCES * 16
 
 
 def word_tokenizer(texts, vocabulary=2000):

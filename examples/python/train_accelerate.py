@@ -28,7 +28,7 @@ def main():
     accelerator = Accelerator()
     set_seed(42)
 
-    pairs = tiny.paraphrases() * 4
+    pairs = tiny.PARAPHRASES * 4
     if args.model:
         tokenizer = AutoTokenizer.from_pretrained(args.model)
         model = BertForSequenceClassification.from_pretrained(args.model, num_labels=2)

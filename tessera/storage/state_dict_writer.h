@@ -4,8 +4,7 @@
 //   StateDictWriter writer("pytorch_model.bin");
 //   writer.add("weight", tensor);
 //   writer.add_alias("head.weight", "weight");   // another name of the same storage
-//   writer.finish();                             // fsynced, with its checksums; without it the file is not a state
-//   dict
+//   writer.finish();                             // fsynced; gives its checksums; not a state dict before that
 //
 // ErrorKind::kMachine with the path when the disk refuses.
 #pragma once

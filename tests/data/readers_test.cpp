@@ -7,8 +7,6 @@
 #include <gmock/gmock.h>
 #include <parquet/arrow/writer.h>
 
-#include <cstdlib>
-
 #include "tessera/base/error.h"
 #include "tessera/data/reader.h"
 #include "tests/data/tiny_folder.h"
@@ -51,9 +49,11 @@ void write_rows(const std::string& format, const std::string& path, const std::v
 class AllReaders : public testing::TestWithParam<std::string> {
  protected:
   std::string path() const { return folder_.file("rows." + GetParam()); }
-  bool has_columns() const { return GetParam() != "txt"; }
   TinyFolder folder_;
 };
+
+// All but txt, which has no columns and of which each part is a text again.
+class ReadersOfColumns : public AllReaders {};
 
 TEST_P(AllReaders, ReadTheRowsInOrder) {
   write_rows(GetParam(), path(), {"one", "zwei ä", "三"});
@@ -80,8 +80,7 @@ TEST_P(AllReaders, RefuseAnEmptyFileAndOneWithoutRows) {
   }
 }
 
-TEST_P(AllReaders, NameTheColumnsThatThereAreAndTheNearest) {
-  if (!has_columns()) GTEST_SKIP() << "txt has no columns";
+TEST_P(ReadersOfColumns, NameTheColumnsThatThereAreAndTheNearest) {
   write_rows(GetParam(), path(), {"one"});
   const ErrorReport report = report_of(ErrorKind::kData, [&] { read_texts(path(), "texts"); });
   EXPECT_EQ(report.what, "there is no column 'texts'");
@@ -95,8 +94,7 @@ TEST_P(AllReaders, RefuseARowThatIsNotUtf8) {
   EXPECT_THAT(report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); }).where, HasSubstr(path()));
 }
 
-TEST_P(AllReaders, RefuseAFileTornInTheMiddleOfAValue) {
-  if (!has_columns()) GTEST_SKIP() << "a cut text is still a text";
+TEST_P(ReadersOfColumns, RefuseAFileTornInTheMiddleOfAValue) {
   write_rows(GetParam(), path(), {"one", "\"two"});  // csv and jsonl: an opening quote too many or never closed
   if (GetParam() == "parquet") std::filesystem::resize_file(path(), std::filesystem::file_size(path()) / 2);
   EXPECT_THAT(report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); }).where, HasSubstr(path()));
@@ -104,7 +102,15 @@ TEST_P(AllReaders, RefuseAFileTornInTheMiddleOfAValue) {
 
 std::vector<std::string> formats() { return readers().names(); }
 
+std::vector<std::string> formats_with_columns() {
+  std::vector<std::string> names = formats();
+  std::erase(names, "txt");
+  return names;
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, AllReaders, testing::ValuesIn(formats()),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Formats, ReadersOfColumns, testing::ValuesIn(formats_with_columns()),
                          [](const auto& info) { return info.param; });
 
 TEST(ReadTexts, RefusesAnExtensionThatNoReaderTakes) {
@@ -193,18 +199,6 @@ TEST(ExpandFiles, NamesThePatternOrFolderThatGivesNothing) {
   const TinyFolder folder;
   EXPECT_EQ(report_of(ErrorKind::kData, [&] { expand_files({folder.file("*.txt")}); }).where, folder.file("*.txt"));
   EXPECT_EQ(report_of(ErrorKind::kData, [&] { expand_files({folder.path()}); }).what, "the folder has no text files");
-}
-
-// The counts are those of data/README.md, the first value was read with Python's csv module.
-TEST(SharedData, ReadsWikiTextAndMrpc) {
-  const char* shared = std::getenv("TESSERA_DATA");
-  if (shared == nullptr) GTEST_SKIP() << "TESSERA_DATA is not set";
-  const std::string folder = shared;
-  EXPECT_EQ(read_texts(folder + "/wikitext-2/train-00000-of-00001.parquet", "text").size(), 4358u);
-  EXPECT_EQ(read_texts(folder + "/wikitext-2/validation-00000-of-00001.parquet", "text").size(), 1880u);
-  const auto sentences = read_texts(folder + "/mrpc/train.csv", "sentence2");
-  ASSERT_EQ(sentences.size(), 6u);
-  EXPECT_EQ(sentences[0], "\" The foodservice pie business does not fit our long-term growth strategy .");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What the data room makes of its input, as text, for the checks against reference packages:
 //
 //   tokenize_tool ids <tokenizer folder> <file> [column]           ids of each row, one line a row
+//   tokenize_tool texts <file> [column]                           each row as a JSON string, one line a row
 //   tokenize_tool order <n> <world> <seed> <epoch> <drop_last>     epoch_order, one line
 //   tokenize_tool speed <tokenizer folder> <file>...               seconds to build the dataset
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,12 @@ void print_ids(const std::vector<std::string>& arguments) {
   const auto tokenizer = load_tokenizer(arguments.at(0));
   for (const std::string& text : read_texts(arguments.at(1), arguments.size() > 2 ? arguments[2] : "text")) {
     fmt::print("{}\n", fmt::join(tokenizer->encode(text), " "));
+  }
+}
+
+void print_texts(const std::vector<std::string>& arguments) {
+  for (const std::string& text : read_texts(arguments.at(0), arguments.size() > 1 ? arguments[1] : "text")) {
+    fmt::print("{}\n", nlohmann::json(text).dump());
   }
 }
 
@@ -53,12 +61,14 @@ int main(int argc, char** argv) {
   try {
     if (what == "ids") {
       print_ids(arguments);
+    } else if (what == "texts") {
+      print_texts(arguments);
     } else if (what == "order") {
       print_order(arguments);
     } else if (what == "speed") {
       print_speed(arguments);
     } else {
-      std::fputs("usage: tokenize_tool ids|order|speed …\n", stderr);
+      std::fputs("usage: tokenize_tool ids|texts|order|speed …\n", stderr);
       return 2;
     }
   } catch (const tessera::Error& error) {

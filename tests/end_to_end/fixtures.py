@@ -1,7 +1,7 @@
 """Fixtures shared by tests/end_to_end, tests/faults and tests/cli."""
 
 import pytest
-from model_folders import data_folder, minilm_folder, write_texts, write_tiny_bert
+from model_folders import ENGLISH, minilm_folder, write_texts, write_tiny_bert
 from tessera_runs import TESSERA, train, write_run_file
 
 STAGES = [0, 1, 2, 3]
@@ -32,17 +32,12 @@ def minilm():
     return minilm_folder()
 
 
-@pytest.fixture(scope="session")
-def data():
-    return data_folder()
-
-
-def train_minilm_at_all_stages(folder, minilm, data, micro_batch):
-    """MiniLM on WikiText-2, two ranks, global batch 4, 50 steps, dropout as in its config.json: outputs stage0 .. stage3."""
+def train_minilm_at_all_stages(folder, minilm, micro_batch):
+    """MiniLM on English text, two ranks, global batch 4, 50 steps, dropout as in its config.json: outputs stage0 .. stage3."""
     run_file = write_run_file(folder, {
         "model": {"path": str(minilm), "init": "pretrained"},
         "task": "mlm",
-        "data": {"train": str(data / "wikitext-2" / "train-00000-of-00001.parquet"), "max_length": 32},
+        "data": {"train": str(ENGLISH / "train.txt"), "max_length": 32},
         "training": {"max_steps": 50, "seed": 42},
         "deepspeed": {"train_batch_size": 4, "train_micro_batch_size_per_gpu": micro_batch,
                       "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}}},
@@ -53,14 +48,14 @@ def train_minilm_at_all_stages(folder, minilm, data, micro_batch):
 
 
 @pytest.fixture(scope="session")
-def minilm_runs(minilm, data, tmp_path_factory):
+def minilm_runs(minilm, tmp_path_factory):
     """The slowest part of these tests, and the base of several."""
-    return train_minilm_at_all_stages(tmp_path_factory.mktemp("minilm"), minilm, data, micro_batch=2)
+    return train_minilm_at_all_stages(tmp_path_factory.mktemp("minilm"), minilm, micro_batch=2)
 
 
 @pytest.fixture(scope="session")
-def accumulated_minilm_runs(minilm, data, tmp_path_factory):
-    return train_minilm_at_all_stages(tmp_path_factory.mktemp("accumulated-minilm"), minilm, data, micro_batch=1)
+def accumulated_minilm_runs(minilm, tmp_path_factory):
+    return train_minilm_at_all_stages(tmp_path_factory.mktemp("accumulated-minilm"), minilm, micro_batch=1)
 
 
 @pytest.fixture

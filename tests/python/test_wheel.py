@@ -17,7 +17,7 @@ BUILD_TIMEOUT, RUN_TIMEOUT = 3000, 300  # without a compiler cache the engine ta
 
 def environment(**extra):
     """Nothing of the checkout: what is imported comes from the wheels."""
-    unwanted = ("PYTHONPATH", "TESSERA_DATA", "TESSERA_TORCH")
+    unwanted = ("PYTHONPATH", "TESSERA_TORCH")
     result = {key: value for key, value in os.environ.items() if key not in unwanted}
     return {**result, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
             "PYTHONDONTWRITEBYTECODE": "1", **extra}
