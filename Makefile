@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test storm soak demo bench gpu fuzz sanitize peers format check clean
+.PHONY: help build configured-with-tests test storm soak demo bench gpu fuzz sanitize peers peers-test format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -10,7 +10,7 @@ JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000
 export CCACHE_BASEDIR := $(CURDIR)
 
 help:  ## List these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build:  ## Build the program, build/release/tessera, and the library next to it
 	@scripts/setup
@@ -66,6 +66,11 @@ sanitize:  ## Run the C++ tests and some training under sanitizers, into tests/s
 	$(call build_with_sanitizer,asan,sanitized_tests)
 	$(call build_with_sanitizer,tsan,sanitized_tests)
 	@scripts/sanitize
+
+peers-test: configured-with-tests  ## Install DeepSpeed, and compare losses and checkpoints with it (minutes)
+	@scripts/setup --peers
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python
+	@scripts/run_tests --peers
 
 peers:  ## Install what the benchmarks compare with (DeepSpeed) into .venv-peers; slow
 	@scripts/setup --peers

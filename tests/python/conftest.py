@@ -1,3 +1,4 @@
+import json
 import sys
 from pathlib import Path
 
@@ -13,3 +14,16 @@ sys.path[:0] = ranks.PACKAGES
 @pytest.fixture(scope="session")
 def here(request):
     return TESTS / "clients"
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "peers: compares with DeepSpeed itself (make peers-test)")
+
+
+@pytest.fixture
+def figure(record_property):
+    """Notes a difference from DeepSpeed for the table that `make peers-test` ends with, and returns it."""
+    def note(what, difference):
+        record_property("figure", json.dumps([what, difference]))
+        return difference
+    return note

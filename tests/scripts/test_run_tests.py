@@ -119,3 +119,17 @@ def test_tests_may_send_ctrl_c_though_the_run_is_in_the_background(project):
     not_ignored = "import signal\ndef test_it(): assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
     code, lines = run_tests(project, NO_CTEST, not_ignored)
     assert (code, lines[-1]) == (0, "3 passed, 0 failed")
+
+
+def test_peers_print_their_figures_and_count_a_skipped_comparison_as_failed(project):
+    folder = project / "tests" / "python"
+    folder.mkdir()
+    (folder / "test_peers.py").write_text("""import json, pytest
+pytestmark = pytest.mark.peers
+def test_compares(record_property): record_property("figure", json.dumps(["stage 1", 2.5e-7]))
+@pytest.mark.skip
+def test_skipped(): pass
+""")
+    done = subprocess.run([project / "scripts" / "run_tests", "--peers"], capture_output=True, text=True, timeout=120)
+    assert "| stage 1 | 2.5e-07 |" in done.stdout.splitlines()
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "1 passed, 1 failed")
