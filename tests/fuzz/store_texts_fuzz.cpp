@@ -1,6 +1,6 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "tessera/comm/store_texts.h"
+#include "tessera/comm/store/store_texts.h"
 #include "tests/fuzz/target.h"
 
 namespace tessera::fuzz::store_texts_fuzz {

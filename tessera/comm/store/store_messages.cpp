@@ -9,6 +9,26 @@ namespace tessera::comm {
 namespace {
 
 constexpr size_t kLengthSize = 4;
+constexpr int kDeepestMessage = 4;  // a message holds lists of values
+
+// Stops nlohmann's reader, which calls itself for each level, at one that no message has.
+struct LevelsOfMessage : nlohmann::json_sax<StoreMessage> {
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return ++levels <= kDeepestMessage; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return --levels >= 0; }
+  bool start_array(size_t) override { return ++levels <= kDeepestMessage; }
+  bool end_array() override { return --levels >= 0; }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+  int levels = 0;
+};
 
 uint32_t length_in(const std::string& bytes) {
   uint32_t length = 0;
@@ -38,8 +58,9 @@ std::optional<StoreMessage> take_frame(std::string& input) {
   if (length > kLargestStoreMessage) throw no_message;
   if (input.size() - kLengthSize < length) return std::nullopt;
   const auto begin = input.begin() + kLengthSize;
-  StoreMessage message = StoreMessage::from_msgpack(begin, begin + length, /*strict=*/true, /*allow_exceptions=*/false);
-  if (message.is_discarded()) throw no_message;
+  LevelsOfMessage levels;
+  if (!StoreMessage::sax_parse(begin, begin + length, &levels, StoreMessage::input_format_t::msgpack)) throw no_message;
+  StoreMessage message = StoreMessage::from_msgpack(begin, begin + length);
   input.erase(0, kLengthSize + length);
   return message;
 }

@@ -212,7 +212,7 @@ class StoreServer::Thread {
       if (stays && !send_output(*visitor)) forget(visitor);
     } catch (const Error& error) {
       refuse(visitor, error.report().what);
-    } catch (const std::exception&) {  // of the JSON library
+    } catch (const std::exception&) {  // of the JSON library, or of the values that are not what it takes them for
       refuse(visitor, "it asks for what no rank of this version asks for");
     }
   }
