@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace tessera {
 
 std::optional<std::string> env_text(const std::string& name);
+
+// One of `allowed`; ErrorKind::kUsage naming the variable when it is set to something else.
+std::optional<std::string> env_choice(const std::string& name, std::initializer_list<std::string_view> allowed);
 
 // The value as a whole number; ErrorKind::kUsage naming the variable when it is set to something else.
 std::optional<int64_t> env_int(const std::string& name);

@@ -7,6 +7,30 @@
 namespace tessera {
 namespace {
 
+constexpr size_t kMostText = 1500;  // bytes of each part
+
+// What was found is quoted: control characters, which a terminal obeys, by their numbers, and of very much the
+// beginning.
+std::string presentable(const std::string& text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool continues = (byte & 0xC0) == 0x80;  // a character of UTF-8, which is not cut in two
+    if (result.size() >= kMostText && !continues) return result + fmt::format("… ({} more bytes)", text.size() - i);
+    const bool is_control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
+    if (is_control) {
+      result += fmt::format("\\x{:02x}", byte);
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+ErrorReport presentable(const ErrorReport& report) {
+  return {presentable(report.what), presentable(report.where), presentable(report.fix)};
+}
+
 std::string as_text(const ErrorReport& report) {
   std::string text = report.what;
   if (!report.where.empty()) text += "\n  where: " + report.where;
@@ -17,7 +41,7 @@ std::string as_text(const ErrorReport& report) {
 }  // namespace
 
 Error::Error(ErrorKind kind, ErrorReport report)
-    : std::runtime_error(as_text(report)), kind_(kind), report_(std::move(report)) {}
+    : std::runtime_error(as_text(presentable(report))), kind_(kind), report_(presentable(report)) {}
 
 int exit_code(ErrorKind kind) {
   switch (kind) {

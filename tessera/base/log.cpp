@@ -3,15 +3,28 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <memory>
+#include <optional>
+
 #include "tessera/base/env.h"
 #include "tessera/base/status_line.h"
 
 namespace tessera {
 namespace {
 
+constexpr auto kLevelVariable = "TESSERA_LOG_LEVEL";
+
+// What the environment asks for, if that is a level.
+std::optional<spdlog::level::level_enum> wanted_level() {
+  const auto name = env_text(kLevelVariable);
+  if (!name) return std::nullopt;
+  const spdlog::level::level_enum level = spdlog::level::from_str(*name);
+  const bool is_unknown = level == spdlog::level::off && *name != "off";  // what from_str makes of it
+  return is_unknown ? std::nullopt : std::optional(level);
+}
+
 spdlog::level::level_enum level_of(int rank) {
-  if (const auto wanted = env_text("TESSERA_LOG_LEVEL")) return spdlog::level::from_str(*wanted);
-  return rank == 0 ? spdlog::level::info : spdlog::level::warn;
+  return wanted_level().value_or(rank == 0 ? spdlog::level::info : spdlog::level::warn);
 }
 
 spdlog::logger& logger() {
@@ -20,6 +33,10 @@ spdlog::logger& logger() {
     made->set_pattern("%l: %v");
     made->set_level(level_of(0));
     made->flush_on(spdlog::level::debug);
+    if (env_text(kLevelVariable) && !wanted_level()) {
+      made->warn("{} is '{:.100}', which is no level: use debug, info, warning, error or off", kLevelVariable,
+                 *env_text(kLevelVariable));
+    }
     return made;
   }();
   return *instance;

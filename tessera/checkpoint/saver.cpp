@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <set>
 
+#include "tessera/base/env.h"
 #include "tessera/base/fault_point.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
@@ -85,9 +85,7 @@ void agree_on_how(SaveInput& input) {
 }
 
 uint64_t ranks_of_this_host(const comm::Group& world) {
-  const char* const told = std::getenv("LOCAL_WORLD_SIZE");
-  const int ranks = told == nullptr ? 0 : std::atoi(told);
-  return static_cast<uint64_t>(ranks > 0 ? ranks : world.size());
+  return static_cast<uint64_t>(env_int("LOCAL_WORLD_SIZE").value_or(world.size()));
 }
 
 // The bytes of the shard file, in `image`; returns how many.

@@ -4,8 +4,10 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -29,6 +31,30 @@ void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
   throw tessera::Error(tessera::ErrorKind::kUsage, {"there is no command '" + given + "'", "the command line", fix});
 }
 
+// What a command threw, told as an error of Tessera's.
+tessera::Error as_error(const std::exception& thrown) {
+  using tessera::Error;
+  using tessera::ErrorKind;
+  if (const auto* const error = dynamic_cast<const Error*>(&thrown)) return *error;
+  if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr) {
+    return Error(ErrorKind::kMachine,
+                 {"out of memory", "this process", "use tessera estimate to see what a run needs and what would fit"});
+  }
+  if (const auto* const error = dynamic_cast<const std::filesystem::filesystem_error*>(&thrown)) {
+    return Error(ErrorKind::kMachine, {tessera::errno_text(error->code().value()), error->path1().string(), ""});
+  }
+  if (const auto* const error = dynamic_cast<const std::system_error*>(&thrown)) {  // of a thread
+    return Error(ErrorKind::kMachine,
+                 {tessera::errno_text(error->code().value()), "this process", "raise its limits (ulimit -a)"});
+  }
+  return Error(ErrorKind::kInternal, {thrown.what(), "", ""});
+}
+
+int tell(const tessera::Error& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return tessera::exit_code(error.kind());
+}
+
 }  // namespace
 
 int tessera::cli::run(int argc, char** argv) {
@@ -49,22 +75,11 @@ int tessera::cli::run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& refusal) {
     if (refusal.get_exit_code() == 0) return app.exit(refusal);  // --help, --version
-    const tessera::Error error = tessera::cli::usage_error(app, refusal);
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return tessera::exit_code(error.kind());
-  } catch (const tessera::Error& error) {
+    return tell(tessera::cli::usage_error(app, refusal));
+  } catch (const std::exception& thrown) {
+    const tessera::Error error = as_error(thrown);
     if (tessera::exit_code(error.kind()) == 2) tessera::comm::let_rank_0_fail_first();
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return tessera::exit_code(error.kind());
-  } catch (const std::bad_alloc&) {
-    const tessera::Error error(
-        tessera::ErrorKind::kMachine,
-        {"out of memory", "this process", "use tessera estimate to see what a run needs and what would fit"});
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return tessera::exit_code(error.kind());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 1;
+    return tell(error);
   }
   return exit_code;
 }

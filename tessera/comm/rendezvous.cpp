@@ -16,6 +16,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/open_files.h"
 #include "tessera/base/run_secret.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/connection.h"
@@ -108,6 +109,12 @@ bool all_ranks_are_here(const World& world) {
   return is_loopback(world.master_addr) || world.master_addr == "localhost" ||
          env_int("LOCAL_WORLD_SIZE").value_or(0) == world.size;
 }
+
+constexpr int64_t kMostRanks = 1'000'000;
+
+// What a rank may have open: files of its own, and of each other rank connections for the store and for gloo.
+constexpr uint64_t kOpenFiles = 64;
+constexpr uint64_t kOpenFilesOfARank = 8;
 
 // How much longer than its time LibTorch's client may take, before it is taken for one that never returns.
 constexpr milliseconds kMoment{5'000};
@@ -228,6 +235,13 @@ std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> 
   return std::make_shared<Group>(world, std::move(connection), std::move(exchange));
 }
 
+std::optional<int64_t> number_within(const char* name, int64_t lowest, int64_t highest) {
+  const std::optional<int64_t> value = env_int(name);
+  if (!value || (*value >= lowest && *value <= highest)) return value;
+  throw Error(ErrorKind::kUsage, {fmt::format("{} is {}", name, *value), "the environment",
+                                  fmt::format("use a number from {} to {}", lowest, highest)});
+}
+
 World read_world(const InitOptions& options) {
   for (const RankVariables& names : kRankVariables) {
     const auto rank = env_int(names.rank);
@@ -238,21 +252,18 @@ World read_world(const InitOptions& options) {
                                                   rank ? names.size : names.rank),
                                       "the environment", "set both, or neither for a single-process run"});
     }
-    if (*size < 1 || *rank < 0 || *rank >= *size) {
+    if (*size < 1 || *size > kMostRanks || *rank < 0 || *rank >= *size) {
       throw Error(ErrorKind::kUsage,
                   {fmt::format("{}={} is out of range for {}={}", names.rank, *rank, names.size, *size),
                    "the environment", "ranks are numbered from 0 to world size - 1"});
     }
-    World world{.rank = static_cast<int>(*rank),
-                .local_rank = static_cast<int>(env_int(names.local_rank).value_or(*rank)),
-                .size = static_cast<int>(*size)};
+    World world{
+        .rank = static_cast<int>(*rank), .local_rank = static_cast<int>(*rank), .size = static_cast<int>(*size)};
     if (world.size == 1) return world;
+    world.local_rank = static_cast<int>(number_within(names.local_rank, 0, world.size - 1).value_or(world.rank));
+    number_within("LOCAL_WORLD_SIZE", 1, world.size);
     world.master_addr = master_addr_of(names, world.size, options);
-    world.master_port = static_cast<int>(env_int("MASTER_PORT").value_or(29500));
-    if (world.master_port < 1 || world.master_port > 65535) {
-      throw Error(ErrorKind::kUsage, {fmt::format("MASTER_PORT is {}", world.master_port), "the environment",
-                                      "use a port from 1 to 65535"});
-    }
+    world.master_port = static_cast<int>(number_within("MASTER_PORT", 1, 65535).value_or(29500));
     world.store_is_running = env_text("TORCHELASTIC_USE_AGENT_STORE") == "True";
     return world;
   }
@@ -283,6 +294,7 @@ std::shared_ptr<Group> init_distributed(const World& world, const InitOptions& o
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds timeout) {
+  require_open_files(kOpenFiles + kOpenFilesOfARank * static_cast<uint64_t>(world.size));
   if (world.store_is_running) return open_store_of_torchrun(world, timeout);
   return open_store_of_rank_0(world, run_secret(), timeout);
 }
@@ -290,6 +302,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds time
 std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared, const std::string& name,
                                const InitOptions& options) {
   if (world.size == 1) return Group::alone();
+  require_open_files(kOpenFiles + kOpenFilesOfARank * static_cast<uint64_t>(world.size));
   auto bounded = c10::make_intrusive<BoundedStore>(std::move(shared), kStoreOfTorch, timeout_of(options));
   return join(world, std::move(bounded), name, options);
 }

@@ -22,6 +22,10 @@ class Paths {
       : folder_(std::filesystem::path(run_file).parent_path()), document_(document) {}
 
   std::string resolve(const std::string& path, const Pointer& key) const {
+    if (path.empty()) {
+      throw Error(ErrorKind::kConfig,
+                  {fmt::format("'{}' is empty", dotted(key)), document_.place(key).text(), "write a path"});
+    }
     const bool from_command_line = document_.place(key).line == 0;
     return from_command_line ? path : (folder_ / path).lexically_normal().string();
   }

@@ -26,12 +26,18 @@ namespace {
 
 constexpr int64_t kIgnoredLabel = -100;
 
-at::Tensor activate(const std::string& name, const at::Tensor& input) {
-  if (name == "gelu") return at::gelu(input);
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return at::gelu(input, "tanh");
-  if (name == "relu") return at::relu(input);
-  throw Error(ErrorKind::kData, {fmt::format("the activation '{}' is not supported", name), "config.json, hidden_act",
+using Activation = at::Tensor (*)(const at::Tensor&);
+
+Activation find_activation(const std::string& name, const std::string& where) {
+  if (name == "gelu") return [](const at::Tensor& x) { return at::gelu(x); };
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return [](const at::Tensor& x) { return at::gelu(x, "tanh"); };
+  if (name == "relu") return [](const at::Tensor& x) { return at::relu(x); };
+  throw Error(ErrorKind::kData, {fmt::format("hidden_act, the activation '{:.100}', is not supported", name), where,
                                  "use gelu, gelu_new, gelu_pytorch_tanh or relu"});
+}
+
+at::Tensor activate(const std::string& name, const at::Tensor& input) {
+  return find_activation(name, "config.json")(input);
 }
 
 constexpr int64_t kLargestSize = 1'000'000'000;  // beyond that a size is a slip of the pen, and products overflow
@@ -46,6 +52,35 @@ bool describe_a_model(const BertConfig& config) {
                 1) &&
          all_in({config.num_hidden_layers, config.type_vocab_size}, 0) && config.num_hidden_layers <= kMostLayers &&
          config.hidden_size % config.num_attention_heads == 0;
+}
+
+// What config.json may ask for beside sizes.
+void require_supported(const BertConfig& config, const ModelConfig& file) {
+  find_activation(config.hidden_act, file.path);
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    throw Error(ErrorKind::kData, {what, file.path, fix});
+  };
+  for (const auto& [key, probability] :
+       {std::pair("hidden_dropout_prob", config.hidden_dropout_prob),
+        std::pair("attention_probs_dropout_prob", config.attention_probs_dropout_prob)}) {
+    if (probability >= 0 && probability < 1) continue;
+    refuse(fmt::format("{} is {}", key, probability), "use a number of at least 0 and below 1");
+  }
+  if (!(config.layer_norm_eps > 0 && config.layer_norm_eps < 1)) {
+    refuse(fmt::format("layer_norm_eps is {}", config.layer_norm_eps),
+           "use a number above 0 and below 1, such as 1e-12");
+  }
+  if (!(config.initializer_range >= 0 && config.initializer_range <= 1)) {
+    refuse(fmt::format("initializer_range is {}", config.initializer_range), "use a number of 0 to 1, such as 0.02");
+  }
+  if (json_value(file.values, "is_decoder", false, file.path)) {
+    refuse("is_decoder is true, and BERT as a decoder is not supported", "use an encoder");
+  }
+  const auto positions = json_value(file.values, "position_embedding_type", std::string("absolute"), file.path);
+  if (positions != "absolute") {
+    refuse(fmt::format("position_embedding_type '{:.100}' is not supported", positions),
+           "use a model with absolute positions");
+  }
 }
 
 BertConfig bert_config_of(const ModelConfig& file) {
@@ -72,6 +107,7 @@ BertConfig bert_config_of(const ModelConfig& file) {
                                                config.hidden_size, config.num_attention_heads, config.vocab_size),
                                    path, "sizes must be positive, and num_attention_heads must divide hidden_size"});
   }
+  require_supported(config, file);
   return config;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_value.h"
 #include "tessera/base/suggest.h"
 
 namespace tessera::models {
@@ -22,8 +23,7 @@ void add_model(const char* name, const char* summary, ModelType type) {
 }
 
 std::string model_type_of(const ModelConfig& config) {
-  const auto type = config.values.find("model_type");
-  return type != config.values.end() && type->is_string() ? type->get<std::string>() : "bert";
+  return json_value(config.values, "model_type", std::string("bert"), config.path);
 }
 
 const ModelType& find_model_type(const ModelConfig& config) {
@@ -31,7 +31,7 @@ const ModelType& find_model_type(const ModelConfig& config) {
   if (const auto* const entry = models().table().lookup(type)) return entry->make;
   const std::vector<std::string> known = models().table().names();
   const auto nearest = nearest_name(type, known);
-  throw Error(ErrorKind::kData, {fmt::format("the model is a '{}'", type), config.path,
+  throw Error(ErrorKind::kData, {fmt::format("the model is a '{:.100}'", type), config.path,
                                  (nearest ? fmt::format("did you mean '{}'? ", *nearest) : "") +
                                      fmt::format("supported model types: {}", fmt::join(known, ", "))});
 }

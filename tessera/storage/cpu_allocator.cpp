@@ -85,7 +85,7 @@ class ReusingAllocator final : public c10::Allocator {
 void use_reusing_cpu_allocator() {
   static std::once_flag once;
   std::call_once(once, [] {
-    if (env_text("TESSERA_KEEP_MEMORY") == "0") return;
+    if (env_choice("TESSERA_KEEP_MEMORY", {"0", "1"}) == "0") return;
     static ReusingAllocator allocator;
     pthread_atfork([] { mapped_blocks().lock(); }, [] { mapped_blocks().unlock(); }, [] { mapped_blocks().unlock(); });
     c10::SetCPUAllocator(&allocator, /*priority=*/1);

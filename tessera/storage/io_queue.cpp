@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 
+#include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/storage/aligned_buffer.h"
@@ -16,9 +15,8 @@ namespace tessera::storage {
 namespace {
 
 std::unique_ptr<IoWorker> make_worker(IoTransfers& transfers, const IoOptions& options) {
-  const char* const asked = std::getenv("TESSERA_IO");
   std::unique_ptr<IoWorker> worker;
-  if (asked == nullptr || std::strcmp(asked, "threads") != 0) worker = make_uring_worker(transfers, options);
+  if (env_choice("TESSERA_IO", {"io_uring", "threads"}) != "threads") worker = make_uring_worker(transfers, options);
   return worker ? std::move(worker) : make_blocking_worker(transfers, options);
 }
 

@@ -18,6 +18,18 @@ TEST(Error, LeavesOutWhatIsEmpty) {
   EXPECT_STREQ(Error(ErrorKind::kPeer, {"rank 1 is gone", "", ""}).what(), "rank 1 is gone");
 }
 
+TEST(Error, ShowsWhatATerminalWouldObey) {
+  EXPECT_STREQ(Error(ErrorKind::kData, {"a name '\x1b[2J\x7f\r'\n\tä", "", ""}).what(),
+               "a name '\\x1b[2J\\x7f\\x0d'\n\tä");
+}
+
+TEST(Error, QuotesNoWholeFile) {
+  const std::string start(1499, 'a');
+  EXPECT_STREQ(Error(ErrorKind::kData, {start + "ä" + "bcd", "", ""}).what(),
+               (start + "ä" + "… (3 more bytes)").c_str());
+  EXPECT_EQ(Error(ErrorKind::kData, {start + "b", "", ""}).what(), start + "b");
+}
+
 TEST(Error, AnInvariantIsOurBugAndNotTheUsers) {
   try {
     TESSERA_INVARIANT(1 + 1 == 3);

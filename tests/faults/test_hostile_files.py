@@ -168,6 +168,10 @@ DEEP = "[" * 100_000
     ("config.json", '{"model_type": "bert", "num_hidden_layers": 1000000000}'), ("config.json", '{"model_type": "bert", "hidden_size": -64}'),
     ("config.json", '{"model_type": "bert", "hidden_size": 0}'), ("config.json", '{"model_type": "bert", "vocab_size": "many"}'),
     ("config.json", '{"model_type": "bert", "hidden_act": 7}'), ("config.json", '{"model_type": "bert", "hidden_act": "tanhx"}'),
+    ("config.json", '{"model_type": ["bert"]}'), ("config.json", '{"model_type": "' + "b" * 10_000 + '"}'),
+    ("config.json", '{"hidden_dropout_prob": -1}'), ("config.json", '{"attention_probs_dropout_prob": 1}'),
+    ("config.json", '{"layer_norm_eps": 0}'), ("config.json", '{"initializer_range": 1e300}'), ("config.json", '{"is_decoder": true}'),
+    ("config.json", '{"is_decoder": "x"}'), ("config.json", '{"position_embedding_type": "relative_key"}'),
     ("tokenizer_config.json", DEEP), ("tokenizer_config.json", '{"additional_special_tokens": 5}'), ("tokenizer_config.json", '{"cls_token": 5}'),
     ("tokenizer.json", DEEP), ("tokenizer.json", '{"model": {"type": "WordPiece", "vocab": ' + DEEP), ("tokenizer.json", '{"model": 5}'),
     ("tokenizer.json", '{"added_tokens": 5, "model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}, "pre_tokenizer": {"type": "BertPreTokenizer"}}'),
@@ -238,7 +242,8 @@ def test_what_is_no_file(run, model, tmp_path, where, kind):
 @pytest.mark.parametrize("args, what", [
     (["--set", "training.max_steps=0", "--set", "training.epochs=1e300"], "more steps than can be counted"),
     (["--resume", ""], "--resume"), (["--set", ".=1"], ".=1"), (["--set", "=1"], "=1"), (["--set", "training..seed=1"], "training..seed"),
-    (["--set", "deepspeed=/dev/null"], "/dev/null"),
+    (["--set", "deepspeed=/dev/null"], "/dev/null"), (["--set", 'output=""'], "'output' is empty"), (["--set", "output=" + "a" * 300], "File name too long"),
+    (["--set", "model.path=" + "a" * 300], "aaa"), (["--set", "data.train=" + "a" * 300], "File name too long"),
     (["--set", 'deepspeed.zero_optimization={"stage":3,"offload_optimizer":{"device":"nvme","nvme_path":"/tmp","buffer_count":1000000000}}'], "buffer_count"),
 ])
 def test_values_that_make_no_sense(run, tmp_path, args, what):

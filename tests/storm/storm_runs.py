@@ -21,9 +21,6 @@ GONE_WITHIN = 10  # seconds, all processes of a run after its end
 QUIET = {"OMP_NUM_THREADS": 1, "TESSERA_TIMEOUT": 30}
 RAW = ("terminate called", "what():", "frame #", "Exception raised from", "Traceback", "json.exception", "AddressSanitizer",
        "a bug in Tessera")
-# LibTorch's own log of a store that has gone or does not answer, with a stack; the message that counts follows.
-STORE_LOG = re.compile(r"^(\[rank \d+\] |    )?\[[WE].*(TCPStore|socket)\.cpp.*\n((\[rank \d+\] |    )?(Exception raised"
-                       r" from .*|frame #.*|)\n)*", re.MULTILINE)
 SHM = Path("/dev/shm")
 
 
@@ -114,7 +111,7 @@ class Running:
         hold(not shared_memory_of(self.seen), f"left in {SHM}: {shared_memory_of(self.seen)}")
 
     def require_plain_words(self):
-        text = STORE_LOG.sub("", self.err())
+        text = self.err()
         for raw in RAW:
             hold(raw not in text, f"'{raw}' in what it said:\n{text[-6000:]}")
 
