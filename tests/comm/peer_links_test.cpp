@@ -12,8 +12,13 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <future>
+#include <iterator>
+#include <list>
 #include <string>
+#include <vector>
 
 #include "tessera/base/deadline.h"
 #include "tessera/base/error.h"
@@ -116,6 +121,61 @@ TEST_F(PeerLinksOfTwoUsers, WhatAnotherUserSendsIsNotMapped) {
   });
   EXPECT_NE(failure(links, peer.name()), "they were linked");
   EXPECT_EQ(other.exit_code(), 0);
+}
+
+int open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
+
+// Of this user, and no rank: it says nothing, or not a rank's number, with a descriptor beside it.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& name) : socket_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+    const Address address(name);
+    EXPECT_EQ(connect(socket_, address.get(), address.length), 0);
+  }
+  ~Stranger() { close(socket_); }
+
+  void pass_a_descriptor_with(std::string text) const {
+    iovec part{text.data(), text.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &socket_, sizeof(socket_));
+    EXPECT_EQ(sendmsg(socket_, &message, MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+
+ private:
+  int socket_;
+};
+
+TEST(PeerLinks, StrangersNeitherHoldUpNorLeaveDescriptors) {
+  PeerLinks links(0), peer(1);
+  const std::vector<std::string> names = {links.name(), peer.name()};
+  std::list<Stranger> strangers;
+  for (int i = 0; i < 30; ++i) strangers.emplace_back(links.name());
+  strangers.front().pass_a_descriptor_with("x");
+  strangers.back().pass_a_descriptor_with(std::string("\7\0\0\0", 4));
+  const int before = open_descriptors();
+  const int file = memfd_create("mine", MFD_CLOEXEC);
+  {
+    std::future<std::vector<UniqueFd>> of_peer =
+        std::async(std::launch::async, [&] { return peer.exchange_files(names, file, Deadline(20s, "rank 0")); });
+    const std::vector<UniqueFd> of_links = links.exchange_files(names, file, Deadline(20s, "rank 1"));
+    EXPECT_TRUE(of_links[1].open());
+    EXPECT_TRUE(of_peer.get()[0].open());
+  }
+  close(file);
+  // Of each end the listener is closed, and there are two connections.
+  EXPECT_EQ(open_descriptors(), before - 2 + 2 * 2 + 2 * (1 /* the process behind it */));
 }
 
 }  // namespace

@@ -50,11 +50,11 @@ class Place:
 class Running:
     """A command under way whose output goes to files, so that no pipe of ours stops it."""
 
-    def __init__(self, log, args, env=None):
+    def __init__(self, log, args, env=None, program=TESSERA):
         self.args, self.log = [str(arg) for arg in args], Path(log)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{log}.out", "w") as out, open(f"{log}.err", "w") as err:
-            self.process = subprocess.Popen([str(TESSERA), *self.args], stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen([str(program), *self.args], stdin=subprocess.DEVNULL,
                                             env=environment(**{**QUIET, **(env or {})}), stdout=out, stderr=err,
                                             start_new_session=True)
         self.pid = self.process.pid

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <vector>
 
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
@@ -21,6 +23,8 @@
 
 namespace tessera::comm::shm {
 namespace {
+
+constexpr size_t kMostUnheard = 16;  // connections, and one of each rank
 
 struct Address {
   sockaddr_un socket{};
@@ -80,25 +84,47 @@ void send_file(const UniqueFd& socket, int32_t rank, int file) {
   if (sendmsg(socket.get(), &message.header, MSG_NOSIGNAL) != sizeof(rank)) refuse("passing a file descriptor");
 }
 
-// Nothing where the connection ended before the message came.
+// Nothing where what came is no such message.
 UniqueFd receive_file(const UniqueFd& socket, int32_t& rank) {
   FileMessage message(rank);
-  if (recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC) != sizeof(rank)) return UniqueFd();
-  const cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return UniqueFd();
-  int file = -1;
-  std::memcpy(&file, CMSG_DATA(header), sizeof(file));
-  return UniqueFd(file);
+  const ssize_t bytes = recvmsg(socket.get(), &message.header, MSG_CMSG_CLOEXEC);
+  const cmsghdr* const header = bytes < 0 ? nullptr : CMSG_FIRSTHDR(&message.header);
+  UniqueFd received;
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
+    int file = -1;
+    std::memcpy(&file, CMSG_DATA(header), sizeof(file));
+    received = UniqueFd(file);  // whatever came with it
+  }
+  return bytes == sizeof(rank) ? std::move(received) : UniqueFd();
 }
 
-void wait_readable(const UniqueFd& socket, const Deadline& deadline) {
+// Those of `sockets` that can be read, by their place; waits until there is one.
+std::vector<size_t> await_readable(const std::vector<int>& sockets, const Deadline& deadline) {
+  std::vector<pollfd> waited;
+  for (const int socket : sockets) waited.push_back({.fd = socket, .events = POLLIN, .revents = 0});
   while (true) {
-    pollfd waited{.fd = socket.get(), .events = POLLIN, .revents = 0};
-    const int ready = poll(&waited, 1, static_cast<int>(std::min<int64_t>(deadline.left().count() + 1, 1000)));
-    if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) refuse("waiting for a connection");
     deadline.check();
+    const auto left = static_cast<int>(std::min<int64_t>(deadline.left().count() + 1, 1000));
+    const int ready = poll(waited.data(), waited.size(), left);
+    if (ready < 0 && errno != EINTR) refuse("waiting for a connection");
+    if (ready > 0) break;
   }
+  std::vector<size_t> found;
+  for (size_t i = 0; i < waited.size(); ++i) {
+    if (waited[i].revents != 0) found.push_back(i);
+  }
+  return found;
+}
+
+// Of a process of this user; nothing where it is of another.
+UniqueFd accept_own(const UniqueFd& listener) {
+  UniqueFd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket.open()) {
+    if (errno != EINTR && errno != ECONNABORTED) refuse("taking a connection");
+    return socket;
+  }
+  const auto sender = process_behind(socket);
+  return sender && sender->uid == geteuid() ? std::move(socket) : UniqueFd();
 }
 
 std::string random_name(int rank) {
@@ -141,19 +167,26 @@ std::vector<UniqueFd> PeerLinks::exchange_files(const std::vector<std::string>& 
     if (peer != rank_) connect_to(peer, names[static_cast<size_t>(peer)], file);
   }
   std::vector<UniqueFd> files(names.size());
+  std::vector<UniqueFd> unheard;  // connections that have not said yet whose they are
   for (int missing = size - 1; missing > 0;) {
-    wait_readable(listener_, deadline);
-    UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.open()) continue;
-    const auto sender = process_behind(socket);
-    if (!sender || sender->uid != geteuid()) continue;
-    wait_readable(socket, deadline);
-    int32_t peer = -1;
-    UniqueFd received = receive_file(socket, peer);
-    if (!received.open() || peer < 0 || peer >= size || files[static_cast<size_t>(peer)].open()) continue;
-    files[static_cast<size_t>(peer)] = std::move(received);
-    links_[static_cast<size_t>(peer)].accepted = std::move(socket);
-    --missing;
+    std::vector<int> sockets;
+    for (const UniqueFd& socket : unheard) sockets.push_back(socket.get());
+    sockets.push_back(listener_.get());
+    for (const size_t at : await_readable(sockets, deadline)) {
+      if (at == unheard.size()) {
+        unheard.push_back(accept_own(listener_));
+        break;
+      }
+      UniqueFd socket = std::move(unheard[at]);
+      int32_t peer = -1;
+      UniqueFd received = receive_file(socket, peer);
+      if (!received.open() || peer < 0 || peer >= size || files[static_cast<size_t>(peer)].open()) continue;
+      files[static_cast<size_t>(peer)] = std::move(received);
+      links_[static_cast<size_t>(peer)].accepted = std::move(socket);
+      --missing;
+    }
+    std::erase_if(unheard, [](const UniqueFd& socket) { return !socket.open(); });
+    if (unheard.size() > kMostUnheard + names.size()) unheard.erase(unheard.begin());
   }
   listener_.reset();
   return files;
