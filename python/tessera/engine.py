@@ -245,6 +245,8 @@ class Engine(nn.Module):
     def _forgets_pass_on_error(self):
         try:
             yield
+        except _core.PeerError:  # no pass will follow
+            raise
         except BaseException:
             if self.is_alive:
                 had_gradients = self.core.gradients_pending

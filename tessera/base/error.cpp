@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kMostText = 1500;  // bytes of each part
+constexpr size_t kMostText = 3000;  // bytes of each part
 
 // What was found is quoted: control characters, which a terminal obeys, by their numbers, and of very much the
 // beginning.

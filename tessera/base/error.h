@@ -24,7 +24,7 @@ enum class ErrorKind {
   kInternal,  // TESSERA_INVARIANT failed
 };
 
-// A part beyond 1500 bytes is cut there, and says so; a control character is written as its number.
+// A part beyond 3000 bytes is cut there, and says so; a control character is written as its number.
 struct ErrorReport {
   std::string what;   // one sentence: what was found
   std::string where;  // file:line:column, a path, or a rank and a unit; may be empty

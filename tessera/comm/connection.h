@@ -2,18 +2,41 @@
 #pragma once
 
 #include <chrono>
+#include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/group.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/wait_board.h"
 
 namespace tessera::comm {
 
+// The first error of a collective. After it ranks are out of step: what was started then is not waited for either.
+class FirstFailure {
+ public:
+  [[noreturn]] void raise(const Error& failure) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = failure;
+    throw *failure_;
+  }
+
+  std::optional<Error> get() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<Error> failure_;
+};
+
 struct Group::Connection {
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;  // of each wait
   WaitBoard board;
+  FirstFailure failure = {};
 };
 
 // Joins the run over a store that others use as well (torch.distributed's). Collective. `name`, the same on every rank,

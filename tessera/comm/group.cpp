@@ -146,7 +146,8 @@ void Group::wait(const std::string& operation, const Wait& wait_until) {
   const TraceSpan span(TraceLane::kCompute, "wait:", operation);
   connection_->board.begin(operation + of_group());
   try {
-    wait_until(steady_clock::now() + connection_->timeout);
+    const auto now = steady_clock::now();
+    wait_until(connection_->failure.get() ? now : now + connection_->timeout);
   } catch (const PeerFailure& failure) {
     explain(failure, operation);
   }
@@ -159,17 +160,22 @@ void Group::settle() {
 }
 
 void Group::explain(const PeerFailure& failure, const std::string& operation) const {
+  if (const auto first = connection_->failure.get()) throw *first;
+  connection_->failure.raise(explained(failure, operation));
+}
+
+Error Group::explained(const PeerFailure& failure, const std::string& operation) const {
   const int peer = failure.peer();
   if (!failure.late()) {
-    throw Error(ErrorKind::kPeer,
-                {fmt::format("rank {} went away during the {}{}: {}", peer, operation, of_group(), failure.what()),
-                 where(), "look at the end of that rank's output"});
+    return Error(ErrorKind::kPeer,
+                 {fmt::format("rank {} went away during the {}{}: {}", peer, operation, of_group(), failure.what()),
+                  where(), "look at the end of that rank's output"});
   }
   const std::string others = connection_->board.describe_others(members_);
-  throw Error(ErrorKind::kPeer,
-              {fmt::format("rank {} did not join the {}{} within {}{}", peer, operation, of_group(),
-                           format_duration(connection_->timeout), others.empty() ? "" : "; " + others),
-               where(), "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
+  return Error(ErrorKind::kPeer,
+               {fmt::format("rank {} did not join the {}{} within {}{}", peer, operation, of_group(),
+                            format_duration(connection_->timeout), others.empty() ? "" : "; " + others),
+                where(), "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
 }
 
 at::Tensor Group::empty(int64_t numel, const at::TensorOptions& options) const {

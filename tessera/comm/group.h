@@ -27,6 +27,10 @@
 #include <string>
 #include <vector>
 
+namespace tessera {
+class Error;
+}
+
 namespace tessera::comm {
 
 class Exchange;
@@ -143,6 +147,7 @@ class Group {
   [[noreturn]] void explain_missing(const std::vector<std::string>& keys, const std::string& label) const;
   uint64_t next_tag(const std::string& operation);
   [[noreturn]] void explain(const PeerFailure& failure, const std::string& operation) const;
+  Error explained(const PeerFailure& failure, const std::string& operation) const;
   int member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   std::string where() const;
   std::string of_group() const;

@@ -17,7 +17,7 @@ void Problems::raise() {
   const Problem& first = problems_.front();
   if (problems_.size() == 1) throw Error(ErrorKind::kConfig, {first.what, first.place.text(), first.fix});
   std::string what = fmt::format("{} problems in the configuration", problems_.size());
-  constexpr size_t kShown = 50;
+  constexpr size_t kShown = 20;
   for (size_t i = 0; i < std::min(kShown, problems_.size()); ++i) {
     what += fmt::format("\n  {}: {}; {}", problems_[i].place.text(), problems_[i].what, problems_[i].fix);
   }

@@ -39,7 +39,14 @@ void Document::move(const Pointer& from, const Pointer& to) {
 
 void Document::set(const Pointer& key, Json new_value, const Place& place) {
   if (value.contains(key)) erase(key);
-  value[key] = std::move(new_value);
+  std::vector<std::string> names;
+  for (Pointer rest = key; !rest.empty(); rest.pop_back()) names.push_back(rest.back());
+  Json* at = &value;
+  for (auto name = names.rbegin(); name != names.rend(); ++name) {
+    if (at->is_null()) *at = Json::object();  // value[key] would make lists where names are numbers
+    at = &(*at)[*name];
+  }
+  *at = std::move(new_value);
   for (Pointer at = key; !at.empty(); at = at.parent_pointer()) places.emplace(at.to_string(), place);
 }
 

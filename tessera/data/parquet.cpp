@@ -19,7 +19,11 @@ namespace tessera::data {
 
 namespace {
 
-constexpr uintmax_t kMostMetadata = 100'000'000;  // bytes; Arrow's own limit
+constexpr int64_t kMostMetadata = 100'000'000;  // bytes; Arrow's own limit
+
+// What a file may become in memory: of what it says of its own sizes no more is believed.
+constexpr int64_t kMostExpansion = 1000;  // times its bytes, as a column of few different texts does
+constexpr int64_t kRoom = 4 << 20;        // bytes
 
 Error damaged(const std::string& message, const std::string& path) {
   return Error(ErrorKind::kData,
@@ -78,7 +82,10 @@ std::vector<std::string> read_column(const std::string& path, const std::string&
   // Arrow's own pool reserves a gibibyte of addresses, which counts where a process is limited (RLIMIT_DATA,
   // RLIMIT_AS).
   require_input_file(path);
-  arrow::MemoryPool* const pool = arrow::system_memory_pool();
+  const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
+  arrow::MemoryPool* const system = arrow::system_memory_pool();
+  arrow::CappedMemoryPool capped(system, system->bytes_allocated() + kRoom + kMostExpansion * file_bytes);
+  arrow::MemoryPool* const pool = &capped;
   auto file = arrow::io::ReadableFile::Open(path, pool);
   check(file.status(), path);
   parquet::arrow::FileReaderBuilder builder;
@@ -86,7 +93,7 @@ std::vector<std::string> read_column(const std::string& path, const std::string&
   properties.set_page_checksum_verification(true);  // of pages that have one
   // What the metadata claims of its own texts and lists is believed no further than the file is long; an element of a
   // list takes four bytes at least.
-  const auto bytes = static_cast<int32_t>(std::min<uintmax_t>(std::filesystem::file_size(path), kMostMetadata));
+  const auto bytes = static_cast<int32_t>(std::min(file_bytes, kMostMetadata));
   properties.set_thrift_string_size_limit(bytes);
   properties.set_thrift_container_size_limit(bytes / 4);
   check(builder.Open(*file, properties), path);

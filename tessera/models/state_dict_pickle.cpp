@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/models/archive_records.h"
 #include "tessera/models/pickle_program.h"
 
 namespace tessera::models {
@@ -66,6 +67,7 @@ c10::IValue unpickle(Records& records) {
 
 std::map<std::string, at::Tensor> read_state_dict(const std::string& path) {
   try {
+    require_plain_records(path);
     Records records(path);
     c10::IValue value = unpickle(records);
     if (value.isTuple() && value.toTupleRef().size() == 2) value = value.toTupleRef().elements()[0];

@@ -18,6 +18,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/json_value.h"
 #include "tessera/storage/dtype.h"
 
 namespace tessera::storage {
@@ -106,9 +107,9 @@ void SafetensorsFile::read_header() {
       const auto dtype = dtype_of_safetensors(value.at("dtype").get<std::string>());
       if (!dtype) refuse(fmt::format("'{}' has the unknown dtype {}", name, value.at("dtype").dump()));
       TensorEntry entry{.dtype = *dtype,
-                        .shape = value.at("shape").get<std::vector<int64_t>>(),
-                        .begin = value.at("data_offsets").at(0).get<uint64_t>(),
-                        .end = value.at("data_offsets").at(1).get<uint64_t>()};
+                        .shape = wholes_of<int64_t>(value.at("shape")),
+                        .begin = whole_of<uint64_t>(value.at("data_offsets").at(0)),
+                        .end = whole_of<uint64_t>(value.at("data_offsets").at(1))};
       int64_t numel = 1;
       for (const int64_t size : entry.shape) {
         if (size < 0 || (size > 0 && numel > std::numeric_limits<int64_t>::max() / 16 / size)) {
@@ -126,7 +127,9 @@ void SafetensorsFile::read_header() {
       }
       used += entry.end - entry.begin;
       entries_.emplace(name, std::move(entry));
-    } catch (const nlohmann::json::exception&) {
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception&) {  // of the JSON library, or of a number that is no whole one
       refuse(fmt::format("its header has no usable entry for '{}'", name));
     }
   }

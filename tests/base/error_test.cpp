@@ -24,7 +24,7 @@ TEST(Error, ShowsWhatATerminalWouldObey) {
 }
 
 TEST(Error, QuotesNoWholeFile) {
-  const std::string start(1499, 'a');
+  const std::string start(2999, 'a');
   EXPECT_STREQ(Error(ErrorKind::kData, {start + "ä" + "bcd", "", ""}).what(),
                (start + "ä" + "… (3 more bytes)").c_str());
   EXPECT_EQ(Error(ErrorKind::kData, {start + "b", "", ""}).what(), start + "b");

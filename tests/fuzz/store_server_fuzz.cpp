@@ -4,6 +4,7 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "tessera/base/error.h"
 #include "tessera/base/unique_fd.h"
 #include "tessera/comm/store/run_store.h"
 #include "tessera/comm/store/store_listener.h"
@@ -45,12 +46,16 @@ void visit(int port, std::string_view bytes) {
   const linger leave_no_trace = {.l_onoff = 1, .l_linger = 0};
   setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &leave_no_trace, sizeof(leave_no_trace));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
+  // From another address each time: for a minute a port that was used is not free again.
+  static uint32_t visits = 0;
+  sockaddr_in own{}, address{};
+  own.sin_family = address.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (++visits & 0xFFFF));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<uint16_t>(port));
-  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    throw std::runtime_error("nobody listens");
+  if (bind(connection.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0 ||
+      connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    throw std::runtime_error("nobody listens: " + errno_text(errno));
   }
   [[maybe_unused]] const ssize_t sent = send(connection.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   shutdown(connection.get(), SHUT_WR);

@@ -58,7 +58,7 @@ bool holds(const Target& target, std::string_view bytes) {
   } catch (const std::exception& error) {
     return says(target, std::string("an exception of a library: ") + error.what());
   }
-  const auto most = static_cast<int64_t>(kBytesAnInputByte * bytes.size() + kBytesOfMachinery);
+  const auto most = static_cast<int64_t>(target.bytes_an_input_byte * bytes.size() + kBytesOfMachinery);
   if (peak <= most) return true;
   return says(target, std::to_string(peak) + " bytes of memory for an input of " + std::to_string(bytes.size()));
 }

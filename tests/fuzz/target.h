@@ -6,9 +6,10 @@
 //   }
 //
 // It may return, or throw an Error that is not of kInternal and says where; anything else is a finding. So is memory
-// beyond kBytesAnInputByte for each byte of the input and kBytesOfMachinery together (counted by the sanitizer's
-// allocator), and so are what the sanitizers find, and a hang. Built with TESSERA_SANITIZE=address each target is a
-// libFuzzer program of its own; else all are in one test, fuzz_test, that gives each the files of its corpus.
+// beyond kBytesAnInputByte (a target may say another) for each byte of the input and kBytesOfMachinery together
+// (counted by the sanitizer's allocator), and so are what the sanitizers find, and a hang. Built with
+// TESSERA_SANITIZE=address each target is a libFuzzer program of its own; else all are in one test, fuzz_test, that
+// gives each the files of its corpus.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,7 @@ inline constexpr size_t kBytesOfMachinery = 8 << 20;  // tables of keys, readers
 struct Target {
   const char* name;  // corpus/<name>
   void (*run)(std::string_view bytes);
+  size_t bytes_an_input_byte = kBytesAnInputByte;
 };
 
 std::vector<Target>& targets();
@@ -46,8 +48,9 @@ std::vector<std::string> parts_of(std::string_view bytes, size_t count);
 
 }  // namespace tessera::fuzz
 
-#define TESSERA_FUZZ_TARGET(target)                                           \
-  static void fuzz_##target(std::string_view bytes);                          \
-  [[maybe_unused]] static const bool target##_is_one =                        \
-      (::tessera::fuzz::targets().push_back({#target, fuzz_##target}), true); \
+// After the name, for a compressed format: how much memory a byte of it may take.
+#define TESSERA_FUZZ_TARGET(target, ...)                                                                 \
+  static void fuzz_##target(std::string_view bytes);                                                     \
+  [[maybe_unused]] static const bool target##_is_one =                                                   \
+      (::tessera::fuzz::targets().push_back({#target, fuzz_##target __VA_OPT__(, ) __VA_ARGS__}), true); \
   static void fuzz_##target(std::string_view bytes)

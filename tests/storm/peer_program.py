@@ -21,7 +21,7 @@ CONFIG = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}
           "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}}
 WIDTH = 128
 
-folder = Path(sys.argv[1])
+folder, until = Path(sys.argv[-2]), sys.argv[-1]  # before them comes what the launcher adds
 
 
 def note(**row):
@@ -38,12 +38,12 @@ checkpoints = folder / "checkpoints"
 path, state = engine.load_checkpoint(str(checkpoints)) if checkpoints.is_dir() and os.listdir(checkpoints) else (None, None)
 first = state["step"] if path else 0
 note(resumed=first)
-if sys.argv[2] == "load":
+if until == "load":
     weights = b"".join(p.detach().float().numpy().tobytes() for p in engine.module.parameters())
     note(weights=hashlib.sha256(weights).hexdigest())
     sys.exit(0)
 
-for step in range(first + 1, int(sys.argv[2]) + 1):
+for step in range(first + 1, int(until) + 1):
     x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1000 * step + dist.get_rank()))
     loss = nn.functional.mse_loss(engine(x), x)
     engine.backward(loss)
