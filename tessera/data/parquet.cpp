@@ -79,10 +79,10 @@ std::vector<std::string> texts_of(const arrow::ChunkedArray& column, const std::
 }
 
 std::vector<std::string> read_column(const std::string& path, const std::string& text_column) {
-  // Arrow's own pool reserves a gibibyte of addresses, which counts where a process is limited (RLIMIT_DATA,
-  // RLIMIT_AS).
   require_input_file(path);
   const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
+  // Arrow's own pool reserves a gibibyte of addresses, which counts where a process is limited (RLIMIT_DATA,
+  // RLIMIT_AS).
   arrow::MemoryPool* const system = arrow::system_memory_pool();
   arrow::CappedMemoryPool capped(system, system->bytes_allocated() + kRoom + kMostExpansion * file_bytes);
   arrow::MemoryPool* const pool = &capped;

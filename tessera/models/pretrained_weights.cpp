@@ -107,24 +107,23 @@ bool PretrainedWeights::fill(const std::string& name, at::Tensor value) const {
   if (found == nullptr) return false;
   const at::NoGradGuard no_grad;
   const at::Tensor tensor = found->second.get(found->first);
+  const auto refuse = [&, &source = found->second](const std::string& what, const std::string& fix) {
+    throw Error(ErrorKind::kData, {fmt::format("'{}' {}", found->first, what),
+                                   source.file ? source.file->path() : "pytorch_model.bin", fix});
+  };
   if (tensor.sizes() != value.sizes()) {
-    throw Error(ErrorKind::kData,
-                {fmt::format("'{}' has shape [{}], but the model's config.json asks for [{}]", found->first,
-                             fmt::join(tensor.sizes().vec(), ", "), fmt::join(value.sizes().vec(), ", ")),
-                 found->second.file ? found->second.file->path() : "pytorch_model.bin",
-                 "weights and config.json must belong to the same model"});
+    refuse(fmt::format("has shape [{}], but the model's config.json asks for [{}]",
+                       fmt::join(tensor.sizes().vec(), ", "), fmt::join(value.sizes().vec(), ", ")),
+           "weights and config.json must belong to the same model");
   }
   if (!tensor.is_floating_point()) {
-    throw Error(ErrorKind::kData, {fmt::format("'{}' holds {}, which are no weights", found->first,
-                                               storage::short_name(tensor.scalar_type())),
-                                   found->second.file ? found->second.file->path() : "pytorch_model.bin",
-                                   "convert the weights to a floating dtype"});
+    refuse(fmt::format("holds {}, which are no weights", storage::short_name(tensor.scalar_type())),
+           "convert the weights to a floating dtype");
   }
   value.copy_(tensor);
   if (!std::isfinite(sum_of(value))) {
-    throw Error(ErrorKind::kData, {fmt::format("'{}' has values that are not finite", found->first),
-                                   found->second.file ? found->second.file->path() : "pytorch_model.bin",
-                                   "the weights were damaged, or saved by training that diverged: use others"});
+    refuse("has values that are not finite",
+           "the weights were damaged, or saved by training that diverged: use others");
   }
   return true;
 }
