@@ -61,7 +61,7 @@ define build_with_sanitizer
 	@cmake --build --preset $(1) -j $(JOBS) --target $(2)
 endef
 
-fuzz:  ## Feed what reads files and messages with made-up bytes, SECONDS=60 for each reader, into tests/fuzz/results.md
+fuzz:  ## Feed what reads files and messages with made-up bytes, SECONDS=60 for each reader, into tests/fuzz/results.md (TARGETS="yaml csv")
 	@scripts/setup --test --fuzz
 	$(call build_with_sanitizer,asan,fuzz_targets)
 	@scripts/fuzz --seconds $(or $(SECONDS),60) $(TARGETS)

@@ -27,8 +27,9 @@ spdlog::level::level_enum level_of(int rank) {
   return wanted_level().value_or(rank == 0 ? spdlog::level::info : spdlog::level::warn);
 }
 
+// Never destroyed: what ends with the process may still have something to say.
 spdlog::logger& logger() {
-  static const std::shared_ptr<spdlog::logger> instance = [] {
+  static const auto& instance = *new std::shared_ptr<spdlog::logger>([] {
     auto made = spdlog::stderr_logger_mt("tessera");
     made->set_pattern("%l: %v");
     made->set_level(level_of(0));
@@ -38,7 +39,7 @@ spdlog::logger& logger() {
                  *env_text(kLevelVariable));
     }
     return made;
-  }();
+  }());
   return *instance;
 }
 

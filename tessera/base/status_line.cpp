@@ -16,7 +16,7 @@ struct Line {
 };
 
 Line& line() {
-  static Line instance;
+  static Line& instance = *new Line;  // never destroyed, like the log
   return instance;
 }
 

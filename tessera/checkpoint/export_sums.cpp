@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/json_value.h"
 #include "tessera/base/plain_name.h"
 #include "tessera/checkpoint/own_sum.h"
 #include "tessera/checkpoint/weight_files.h"
@@ -69,10 +70,12 @@ std::vector<ShardFile> read_export_sums(const fs::path& folder) {
       refuse("checksums.json is of a format that this program does not know");
     }
     for (const nlohmann::json& file : text.at("files")) {
-      files.push_back({file.at("name"), {file.at("bytes"), storage::blocks_of(file.at("xxh3"))}});
+      files.push_back({file.at("name"), {whole_of<uint64_t>(file.at("bytes")), storage::blocks_of(file.at("xxh3"))}});
       if (!is_plain_name(files.back().name)) refuse("checksums.json names a file outside of its folder");
     }
-  } catch (const nlohmann::json::exception&) {
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {  // of the JSON library, or of a number that is no whole one
     refuse("checksums.json is not what an export writes");
   }
   return files;
