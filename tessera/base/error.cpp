@@ -27,8 +27,9 @@ std::string presentable(const std::string& text) {
   return result;
 }
 
-ErrorReport presentable(const ErrorReport& report) {
-  return {presentable(report.what), presentable(report.where), presentable(report.fix)};
+const ErrorReport& made_presentable(ErrorReport& report) {
+  for (std::string* const part : {&report.what, &report.where, &report.fix}) *part = presentable(*part);
+  return report;
 }
 
 std::string as_text(const ErrorReport& report) {
@@ -41,7 +42,7 @@ std::string as_text(const ErrorReport& report) {
 }  // namespace
 
 Error::Error(ErrorKind kind, ErrorReport report)
-    : std::runtime_error(as_text(presentable(report))), kind_(kind), report_(presentable(report)) {}
+    : std::runtime_error(as_text(made_presentable(report))), kind_(kind), report_(std::move(report)) {}
 
 int exit_code(ErrorKind kind) {
   switch (kind) {

@@ -235,6 +235,10 @@ std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> 
   return std::make_shared<Group>(world, std::move(connection), std::move(exchange));
 }
 
+void require_open_files_of(const World& world) {
+  require_open_files(kOpenFiles + kOpenFilesOfARank * static_cast<uint64_t>(world.size));
+}
+
 std::optional<int64_t> number_within(const char* name, int64_t lowest, int64_t highest) {
   const std::optional<int64_t> value = env_int(name);
   if (!value || (*value >= lowest && *value <= highest)) return value;
@@ -294,7 +298,7 @@ std::shared_ptr<Group> init_distributed(const World& world, const InitOptions& o
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds timeout) {
-  require_open_files(kOpenFiles + kOpenFilesOfARank * static_cast<uint64_t>(world.size));
+  require_open_files_of(world);
   if (world.store_is_running) return open_store_of_torchrun(world, timeout);
   return open_store_of_rank_0(world, run_secret(), timeout);
 }
@@ -302,7 +306,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds time
 std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared, const std::string& name,
                                const InitOptions& options) {
   if (world.size == 1) return Group::alone();
-  require_open_files(kOpenFiles + kOpenFilesOfARank * static_cast<uint64_t>(world.size));
+  require_open_files_of(world);
   auto bounded = c10::make_intrusive<BoundedStore>(std::move(shared), kStoreOfTorch, timeout_of(options));
   return join(world, std::move(bounded), name, options);
 }

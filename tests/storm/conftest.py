@@ -1,11 +1,6 @@
 import pytest
-from storm_runs import TESSERA, Place
-
-
-@pytest.fixture(scope="session", autouse=True)
-def built():
-    if not TESSERA.exists():
-        pytest.skip(f"{TESSERA} is not built (TESSERA_BUILD names another folder)")
+from storm_runs import Place  # finds fixtures, too
+from fixtures import built  # noqa: F401
 
 
 @pytest.fixture(scope="session")

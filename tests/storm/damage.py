@@ -30,6 +30,12 @@ class Case:
     way: str
     place: int
 
+    def kind(self):
+        return f"{self.where}: {self.way}"
+
+    def about(self):
+        return f"{self.file}: "
+
 
 def change(path, way, draw, other):
     """Damages the file; the others that this changed too."""
@@ -95,7 +101,7 @@ class Damage:
             checked("checkpoint", "verify", folder)
             if case.where == "checkpoint":
                 checked("checkpoint", "diff", folder, self.good["checkpoint"])
-            return
+            return ""
         files = sorted(path for path in folder.iterdir() if path.name != case.file)
         # the one that is most alike: shards have one size
         other = max(files, key=lambda path: (path.suffix == Path(case.file).suffix, path.stat().st_size))
@@ -108,19 +114,11 @@ class Damage:
         if case.where == "checkpoint":  # no other door lets it in
             loaded = tessera("checkpoint", "diff", folder, self.good["checkpoint"], env=QUIET, timeout=MOST_SECONDS)
             hold(loaded.code == 2, f"what did not verify was read\n{loaded}")
+        return ""
 
 
 def run(storm, place, fraction):
     storm.begin("damage", PROMISE)
     damage = Damage(storm, place)
     cases = {f"damage/{number}": case for number, case in enumerate(damage.cases())}
-    for name in storm.drawn(list(cases), fraction):
-        case = cases[name]
-        if not storm.wanted(name):
-            continue
-        kind = f"{case.where}: {case.way}"
-        try:
-            damage.try_case(name, case)
-            storm.add(name, kind)
-        except AssertionError as failure:
-            storm.add(name, kind, f"{case.file}: {failure}")
+    storm.try_drawn(cases, fraction, damage.try_case)

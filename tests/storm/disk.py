@@ -35,6 +35,12 @@ class Case:
     what: str
     for_ever: bool
 
+    def kind(self):
+        return f"{self.area}: {self.call}, {self.what}{', from then on' if self.for_ever else ''}"
+
+    def about(self):
+        return ""
+
 
 def areas(place, output, swap):
     """{what a run does there: (beginning of the paths, kinds of call)}."""
@@ -91,7 +97,7 @@ class Disk:
         counts = self.count(case.area, output, under)
         who = [rank for rank in range(RANKS) if counts.get((rank, case.call))]
         if not who:
-            return "no such call there"
+            return None  # there is no such call
         rank = draw.choice(who)
         first = draw.randint(1, counts[rank, case.call])
         env = {"LD_PRELOAD": LIBRARY, "STORM_UNDER": under, "STORM_CALLS": case.call, "STORM_WITH": case.what, "STORM_RANK": rank,
@@ -141,15 +147,4 @@ def run(storm, place, fraction):
     storm.begin("disk", PROMISE)
     disk = Disk(storm, place)
     cases = {f"disk/{number}": case for number, case in enumerate(disk.cases())}
-    for name in storm.drawn(list(cases), fraction):
-        case = cases[name]
-        if not storm.wanted(name):
-            continue
-        kind = f"{case.area}: {case.call}, {case.what}{', from then on' if case.for_ever else ''}"
-        try:
-            note = disk.try_case(name, case)
-        except AssertionError as failure:
-            storm.add(name, kind, str(failure))
-            continue
-        if note != "no such call there":
-            storm.add(name, kind, note=note)
+    storm.try_drawn(cases, fraction, disk.try_case)

@@ -68,6 +68,20 @@ class Storm:
         chosen = random.Random(self.seed).sample(range(len(cases)), max(1, round(fraction * len(cases))))
         return [cases[number] for number in sorted(chosen)]
 
+    def try_drawn(self, cases, fraction, attempt):
+        """That fraction of {name: case}. attempt(name, case) returns a note, or None where there was nothing to try."""
+        for name in self.drawn(list(cases), fraction):
+            if not self.wanted(name):
+                continue
+            case = cases[name]
+            try:
+                note = attempt(name, case)
+            except AssertionError as failure:
+                self.add(name, case.kind(), f"{case.about()}{failure}")
+                continue
+            if note is not None:
+                self.add(name, case.kind(), note=note)
+
     def wanted(self, case):
         if self.case and case != self.case:
             return False

@@ -36,6 +36,12 @@ class Case:
     moment: str
     how_long: str  # for a while, for a minute, for ever
 
+    def kind(self):
+        return f"{self.victim}, {self.how_long}"
+
+    def about(self):
+        return f"{self.moment}: "
+
 
 def all_cases():
     victims = ("rank 0", "another rank", "the launcher")
@@ -145,17 +151,11 @@ class Stop:
 
 def run(storm, place, fraction):
     storm.begin("stops", PROMISE)
-    cases = all_cases()
-    chosen = sorted(random.Random(storm.seed).sample(range(len(cases)), max(1, round(fraction * len(cases)))))
-    if fraction < 1:
-        chosen = [number for number in chosen if cases[number].how_long != "for a minute"]
-    for number in [int(storm.case.split("/")[1])] if storm.case else chosen:
-        case = cases[number]
-        name, kind = f"stops/{number}", f"{case.victim}, {case.how_long}"
-        if not storm.wanted(name):
-            continue
-        try:
-            Stop(storm, place, case).run()
-            storm.add(name, kind)
-        except AssertionError as failure:
-            storm.add(name, kind, f"{case.moment}: {failure}")
+
+    def attempt(name, case):
+        if fraction < 1 and case.how_long == "for a minute":
+            return None
+        Stop(storm, place, case).run()
+        return ""
+
+    storm.try_drawn({f"stops/{case.number}": case for case in all_cases()}, fraction, attempt)
