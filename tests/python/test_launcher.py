@@ -330,7 +330,7 @@ def test_ranks_from_mpi_variables():
 # Who may join
 
 def test_ranks_of_one_machine_share_a_new_secret(tmp_path):
-    show = "import os; print('secret:', os.environ['TESSERA_SECRET'])"
+    show = "import os; os.write(1, f\"secret: {os.environ['TESSERA_SECRET']}\\n\".encode())"  # one write a rank
     said = [re.findall(r"secret: ([0-9a-f]{64})$", launched(tmp_path, show).communicate(timeout=60)[0], re.MULTILINE)
             for _ in range(2)]
     assert all(len(secrets) == 2 and len(set(secrets)) == 1 for secrets in said), said
