@@ -95,14 +95,19 @@ std::string master_addr_of(const RankVariables& names, int size, const InitOptio
                "export MASTER_ADDR=<host of rank 0>, or start the ranks with mpirun, which needs no address"});
 }
 
+std::optional<int64_t> number_within(const char* name, int64_t lowest, int64_t highest) {
+  const std::optional<int64_t> value = env_int(name);
+  if (!value || (*value >= lowest && *value <= highest)) return value;
+  throw Error(ErrorKind::kUsage, {fmt::format("{} is {}", name, *value), "the environment",
+                                  fmt::format("use a number from {} to {}", lowest, highest)});
+}
+
+// A year: what is added to the time of now stays a time.
+constexpr std::chrono::seconds kLongestTimeout{31'536'000};
+
 milliseconds timeout_of(const InitOptions& options) {
-  if (options.timeout.count() > 0) return options.timeout;
-  const int64_t seconds = env_int("TESSERA_TIMEOUT").value_or(600);
-  if (seconds < 1) {
-    throw Error(ErrorKind::kUsage,
-                {fmt::format("TESSERA_TIMEOUT is {}", seconds), "the environment", "use at least 1 second"});
-  }
-  return std::chrono::seconds(seconds);
+  if (options.timeout.count() > 0) return std::min<milliseconds>(options.timeout, kLongestTimeout);
+  return std::chrono::seconds(number_within("TESSERA_TIMEOUT", 1, kLongestTimeout.count()).value_or(600));
 }
 
 bool all_ranks_are_here(const World& world) {
@@ -237,13 +242,6 @@ std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> 
 
 void require_open_files_of(const World& world) {
   require_open_files(kOpenFiles + kOpenFilesOfARank * static_cast<uint64_t>(world.size));
-}
-
-std::optional<int64_t> number_within(const char* name, int64_t lowest, int64_t highest) {
-  const std::optional<int64_t> value = env_int(name);
-  if (!value || (*value >= lowest && *value <= highest)) return value;
-  throw Error(ErrorKind::kUsage, {fmt::format("{} is {}", name, *value), "the environment",
-                                  fmt::format("use a number from {} to {}", lowest, highest)});
 }
 
 World read_world(const InitOptions& options) {

@@ -25,6 +25,7 @@ def refused(arguments, what, env=None, limit=None):
 @pytest.mark.parametrize("env, what", [
     ({"TESSERA_TIMEOUT": "x"}, "TESSERA_TIMEOUT is 'x', not a whole number"), ({"TESSERA_TIMEOUT": "-1"}, "TESSERA_TIMEOUT is -1"),
     ({"TESSERA_TIMEOUT": "1e300"}, "TESSERA_TIMEOUT is '1e300'"), ({"TESSERA_TIMEOUT": "9" * 20_000}, "more bytes"),
+    ({"TESSERA_TIMEOUT": "9000000000000000000"}, "use a number from 1 to 31536000"),
     ({"TESSERA_BACKEND": "x"}, "no communication backend 'x'"),
     ({"TESSERA_KEEP_MEMORY": "x"}, "TESSERA_KEEP_MEMORY is 'x'"), ({"TESSERA_SECRET": "x"}, "the run's secret has 1 characters"),
     ({"TESSERA_SECRET_FILE": "/dev/zero"}, "this is a device"), ({"TESSERA_SECRET_FILE": "missing"}, "No such file"),

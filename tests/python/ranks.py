@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,20 +28,21 @@ def free_port():
 def run_ranks(program, *arguments, count=2, timeout=300, fails=False, python=sys.executable, **extra):
     """Standard output of rank 0, once all ranks have ended well; `fails`: once one has not, every rank's output."""
     port = str(free_port())
-    ranks = []
-    for rank in range(count):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
-               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        ranks.append(subprocess.Popen(
-            [str(python), str(program), *map(str, arguments)], env=environment(**own, **extra), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    outputs = []
-    try:
-        for process in ranks:
-            outputs.append(process.communicate(timeout=timeout))
-    finally:
-        for process in ranks:
-            process.kill()
+    ranks, outputs = [], []
+    with tempfile.TemporaryDirectory(prefix="tessera-test-") as folder:
+        try:
+            for rank in range(count):
+                own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TMPDIR": folder}
+                ranks.append(subprocess.Popen(
+                    [str(python), str(program), *map(str, arguments)], env=environment(**{**own, **extra}), stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            for process in ranks:
+                outputs.append(process.communicate(timeout=timeout))
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
     codes = [process.returncode for process in ranks]
     all_said = "\n".join(f"== rank {rank} ended with {code}\n{out}{error}"
                          for rank, (code, (out, error)) in enumerate(zip(codes, outputs)))

@@ -33,7 +33,7 @@ UniqueFd open_posix_object() {
 }
 
 UniqueFd open_memory_file() {
-  if (env_text("TESSERA_SHM") == "posix") return open_posix_object();
+  if (env_choice("TESSERA_SHM", {"memfd", "posix"}) == "posix") return open_posix_object();
   UniqueFd file(memfd_create("tessera", MFD_CLOEXEC));
   return file.open() ? std::move(file) : open_posix_object();
 }
