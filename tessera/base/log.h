@@ -1,5 +1,5 @@
 // Log lines for people, on standard error: "[rank 1] warning: …". Rank 0 logs info and above, other ranks warnings and
-// above, unless TESSERA_LOG_LEVEL (debug, info, warning, error) says otherwise. Thread-safe.
+// above, unless TESSERA_LOG_LEVEL (debug, info, warning, error, off) says otherwise. Thread-safe.
 //
 //   log_info("loaded {} tensors from {}", count, path);
 #pragma once

@@ -170,7 +170,7 @@ class Group {
 };
 
 struct InitOptions {
-  // For each wait of the run, rendezvous included. Zero: TESSERA_TIMEOUT seconds if set, else 600 s.
+  // For each wait of the run, rendezvous included. Zero: TESSERA_TIMEOUT seconds if set, else 600 s. A year at most.
   std::chrono::milliseconds timeout{0};
 
   // "gloo", "shm", "mpi" or "auto" (backends.h). Empty: TESSERA_BACKEND if set, else "auto". The same on every rank.
