@@ -75,4 +75,12 @@ json read_json_file(const std::filesystem::path& path) {
   throw Error(ErrorKind::kData, {"not a JSON object", path.string(), "check the file, or get it again"});
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    return !json(text).dump().empty();
+  } catch (const json::exception&) {
+    return false;
+  }
+}
+
 }  // namespace tessera

@@ -25,4 +25,7 @@ nlohmann::json parse_json(std::string_view text, const JsonOrigin& origin);
 // The same of a file, which must hold an object.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 
+// Whether JSON can hold the text: nlohmann-json takes any bytes, and fails when it is to write them.
+bool is_utf8(const std::string& text);
+
 }  // namespace tessera

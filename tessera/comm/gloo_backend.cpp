@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/pipe_signal.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/message_exchange.h"
 #include "tessera/comm/own_address.h"
@@ -65,6 +66,7 @@ std::shared_ptr<::gloo::transport::Device> make_device(const BackendInput& input
 
 std::unique_ptr<Exchange> make_gloo_exchange(const BackendInput& input) {
   const auto group = std::make_shared<c10::intrusive_ptr<ProcessGroupGloo>>();
+  const PipeSignalBlocked blocked;  // for gloo's threads, which start here
   AbandonableThread thread;
   bool connected = false;
   try {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "tessera/base/pipe_signal.h"
 #include "tessera/comm/ordered_sum.h"
 
 namespace tessera::comm {
@@ -181,22 +182,22 @@ class MessageExchange final : public Exchange {
 
   Message send_message(const at::Tensor& buffer, int to, uint64_t tag) {
     bytes_sent_ += buffer.numel() * buffer.element_size();
-    std::vector<at::Tensor> tensors{buffer};
-    const int peer = members_[static_cast<size_t>(to)];
-    const std::lock_guard lock(line_->starting);
-    try {
-      return {line_->backend->send(tensors, peer, short_tag(tag)), peer};
-    } catch (const std::exception& error) {
-      throw PeerFailure(peer, /*late=*/false, reason_of(error));
-    }
+    return start_message(buffer, to, tag, &c10d::Backend::send);
   }
 
   Message receive_message(const at::Tensor& buffer, int from, uint64_t tag) {
+    return start_message(buffer, from, tag, &c10d::Backend::recv);
+  }
+
+  using Start = c10::intrusive_ptr<c10d::Work> (c10d::Backend::*)(std::vector<at::Tensor>&, int peer, int tag);
+
+  Message start_message(const at::Tensor& buffer, int with, uint64_t tag, Start start) {
     std::vector<at::Tensor> tensors{buffer};
-    const int peer = members_[static_cast<size_t>(from)];
+    const int peer = members_[static_cast<size_t>(with)];
     const std::lock_guard lock(line_->starting);
+    const PipeSignalBlocked blocked;  // gloo's part of it is written from this thread
     try {
-      return {line_->backend->recv(tensors, peer, short_tag(tag)), peer};
+      return {(line_->backend.get()->*start)(tensors, peer, short_tag(tag)), peer};
     } catch (const std::exception& error) {
       throw PeerFailure(peer, /*late=*/false, reason_of(error));
     }

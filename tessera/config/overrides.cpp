@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_text.h"
 #include "tessera/config/key_check.h"
 #include "tessera/config/yaml_file.h"
 
@@ -21,6 +22,8 @@ void apply_overrides(Document& document, const std::vector<std::string>& overrid
       throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not a key", path), name,
                                       "write names with a dot between them, for example training.max_steps"});
     }
+    if (!is_utf8(path))
+      throw Error(ErrorKind::kUsage, {"the key is not valid UTF-8", name, "write the key as docs/config.md does"});
     const Pointer key = pointer_to(path);
     for (Pointer at = key.parent_pointer();; at = at.parent_pointer()) {
       const bool usable =

@@ -96,13 +96,9 @@ class Reader {
     return object;
   }
 
-  // yaml-cpp passes any bytes on; nlohmann-json could then not print them.
+  // yaml-cpp passes any bytes on.
   void require_utf8(const YAML::Node& scalar) const {
-    try {
-      Json(scalar.Scalar()).dump();
-    } catch (const Json::exception&) {
-      fail(scalar.Mark(), "this text is not valid UTF-8", "save the file as UTF-8");
-    }
+    if (!is_utf8(scalar.Scalar())) fail(scalar.Mark(), "this text is not valid UTF-8", "save the file as UTF-8");
   }
 
   Place place_of(const YAML::Mark& mark) const { return {document_.name, mark.line + 1, mark.column + 1}; }

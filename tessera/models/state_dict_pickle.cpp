@@ -3,12 +3,14 @@
 #include <ATen/core/ivalue.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
+#include <torch/csrc/jit/serialization/storage_context.h>
 #include <torch/csrc/jit/serialization/unpickler.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
@@ -59,7 +61,10 @@ c10::IValue unpickle(Records& records) {
     return count;
   };
   const auto read_record = [&records](const std::string& name) { return records.read("data/" + name).first; };
-  torch::jit::Unpickler unpickler(read, nullptr, nullptr, read_record, c10::Device(c10::kCPU));
+  // A record that several tensors share is read once, as in Python.
+  const auto shared = std::make_shared<torch::jit::DeserializationStorageContext>();
+  torch::jit::Unpickler unpickler(read, nullptr, nullptr, read_record, c10::Device(c10::kCPU),
+                                  /*use_storage_device=*/false, torch::jit::Unpickler::defaultTypeParser, shared);
   return unpickler.parse_ivalue();
 }
 

@@ -1,5 +1,6 @@
 #include "tessera/comm/group.h"
 
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -77,6 +78,22 @@ TEST_P(GroupOn, ARankThatDiesIsNamedAtOnce) {
   EXPECT_EQ(outcomes[0].exit_code, 1);
   EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1"));
   EXPECT_THAT(outcomes[0].output, testing::AnyOf(HasSubstr("went away"), HasSubstr("is gone")));
+}
+
+// What is written to a connection that its other end has closed must not be this process's end (SIGPIPE).
+TEST(Group, ARankThatDiesWhileItIsSentToIsAnError) {
+  const auto outcomes = outcomes_of_ranks(2,
+                                          [](const test::World& world) {
+                                            world->barrier("all are there");
+                                            if (world->rank() == 1) raise(SIGKILL);
+                                            for (int i = 0; i < 20'000; ++i)
+                                              world->start_send(at::ones({1}), 1, "message");
+                                            FAIL() << "every message was sent";
+                                          },
+                                          {.backend = "gloo"});
+  EXPECT_EQ(outcomes[0].exit_code, 1);
+  EXPECT_THAT(outcomes[0].output, HasSubstr("rank 1"));
+  EXPECT_THAT(outcomes[0].output, Not(HasSubstr("every message was sent")));
 }
 
 TEST(Group, ABarrierNamesTheMissingRank) {

@@ -1,6 +1,7 @@
 """Files that are damaged, or made up to harm: each is one clear error with exit code 2, in a moment, and nothing is read that
 lies outside of what was given."""
 
+import collections
 import json
 import os
 import re
@@ -19,9 +20,13 @@ from tessera_runs import tessera, train, train_arguments, write_run_file
 MOST_MEMORY = 4 << 30  # bytes of addresses, LibTorch's own included
 
 
+def with_little_memory():
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+
+
 def refused(*args, what, seconds=5):
     """One message, none of a library's own, and no more memory than a damaged file may take."""
-    result = tessera(*args, timeout=60, preexec=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY)))
+    result = tessera(*args, timeout=60, preexec=with_little_memory)
     assert result.code == 2, str(result)
     assert what in result.err, str(result)
     for raw in ("json.exception", "Exception raised from", "what():", "terminate called", "frame #"):
@@ -72,6 +77,36 @@ def test_a_record_of_a_state_dict_that_was_cut_short(run, model, tmp_path):
     refused_by_train(run, tmp_path, f"has 16 bytes instead of {largest.file_size}")
     shutil.copy(tmp_path / "whole.bin", model / "pytorch_model.bin")
     train(write_run_file(tmp_path, run))
+
+
+class Rebuilt:
+    """Pickled as the tensor with these numbers of elements (offset, size, stride) of a storage of ten."""
+
+    def __init__(self, *place):
+        self.place = place
+
+    def __reduce__(self):
+        return torch._utils._rebuild_tensor_v2, (torch.zeros(10)._typed_storage(), *self.place, False, collections.OrderedDict())
+
+
+@pytest.mark.parametrize("place", [(0, (11,), (1,)), (1, (10,), (1,)), (0, (2,), (10,)), (10, (), ()), (-1, (10,), (1,)), (9, (2,), (-1,)),
+                                   (0, (2**40, 2**40), (2**40, 1)), (0, (2,), (2**62,))], ids=str)
+def test_a_tensor_of_a_state_dict_that_lies_outside_of_its_storage(run, model, tmp_path, place):
+    name = "bert.embeddings.LayerNorm.weight"
+    state = safetensors.torch.load_file(model / "model.safetensors")
+    assert name in state
+    (model / "model.safetensors").unlink()
+    torch.save(state | {name: Rebuilt(*place)}, model / "pytorch_model.bin")
+    refused_by_train(run, tmp_path, "not a state dict of tensors: ")
+
+
+def test_a_storage_that_many_tensors_share_is_read_once(run, model, tmp_path):
+    shared = torch.zeros(1 << 18)
+    state = safetensors.torch.load_file(model / "model.safetensors")
+    (model / "model.safetensors").unlink()
+    torch.save(state | {f"more.{i}": shared[:] for i in range(6000)}, model / "pytorch_model.bin")
+    result = tessera(*train_arguments(write_run_file(tmp_path, run)), timeout=60, preexec=with_little_memory)
+    assert result.code == 0, str(result)
 
 
 def write_safetensors(path, header, data=b""):
