@@ -59,6 +59,7 @@ define build_with_sanitizer
 	@cmake --preset $(1) > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 	@cmake --build --preset $(1) -j $(JOBS) --target $(2)
+
 endef
 
 fuzz:  ## Feed what reads files and messages with made-up bytes, SECONDS=60 for each reader, into tests/fuzz/results.md (TARGETS="yaml csv")
@@ -66,11 +67,10 @@ fuzz:  ## Feed what reads files and messages with made-up bytes, SECONDS=60 for 
 	$(call build_with_sanitizer,asan,fuzz_targets)
 	@scripts/fuzz --seconds $(or $(SECONDS),60) $(TARGETS)
 
-sanitize:  ## Run the C++ tests and some training under sanitizers, into tests/sanitize/results.md; hours
+sanitize:  ## Run the C++ tests and some training under sanitizers, into tests/sanitize/results.md, hours (PRESETS="asan", "tsan")
 	@scripts/setup --test --fuzz
-	$(call build_with_sanitizer,asan,sanitized_tests)
-	$(call build_with_sanitizer,tsan,sanitized_tests)
-	@scripts/sanitize
+	$(foreach preset,$(or $(PRESETS),asan tsan),$(call build_with_sanitizer,$(preset),sanitized_tests))
+	@scripts/sanitize $(PRESETS)
 
 peers-test: configured-with-tests  ## Install DeepSpeed, and compare losses and checkpoints with it (minutes)
 	@scripts/setup --peers
