@@ -8,6 +8,23 @@
 #include "tessera/config/yaml_file.h"
 
 namespace tessera::config {
+namespace {
+
+// What lies above the key must be an object, null or not there: from the top on, for what is in a list has no name.
+void require_objects_above(const Pointer& key, const Document& document, const std::string& name) {
+  std::vector<Pointer> above;
+  for (Pointer at = key; !at.empty();) above.push_back(at = at.parent_pointer());
+  for (auto at = above.rbegin(); at != above.rend() && document.value.contains(*at); ++at) {
+    const Json& value = document.value.at(*at);
+    if (value.is_object()) continue;
+    if (value.is_null()) return;
+    throw Error(ErrorKind::kUsage,
+                {fmt::format("'{}' is not an object, so it has no key '{}'", dotted(*at), dotted(key)), name,
+                 fmt::format("it is set at {}", document.place(*at).text())});
+  }
+}
+
+}  // namespace
 
 void apply_overrides(Document& document, const std::vector<std::string>& overrides, const std::string& shown_prefix) {
   for (const std::string& text : overrides) {
@@ -25,16 +42,7 @@ void apply_overrides(Document& document, const std::vector<std::string>& overrid
     if (!is_utf8(path))
       throw Error(ErrorKind::kUsage, {"the key is not valid UTF-8", name, "write the key as docs/config.md does"});
     const Pointer key = pointer_to(path);
-    for (Pointer at = key.parent_pointer();; at = at.parent_pointer()) {
-      const bool usable =
-          !document.value.contains(at) || document.value.at(at).is_object() || document.value.at(at).is_null();
-      if (!usable) {
-        throw Error(ErrorKind::kUsage,
-                    {fmt::format("'{}' is not an object, so it has no key '{}'", dotted(at), dotted(key)), name,
-                     fmt::format("it is set at {}", document.place(at).text())});
-      }
-      if (at.empty()) break;
-    }
+    require_objects_above(key, document, name);
     document.set(key, parse_yaml(text.substr(equals + 1), name).value, {name, 0, 0});
   }
 }

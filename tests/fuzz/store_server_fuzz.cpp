@@ -39,6 +39,29 @@ class Served {
   comm::RunStore rank_;
 };
 
+// The fuzzer's own alarm clock interrupts calls, once a second.
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// Connects from another address each time: for a minute a port that was used is not free again.
+bool connect_to(const UniqueFd& connection, int port) {
+  static uint32_t visits = 0;
+  sockaddr_in own{}, address{};
+  own.sin_family = address.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (++visits & 0xFFFF));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return bind(connection.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0 &&
+         (uninterrupted([&] {
+            return connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+          }) == 0 ||
+          errno == EISCONN);  // it went on while it was interrupted
+}
+
 // Says this, and listens until the other end has closed the connection.
 void visit(int port, std::string_view bytes) {
   const UniqueFd connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -46,23 +69,15 @@ void visit(int port, std::string_view bytes) {
   const linger leave_no_trace = {.l_onoff = 1, .l_linger = 0};
   setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   setsockopt(connection.get(), SOL_SOCKET, SO_LINGER, &leave_no_trace, sizeof(leave_no_trace));
-  // From another address each time: for a minute a port that was used is not free again.
-  static uint32_t visits = 0;
-  sockaddr_in own{}, address{};
-  own.sin_family = address.sin_family = AF_INET;
-  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (++visits & 0xFFFF));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  if (bind(connection.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)) != 0 ||
-      connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    throw std::runtime_error("nobody listens: " + errno_text(errno));
-  }
-  [[maybe_unused]] const ssize_t sent = send(connection.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  if (!connect_to(connection, port)) throw std::runtime_error("nobody listens: " + errno_text(errno));
+  [[maybe_unused]] const ssize_t sent =
+      uninterrupted([&] { return send(connection.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); });
   shutdown(connection.get(), SHUT_WR);
   char heard[4096];
   ssize_t count = 0;
-  while ((count = recv(connection.get(), heard, sizeof(heard), 0)) > 0) {
-  }
+  do {
+    count = uninterrupted([&] { return recv(connection.get(), heard, sizeof(heard), 0); });
+  } while (count > 0);
   if (count < 0 && errno != ECONNRESET) throw std::runtime_error("the store neither answers nor closes");
 }
 
