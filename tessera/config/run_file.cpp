@@ -44,10 +44,12 @@ Document deepspeed_of(const Document& document, const Paths& paths) {
                                      "write the name of a ds_config file, or the object itself"});
   }
   const std::string path = paths.resolve(value.get<std::string>(), key);
-  if (!std::filesystem::exists(path)) {
+  std::error_code unreachable;
+  if (!std::filesystem::exists(path, unreachable)) {
+    const std::string reason = unreachable ? fmt::format(" ({})", unreachable.message()) : "";
     throw Error(ErrorKind::kConfig,
-                {fmt::format("'deepspeed' names a file that does not exist: {}", path), document.place(key).text(),
-                 "fix the path; it is relative to the run file's folder"});
+                {fmt::format("'deepspeed' names a file that does not exist{}: {}", reason, path),
+                 document.place(key).text(), "fix the path; it is relative to the run file's folder"});
   }
   return parse_hjson(read_text(path), path);
 }

@@ -29,7 +29,8 @@ int64_t index_in(const Box& box, const std::vector<int64_t>& strides, const std:
 std::string describe(const Box& box) {
   std::vector<std::string> ranges;
   for (size_t dim = 0; dim < box.offset.size(); ++dim) {
-    ranges.push_back(fmt::format("{}:{}", box.offset[dim], box.offset[dim] + box.extent[dim]));
+    const __int128 end = static_cast<__int128>(box.offset[dim]) + box.extent[dim];  // of a box that may make no sense
+    ranges.push_back(fmt::format("{}:{}", box.offset[dim], end));
   }
   return fmt::format("[{}]", fmt::join(ranges, ", "));
 }

@@ -19,7 +19,7 @@ constexpr uint32_t kElsewhere = 0xFFFFFFFF;
 
 std::string number(uint64_t value, size_t size) {
   std::string bytes;
-  for (size_t i = 0; i < size; ++i) bytes += static_cast<char>(value >> (8 * i));
+  for (size_t i = 0; i < size; ++i) bytes += static_cast<char>(i < sizeof(value) ? value >> (8 * i) : 0);
   return bytes;
 }
 
