@@ -116,6 +116,13 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
       text("data.padding") == "longest" ? RunFile::Data::Padding::kLongest : RunFile::Data::Padding::kMaxLength;
   run.data.long_text =
       text("data.long_text") == "chunk" ? RunFile::Data::LongText::kChunk : RunFile::Data::LongText::kTruncate;
+  constexpr std::pair<const char*, RunFile::Data::Packing> kPackings[] = {{"auto", RunFile::Data::Packing::kAuto},
+                                                                          {"none", RunFile::Data::Packing::kNone},
+                                                                          {"fill", RunFile::Data::Packing::kFill},
+                                                                          {"fit", RunFile::Data::Packing::kFit}};
+  for (const auto& [name, packing] : kPackings) {
+    if (text("data.packing") == name) run.data.packing = packing;
+  }
   run.data.drop_empty = value_of(run, "data.drop_empty").get<bool>();
   run.data.mlm_probability = value_of(run, "data.mlm_probability").get<double>();
 

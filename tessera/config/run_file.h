@@ -37,6 +37,7 @@ struct RunFile {
   struct Data {
     enum class Padding { kMaxLength, kLongest };
     enum class LongText { kTruncate, kChunk };
+    enum class Packing { kAuto, kNone, kFill, kFit };
     std::vector<std::string> train;  // files, patterns or folders; at least one
     std::vector<std::string> eval;   // may be empty
     std::string text_column = "text";
@@ -44,6 +45,7 @@ struct RunFile {
     LongText long_text = LongText::kTruncate;
     bool drop_empty = true;
     Padding padding = Padding::kMaxLength;
+    Packing packing = Packing::kAuto;
     double mlm_probability = 0.15;
   };
   struct Training {

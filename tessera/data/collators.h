@@ -8,6 +8,7 @@
 #include "tessera/config/run_file.h"
 #include "tessera/data/collator.h"
 #include "tessera/data/dataset.h"
+#include "tessera/data/packing.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -19,9 +20,13 @@ struct CollatorInput {
   uint64_t seed = 42;
 };
 
+// What the run asks for; `automatic` where it leaves that to the task.
+Packing packing_of(const config::RunFile::Data& options, Packing automatic);
+
 using MakeCollator = std::unique_ptr<Collator> (*)(const CollatorInput& input);
 Registry<MakeCollator> collators();
 
+std::unique_ptr<Collator> make_clm_collator(const CollatorInput& input);  // clm_collator.cpp
 std::unique_ptr<Collator> make_mlm_collator(const CollatorInput& input);  // mlm_collator.cpp
 
 }  // namespace tessera::data

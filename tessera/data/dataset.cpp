@@ -40,8 +40,17 @@ void add(TextCounts& sum, const TextCounts& counts) {
   sum.unknown_tokens += counts.unknown_tokens;
 }
 
+SampleFrame frame_of(const Tokenizer& tokenizer, const DatasetOptions& options) {
+  SampleFrame frame = tokenizer.frame();
+  const auto eos = tokenizer.special_ids().eos;
+  if (!options.ends_with_eos || !eos) return frame;
+  const auto id = static_cast<int32_t>(*eos);
+  if (frame.after.empty() || frame.after.back() != id) frame.after.push_back(id);
+  return frame;
+}
+
 Part tokenize(const Tokenizer& tokenizer, std::span<const std::string> rows, const DatasetOptions& options) {
-  const SampleFrame& frame = tokenizer.frame();
+  const SampleFrame frame = frame_of(tokenizer, options);
   const std::optional<int64_t> unknown = tokenizer.special_ids().unk;
   const size_t room = static_cast<size_t>(options.max_length) - frame.size();
   Part part;
@@ -94,7 +103,7 @@ std::pair<Part, Part> tokenize_on_two_threads(const Tokenizer& tokenizer, std::s
 }  // namespace
 
 TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOptions& options) {
-  const auto framing = static_cast<int64_t>(tokenizer.frame().size());
+  const auto framing = static_cast<int64_t>(frame_of(tokenizer, options).size());
   if (options.max_length <= framing) {
     throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}", options.max_length), "the run's data",
                                      fmt::format("use at least {}: {} and one token of text", framing + 1,

@@ -30,6 +30,7 @@ struct DatasetOptions {
   int64_t max_length = 512;  // tokens of a sample, its frame included
   bool drop_empty = true;
   LongText long_text = LongText::kTruncate;
+  bool ends_with_eos = false;  // each sample, where the tokenizer has such a token and its frame does not say so
 };
 
 // What the files held and what became of it.

@@ -17,7 +17,7 @@ namespace tessera::data {
 
 // Of the tokens with a role, by the role; nothing where the tokenizer has none.
 struct SpecialIds {
-  std::optional<int64_t> cls, sep, pad, mask, unk;
+  std::optional<int64_t> cls, sep, pad, mask, unk, bos, eos;
 };
 
 // ErrorKind::kData where there is none. `role` is for the message: "padding".

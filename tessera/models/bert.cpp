@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/nonzero.h>
@@ -20,11 +19,10 @@
 #include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/module_path.h"
+#include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
 namespace {
-
-constexpr int64_t kIgnoredLabel = -100;
 
 using Activation = at::Tensor (*)(const at::Tensor&);
 
@@ -140,6 +138,7 @@ class Bert final : public Model {
                         .vocab = config_.vocab_size,
                         .max_positions = config_.max_position_embeddings,
                         .logits_of_targets_only = true,
+                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
                         .hidden_dropout = config_.hidden_dropout_prob,
                         .attention_dropout = config_.attention_probs_dropout_prob};
   }
@@ -238,9 +237,16 @@ BertHead::BertHead(const BertConfig& config, const at::Tensor& word_embeddings)
   decoder->register_parameter("bias", bias_);
 }
 
+at::Tensor BertHead::transformed(const at::Tensor& hidden) const {
+  return norm_->forward(activate(activation_, dense_->forward(hidden)));
+}
+
 at::Tensor BertHead::forward(const at::Tensor& hidden) {
-  const at::Tensor transformed = norm_->forward(activate(activation_, dense_->forward(hidden)));
-  return nn::linear(transformed, decoder_weight_, bias_);
+  return nn::linear(transformed(hidden), decoder_weight_, bias_);
+}
+
+at::Tensor BertHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
+  return nn::target_loss_sum(transformed(hidden), decoder_weight_, bias_, labels);
 }
 
 BertForMaskedLM::BertForMaskedLM(const BertConfig& config) : config_(config) {
@@ -274,10 +280,8 @@ at::Tensor BertForMaskedLM::loss_sum(const NamedTensors& batch) {
 at::Tensor BertForMaskedLM::masked_loss_sum(const BertInput& input, const at::Tensor& labels) {
   const at::Tensor hidden = encode(input);
   const at::Tensor flat_labels = labels.reshape({-1});
-  const at::Tensor targets = at::nonzero(flat_labels != kIgnoredLabel).squeeze(1);
-  const at::Tensor logits = (*head_)(hidden.reshape({-1, hidden.size(-1)}).index_select(0, targets));
-  return at::cross_entropy_loss(logits.to(at::kFloat), flat_labels.index_select(0, targets), /*weight=*/{},
-                                at::Reduction::Sum);
+  const at::Tensor targets = at::nonzero(flat_labels != nn::kNoTarget).squeeze(1);
+  return (*head_)(hidden.reshape({-1, hidden.size(-1)}).index_select(0, targets), flat_labels.index_select(0, targets));
 }
 
 void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const std::string& name, at::Tensor value) {

@@ -79,9 +79,12 @@ class BertLayer : public nn::UnitModule<BertLayer> {
 class BertHead : public nn::UnitModule<BertHead> {
  public:
   BertHead(const BertConfig& config, const at::Tensor& word_embeddings);
-  at::Tensor forward(const at::Tensor& hidden);  // (…, hidden) -> logits (…, vocab)
+  at::Tensor forward(const at::Tensor& hidden);                            // (…, hidden) -> logits (…, vocab)
+  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);  // -> nn::target_loss_sum
 
  private:
+  at::Tensor transformed(const at::Tensor& hidden) const;
+
   std::string activation_;
   std::shared_ptr<nn::Linear> dense_;
   std::shared_ptr<nn::LayerNorm> norm_;

@@ -35,6 +35,7 @@ struct Architecture {
   int64_t max_positions = 0;            // 0: no limit of its own
   bool gated_ffn = false;               // gate, up and down instead of two matrices
   bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all
+  int64_t logit_rows_at_once = 0;       // of those, whose logits exist at once; 0: all (nn/target_loss.h)
   double hidden_dropout = 0;
   double attention_dropout = 0;
 };

@@ -48,6 +48,35 @@ class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
   }
 };
 
+// Keeps the input and one number a row for backward.
+class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, double eps) {
+    const at::Tensor wide = input.to(at::kFloat);
+    const at::Tensor scale = (wide.square().mean(-1, /*keepdim=*/true) + eps).rsqrt_();
+    context->save_for_backward({input, weight, scale});
+    return (wide * scale).to(input.scalar_type()) * weight;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& output_grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor normal = saved[0].to(at::kFloat) * saved[2];
+    const at::Tensor grad = output_grads[0].to(at::kFloat);
+    at::Tensor input_grad, weight_grad;
+    if (context->needs_input_grad(1)) {
+      weight_grad = (grad * normal).reshape({-1, normal.size(-1)}).sum(0).to(saved[1].scalar_type());
+    }
+    if (context->needs_input_grad(0)) {
+      const at::Tensor scaled = grad * saved[1];
+      const at::Tensor along = (scaled * normal).mean(-1, /*keepdim=*/true);
+      input_grad = ((scaled - normal * along) * saved[2]).to(saved[0].scalar_type());
+    }
+    return {input_grad, weight_grad, at::Tensor()};
+  }
+};
+
 }  // namespace
 
 at::Tensor declared_parameter(std::vector<int64_t> shape) {
@@ -84,6 +113,12 @@ LayerNorm::LayerNorm(int64_t width, double eps) : width_(width), eps_(eps) {
 at::Tensor LayerNorm::forward(const at::Tensor& input) const {
   return at::layer_norm(input, {width_}, weight, bias, eps_);
 }
+
+RmsNorm::RmsNorm(int64_t width, double eps) : eps_(eps) {
+  weight = register_parameter("weight", declared_parameter({width}));
+}
+
+at::Tensor RmsNorm::forward(const at::Tensor& input) const { return RmsNormFunction::apply(input, weight, eps_); }
 
 void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill) {
   const at::NoGradGuard no_grad;

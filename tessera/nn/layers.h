@@ -57,6 +57,19 @@ class LayerNorm : public torch::nn::Module {
   double eps_;
 };
 
+// Divides by the root of the mean square over the last dimension (Zhang and Sennrich 2019), as transformers does it: in
+// fp32, rounded to the input's dtype, then times the weight.
+class RmsNorm : public torch::nn::Module {
+ public:
+  RmsNorm(int64_t width, double eps);
+  at::Tensor forward(const at::Tensor& input) const;  // (…, width) -> the same
+
+  at::Tensor weight;
+
+ private:
+  double eps_;
+};
+
 // Memory-centric tiling (Rajbhandari et al. 2021, "ZeRO-Infinity", section 5.1.3): a Linear cut into tiles that are
 // computed one after another, for layers that would not fit as a whole.
 //

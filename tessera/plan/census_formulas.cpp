@@ -82,70 +82,6 @@ void add_lm_head(Tally& tally, const Architecture& net, bool tied) {
   }
 }
 
-ModelCensus census_of_gpt2(const Sizes& size) {
-  Architecture net{.layers = size("n_layer", 12),
-                   .hidden = size("n_embd", 768),
-                   .heads = size("n_head", 12),
-                   .vocab = size("vocab_size", 50257),
-                   .max_positions = size("n_positions", 1024),
-                   .hidden_dropout = size.share("resid_pdrop", 0.1),
-                   .attention_dropout = size.share("attn_pdrop", 0.1)};
-  net.kv_heads = net.heads;
-  net.head_size = net.hidden / net.heads;
-  net.ffn = size("n_inner", 4 * net.hidden);
-  const bool tied = size.flag("tie_word_embeddings", true);
-  Tally tally;
-  tally.begin_unit("embeddings");
-  tally.add({net.vocab * net.hidden});
-  tally.add({net.max_positions * net.hidden});
-  for (int64_t layer = 0; layer < net.layers; ++layer) {
-    tally.begin_unit(fmt::format("h.{}", layer));
-    tally.linear(net.hidden, 3 * net.hidden, true);
-    tally.linear(net.hidden, net.hidden, true);
-    tally.linear(net.hidden, net.ffn, true);
-    tally.linear(net.ffn, net.hidden, true);
-    tally.add({net.hidden, net.hidden}, 2);
-  }
-  tally.begin_unit("head");
-  tally.add({net.hidden, net.hidden});
-  add_lm_head(tally, net, tied);
-  return tally.finish(net, tied);
-}
-
-// Mistral's is Llama's without biases.
-ModelCensus census_of_llama(const Sizes& size) {
-  Architecture net{.layers = size("num_hidden_layers", 32),
-                   .hidden = size("hidden_size", 4096),
-                   .heads = size("num_attention_heads", 32),
-                   .ffn = size("intermediate_size", 11008),
-                   .vocab = size("vocab_size", 32000),
-                   .gated_ffn = true,
-                   .attention_dropout = size.share("attention_dropout", 0)};
-  const bool is_mistral = size.text("model_type", "") == "mistral";
-  if (is_mistral) net.ffn = size("intermediate_size", 14336);
-  net.kv_heads = size("num_key_value_heads", is_mistral ? 8 : net.heads);
-  net.head_size = size("head_dim", net.hidden / net.heads);
-  const bool attention_bias = size.flag("attention_bias", false);
-  const bool mlp_bias = size.flag("mlp_bias", false);
-  const bool tied = size.flag("tie_word_embeddings", false);
-  Tally tally;
-  tally.begin_unit("embeddings");
-  tally.add({net.vocab * net.hidden});
-  for (int64_t layer = 0; layer < net.layers; ++layer) {
-    tally.begin_unit(fmt::format("layers.{}", layer));
-    tally.linear(net.hidden, net.heads * net.head_size, attention_bias);
-    tally.linear(net.hidden, net.kv_heads * net.head_size, attention_bias, 2);
-    tally.linear(net.heads * net.head_size, net.hidden, attention_bias);
-    tally.linear(net.hidden, net.ffn, mlp_bias, 2);
-    tally.linear(net.ffn, net.hidden, mlp_bias);
-    tally.add({net.hidden}, 2);
-  }
-  tally.begin_unit("head");
-  tally.add({net.hidden});
-  add_lm_head(tally, net, tied);
-  return tally.finish(net, tied);
-}
-
 ModelCensus census_of_t5(const Sizes& size) {
   const int64_t encoder_layers = size("num_layers", 6);
   const int64_t decoder_layers = size("num_decoder_layers", encoder_layers);
@@ -191,10 +127,7 @@ struct Formula {
   const char* class_name;
   ModelCensus (*count)(const Sizes&);
 };
-constexpr Formula kFormulas[] = {{"gpt2", "GPT2LMHeadModel", census_of_gpt2},
-                                 {"llama", "LlamaForCausalLM", census_of_llama},
-                                 {"mistral", "MistralForCausalLM", census_of_llama},
-                                 {"t5", "T5ForConditionalGeneration", census_of_t5}};
+constexpr Formula kFormulas[] = {{"t5", "T5ForConditionalGeneration", census_of_t5}};
 
 }  // namespace
 

@@ -171,9 +171,12 @@ class StepModel {
     if (model_.architecture) {
       const Architecture& net = *model_.architecture;
       const double share = net.logits_of_targets_only ? setup_.target_share : 1;
-      const auto logits = static_cast<int64_t>(share * static_cast<double>(tokens_)) * net.vocab;
+      const auto targets = static_cast<int64_t>(share * static_cast<double>(tokens_));
+      const int64_t at_once = net.logit_rows_at_once > 0 ? std::min(targets, net.logit_rows_at_once) : targets;
+      const int64_t logits = at_once * net.vocab;
       moment.add("logits and loss", logits * 4, 3);  // the logarithms, their gradient, the logits'
       if (compute_ == 2) moment.add("logits and loss", logits * compute_);
+      if (net.logit_rows_at_once > 0) moment.add("logits and loss", targets * net.hidden * compute_, 2);
     }
     add_gathered(moment, head());
     add_wide_product(moment, head_matrix());

@@ -134,16 +134,25 @@ class TaskData {
   virtual std::vector<std::string> doubts() const = 0;     // what is probably not meant, a line each
 };
 
+// What a task wants of texts as tokens.
+struct TextShape {
+  bool ends_with_eos = false;  // data::DatasetOptions
+  bool is_whole = false;       // however long: data.max_length cuts nothing
+};
+
 // Tokens of texts as a task's data: who derives it says how they become batches.
 class TextData : public TaskData {
  public:
-  explicit TextData(const DataSource& source);
+  explicit TextData(const DataSource& source, const TextShape& shape = {});
 
   std::string description() const override;
   std::vector<std::string> doubts() const override;
 
  protected:
   const data::TokenizedDataset& dataset() const { return dataset_; }
+
+  // ErrorKind::kData where there are fewer samples than ranks.
+  static void require_samples(const DataSource& source, size_t samples);
 
  private:
   std::string key_;

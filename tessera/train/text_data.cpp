@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <limits>
+
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/config/run_file.h"
@@ -22,40 +24,56 @@ double share(int64_t part, int64_t whole) {
 
 std::string percent(int64_t part, int64_t whole) { return fmt::format("{:.3g} %", 100 * share(part, whole)); }
 
-data::DatasetOptions dataset_options(const DataSource& source) {
+data::DatasetOptions dataset_options(const DataSource& source, const TextShape& shape) {
   const config::RunFile::Data& data = source.run.data;
   const bool chunks = data.long_text == config::RunFile::Data::LongText::kChunk;
   return {.files = data::expand_files(source.paths),
           .text_column = data.text_column,
-          .max_length = data.max_length,
+          .max_length = shape.is_whole ? std::numeric_limits<int64_t>::max() : data.max_length,
           .drop_empty = data.drop_empty,
-          .long_text = chunks ? data::LongText::kChunk : data::LongText::kTruncate};
+          .long_text = chunks ? data::LongText::kChunk : data::LongText::kTruncate,
+          .ends_with_eos = shape.ends_with_eos};
 }
 
 class CollatedText final : public TextData {
  public:
-  CollatedText(const DataSource& source, const std::string& collator)
-      : TextData(source),
+  CollatedText(const DataSource& source, const std::string& collator, const TextShape& shape)
+      : TextData(source, shape),
         collator_(data::collators()
                       .find(collator, "the task " + source.run.task, ErrorKind::kConfig)
                       .make({.dataset = dataset(),
                              .tokenizer = source.tokenizer,
                              .options = source.run.data,
-                             .seed = static_cast<uint64_t>(source.run.training.seed)})) {}
+                             .seed = static_cast<uint64_t>(source.run.training.seed)})),
+        row_length_(source.run.data.max_length) {
+    require_samples(source, collator_->size());
+  }
 
   data::Samples<data::Batch> samples() const override { return collator_->samples(); }
 
+  std::string description() const override {
+    const std::string text = TextData::description();
+    if (collator_->size() == dataset().size()) return text;
+    return fmt::format("{}; packed into {} of up to {}", text,
+                       count_of(static_cast<int64_t>(collator_->size()), "row"), count_of(row_length_, "token"));
+  }
+
  private:
   std::unique_ptr<data::Collator> collator_;
+  int64_t row_length_;
 };
 
 }  // namespace
 
-TextData::TextData(const DataSource& source)
-    : key_(source.key), options_(dataset_options(source)), dataset_(source.tokenizer, options_) {
-  if (dataset_.size() >= static_cast<size_t>(source.ranks)) return;
-  throw Error(ErrorKind::kData, {fmt::format("'{}' has only {}, which is not enough for {} ranks", key_,
-                                             count_of(static_cast<int64_t>(dataset_.size()), "sample"), source.ranks),
+TextData::TextData(const DataSource& source, const TextShape& shape)
+    : key_(source.key), options_(dataset_options(source, shape)), dataset_(source.tokenizer, options_) {
+  if (!shape.is_whole) require_samples(source, dataset_.size());
+}
+
+void TextData::require_samples(const DataSource& source, size_t samples) {
+  if (samples >= static_cast<size_t>(source.ranks)) return;
+  throw Error(ErrorKind::kData, {fmt::format("'{}' has only {}, which is not enough for {} ranks", source.key,
+                                             count_of(static_cast<int64_t>(samples), "sample"), source.ranks),
                                  fmt::format("{}", fmt::join(source.paths, ", ")), "use fewer ranks or more data"});
 }
 
@@ -63,8 +81,9 @@ std::string TextData::description() const { return describe_dataset(key_, datase
 
 std::vector<std::string> TextData::doubts() const { return doubts_of_dataset(key_, dataset_, options_); }
 
-std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator) {
-  return std::make_unique<CollatedText>(source, collator);
+std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator,
+                                             const TextShape& shape) {
+  return std::make_unique<CollatedText>(source, collator, shape);
 }
 
 std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,

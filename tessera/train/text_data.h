@@ -10,7 +10,8 @@
 namespace tessera::train {
 
 // A TextData whose batches the collator of that name makes (data/collators.h).
-std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator);
+std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator,
+                                             const TextShape& shape = {});
 
 // One line of what was read: "data.train: 4,358 rows, 1,467 of them empty and left out; 2,891 samples, …".
 std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,

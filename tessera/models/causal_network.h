@@ -1,0 +1,91 @@
+// Networks that predict each token from those before it: decoders of one stack, from embeddings over layers to a head.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tessera/models/model.h"
+#include "tessera/nn/attention.h"
+#include "tessera/nn/layers.h"
+#include "tessera/nn/rotary.h"
+#include "tessera/nn/unit_module.h"
+
+namespace tessera::models {
+
+// What a decoder layer reads. The cache is borrowed; null where nothing is kept.
+struct DecoderInput {
+  at::Tensor hidden;         // (batch, length, hidden)
+  nn::Rotary::Table turns;   // of the tokens' positions, where the model has rotary ones
+  nn::AttentionPattern pattern;
+  nn::KeyValueCache* cache = nullptr;
+
+  template <class F>
+  void for_each_tensor(F f) const {
+    f(hidden);
+  }
+};
+
+// The rows of a vocabulary, as a unit of their own.
+class TokenEmbeddings : public nn::UnitModule<TokenEmbeddings> {
+ public:
+  TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padding_index);
+  at::Tensor forward(const at::Tensor& ids);  // (…) int64 -> (…, width)
+
+  at::Tensor weight;
+
+ private:
+  int64_t padding_index_;
+};
+
+// The output layer, as a unit of its own. `weight` (vocab, width): another's, or undefined: its own.
+class LanguageHead : public nn::UnitModule<LanguageHead> {
+ public:
+  LanguageHead(int64_t vocab_size, int64_t width, const at::Tensor& weight);
+  at::Tensor forward(const at::Tensor& hidden);                            // -> logits (…, vocab)
+  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);  // -> nn::target_loss_sum
+
+ private:
+  at::Tensor weight_;
+};
+
+// One cache for each layer.
+using Caches = std::vector<nn::KeyValueCache>;
+
+class CausalNetwork : public Network {
+ public:
+  // Reads "input_ids" and "labels" (batch, length), whose label at a position is the token there, as in transformers:
+  // each is predicted from those before it, the first of a row by none. "position_ids" that begin again at 0 in the
+  // middle of a row begin another document, which sees nothing of the one before.
+  at::Tensor loss_sum(const NamedTensors& batch) override;
+
+  // -> (batch, length, vocab). With caches: the tokens after those that they hold.
+  at::Tensor logits(const NamedTensors& batch, Caches* caches = nullptr);
+
+  // The logits of each row's last token alone: (batch, vocab).
+  at::Tensor next_logits(const NamedTensors& batch, Caches* caches = nullptr);
+
+  Caches make_caches() const { return Caches(layers()); }
+
+  void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
+
+ protected:
+  virtual size_t layers() const = 0;
+  virtual at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) = 0;
+  virtual nn::Rotary::Table turns(const at::Tensor& positions) const = 0;  // empty without rotary positions
+  virtual at::Tensor run_layer(size_t layer, const DecoderInput& input) = 0;
+  virtual at::Tensor normalized(const at::Tensor& hidden) = 0;  // after the last layer
+  virtual LanguageHead& head() = 0;
+
+ private:
+  at::Tensor decode(const NamedTensors& batch, Caches* caches);
+  bool checkpoints_activations_ = false;
+};
+
+// Lengths of the documents in rows of positions, of which each begins at 0; empty where each row is one.
+// positions (rows, length) int64.
+std::vector<int64_t> document_lengths(const at::Tensor& positions);
+
+}  // namespace tessera::models

@@ -1,0 +1,172 @@
+#include "tessera/models/gpt2.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/dropout.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <tuple>
+
+#include "tessera/models/config_values.h"
+#include "tessera/models/models.h"
+#include "tessera/nn/module_path.h"
+#include "tessera/nn/target_loss.h"
+
+namespace tessera::models {
+namespace {
+
+class Gpt2 final : public Model {
+ public:
+  explicit Gpt2(Gpt2Config config) : config_(config) {}
+
+  void set_dropout(double probability) override {
+    config_.resid_pdrop = config_.embd_pdrop = config_.attn_pdrop = probability;
+  }
+  std::shared_ptr<Network> network() const override { return std::make_shared<Gpt2LMHeadModel>(config_); }
+
+  // Matrices that add to the residual are smaller by the root of their number (Radford et al. 2019, section 2.3).
+  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
+    const at::NoGradGuard no_grad;
+    if (name.ends_with("bias")) {
+      value.zero_();
+    } else if (is_norm(name)) {
+      value.fill_(1);
+    } else {
+      const bool is_residual = name.ends_with("c_proj.weight");
+      const double share = is_residual ? 1 / std::sqrt(2.0 * static_cast<double>(config_.n_layer)) : 1;
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name));
+      value.normal_(0, config_.initializer_range * share, generator);
+    }
+  }
+  bool decays(const std::string& name) const override { return !name.ends_with("bias") && !is_norm(name); }
+  std::string base_prefix() const override { return "transformer."; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_positions() const override { return config_.n_positions; }
+  int64_t hidden_size() const override { return config_.n_embd; }
+  std::optional<Architecture> architecture() const override {
+    return Architecture{.layers = config_.n_layer,
+                        .hidden = config_.n_embd,
+                        .heads = config_.n_head,
+                        .kv_heads = config_.n_head,
+                        .head_size = config_.n_embd / config_.n_head,
+                        .ffn = config_.n_inner,
+                        .vocab = config_.vocab_size,
+                        .max_positions = config_.n_positions,
+                        .logits_of_targets_only = true,
+                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
+                        .hidden_dropout = config_.resid_pdrop,
+                        .attention_dropout = config_.attn_pdrop};
+  }
+
+ private:
+  static bool is_norm(const std::string& name) { return name.find("ln_") != std::string::npos; }
+
+  Gpt2Config config_;
+};
+
+}  // namespace
+
+Gpt2Config read_gpt2_config(const ModelConfig& file) {
+  const ConfigValues values(file);
+  Gpt2Config config{.vocab_size = values.size("vocab_size", 50257),
+                    .n_positions = values.size("n_positions", 1024),
+                    .n_embd = values.size("n_embd", 768),
+                    .n_layer = values.layers("n_layer", 12),
+                    .n_head = values.size("n_head", 12),
+                    .resid_pdrop = values.probability("resid_pdrop", 0.1),
+                    .embd_pdrop = values.probability("embd_pdrop", 0.1),
+                    .attn_pdrop = values.probability("attn_pdrop", 0.1),
+                    .layer_norm_epsilon = values.norm_eps("layer_norm_epsilon", 1e-5),
+                    .initializer_range = values.initializer_range(),
+                    .scale_attn_weights = values.get("scale_attn_weights", true),
+                    .scale_attn_by_inverse_layer_idx = values.get("scale_attn_by_inverse_layer_idx", false),
+                    .tie_word_embeddings = values.get("tie_word_embeddings", true)};
+  config.n_inner = values.size("n_inner", 4 * config.n_embd);
+  if (config.n_embd % config.n_head != 0) {
+    values.refuse(fmt::format("n_head, {}, does not divide n_embd, {}", config.n_head, config.n_embd),
+                  "check the file, or get it again");
+  }
+  const auto name = values.get("activation_function", std::string("gelu_new"));
+  config.activation = nn::find_activation(name);
+  if (config.activation == nullptr) {
+    values.refuse(fmt::format("activation_function, the activation '{:.100}', is not supported", name),
+                  fmt::format("use one of these: {}", fmt::join(nn::known_activations(), ", ")));
+  }
+  if (values.get("add_cross_attention", false)) {
+    values.refuse("add_cross_attention is true, and GPT-2 with an encoder is not supported", "use a model without");
+  }
+  return config;
+}
+
+ModelType gpt2_model_type() {
+  return {.classes = {{.head = "CausalLM", .name = "GPT2LMHeadModel", .weights_from = {"GPT2LMHeadModel", "GPT2Model"}}},
+          .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
+            return std::make_unique<Gpt2>(read_gpt2_config(config));
+          }};
+}
+
+TransposedLinear::TransposedLinear(int64_t in_features, int64_t out_features) {
+  weight = register_parameter("weight", nn::declared_parameter({in_features, out_features}));
+  bias = register_parameter("bias", nn::declared_parameter({out_features}));
+}
+
+at::Tensor TransposedLinear::forward(const at::Tensor& input) const { return nn::linear(input, weight.t(), bias); }
+
+Gpt2Layer::Gpt2Layer(const Gpt2Config& config, size_t number) : config_(config) {
+  const double head_size = static_cast<double>(config.n_embd) / static_cast<double>(config.n_head);
+  scale_ = config.scale_attn_weights ? 1 / std::sqrt(head_size) : 1;
+  if (config.scale_attn_by_inverse_layer_idx) scale_ /= static_cast<double>(number + 1);
+  const auto linear = [&](const char* path, int64_t in, int64_t out) {
+    return nn::add(*this, path, std::make_shared<TransposedLinear>(in, out));
+  };
+  const auto norm = [&](const char* path) {
+    return nn::add(*this, path, std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  };
+  attention_norm_ = norm("ln_1");
+  input_ = linear("attn.c_attn", config.n_embd, 3 * config.n_embd);
+  output_ = linear("attn.c_proj", config.n_embd, config.n_embd);
+  mlp_norm_ = norm("ln_2");
+  expand_ = linear("mlp.c_fc", config.n_embd, config.n_inner);
+  project_ = linear("mlp.c_proj", config.n_inner, config.n_embd);
+}
+
+at::Tensor Gpt2Layer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
+  const at::Tensor all = input_->forward(hidden);
+  const auto heads = [&](int64_t part) {
+    return all.narrow(2, part * config_.n_embd, config_.n_embd)
+        .view({hidden.size(0), hidden.size(1), config_.n_head, config_.n_embd / config_.n_head});
+  };
+  at::Tensor key = heads(1), value = heads(2);
+  if (input.cache != nullptr) std::tie(key, value) = input.cache->append(key, value);
+  return nn::attention(heads(0), key, value, input.pattern,
+                       {.scale = scale_, .dropout = is_training() ? config_.attn_pdrop : 0});
+}
+
+at::Tensor Gpt2Layer::forward(const DecoderInput& input) {
+  const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.resid_pdrop, is_training()); };
+  const at::Tensor attended =
+      input.hidden + dropout(output_->forward(attend(attention_norm_->forward(input.hidden), input)));
+  const at::Tensor inner = config_.activation(expand_->forward(mlp_norm_->forward(attended)));
+  return attended + dropout(project_->forward(inner));
+}
+
+Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config) : dropout_(config.embd_pdrop) {
+  tokens_ = nn::add(*this, "transformer.wte", std::make_shared<TokenEmbeddings>(config.vocab_size, config.n_embd, -1));
+  positions_ =
+      nn::add(*this, "transformer.wpe", std::make_shared<nn::Embedding>(config.n_positions, config.n_embd));
+  for (size_t i = 0; i < static_cast<size_t>(config.n_layer); ++i) {
+    layers_.push_back(nn::add(*this, fmt::format("transformer.h.{}", i), std::make_shared<Gpt2Layer>(config, i)));
+  }
+  norm_ = nn::add(*this, "transformer.ln_f",
+                  std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  const at::Tensor tied = config.tie_word_embeddings ? tokens_->weight : at::Tensor();
+  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.n_embd, tied));
+}
+
+at::Tensor Gpt2LMHeadModel::embed(const at::Tensor& ids, const at::Tensor& positions) {
+  return at::dropout((*tokens_)(ids) + positions_->forward(positions), dropout_, is_training());
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,321 @@
+#include "tessera/models/llama.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "tessera/base/error.h"
+#include "tessera/models/config_values.h"
+#include "tessera/models/models.h"
+#include "tessera/models/rotary_config.h"
+#include "tessera/nn/activations.h"
+#include "tessera/nn/module_path.h"
+#include "tessera/nn/target_loss.h"
+
+namespace tessera::models {
+
+// Where a checkpoint has each part.
+struct LlamaNames {
+  const char *embeddings, *layers, *norm, *head;
+  const char *query, *key, *value, *fused, *output;  // in a layer; `fused` instead of the three, or nullptr
+  const char *gate, *up, *down, *attention_norm, *mlp_norm;
+};
+
+// Sizes are those that config.json's keys have where they are absent.
+struct LlamaFamily {
+  const char* model_type;
+  const char* class_name;
+  const LlamaNames* names;
+  int64_t vocab_size = 32000;
+  int64_t intermediate_size = 11008;
+  int64_t key_value_heads = 0;  // 0: as many as heads
+  int64_t head_dim = 0;         // 0: hidden size / heads
+  int64_t max_positions = 2048;
+  const char* bias_key = nullptr;  // of all four attention matrices
+  bool input_bias = false;         // always, of queries, keys and values alone
+  bool mlp_bias_key = false;
+  bool head_norms = false;  // RMSNorm of each head's queries and keys, before they are turned
+  enum class Window { kNever, kAlways, kFromLayer } window = Window::kNever;
+  double theta = 10000;
+};
+
+namespace {
+
+using Window = LlamaFamily::Window;
+
+constexpr LlamaNames kNames{.embeddings = "model.embed_tokens",
+                            .layers = "model.layers",
+                            .norm = "model.norm",
+                            .head = "lm_head",
+                            .query = "self_attn.q_proj",
+                            .key = "self_attn.k_proj",
+                            .value = "self_attn.v_proj",
+                            .fused = nullptr,
+                            .output = "self_attn.o_proj",
+                            .gate = "mlp.gate_proj",
+                            .up = "mlp.up_proj",
+                            .down = "mlp.down_proj",
+                            .attention_norm = "input_layernorm",
+                            .mlp_norm = "post_attention_layernorm"};
+
+// One matrix makes, for each key head, its queries, then the key, then the value.
+constexpr LlamaNames kInternLm2Names{.embeddings = "model.tok_embeddings",
+                                     .layers = "model.layers",
+                                     .norm = "model.norm",
+                                     .head = "output",
+                                     .query = nullptr,
+                                     .key = nullptr,
+                                     .value = nullptr,
+                                     .fused = "attention.wqkv",
+                                     .output = "attention.wo",
+                                     .gate = "feed_forward.w1",
+                                     .up = "feed_forward.w3",
+                                     .down = "feed_forward.w2",
+                                     .attention_norm = "attention_norm",
+                                     .mlp_norm = "ffn_norm"};
+
+constexpr LlamaFamily kFamilies[] = {
+    {.model_type = "llama", .class_name = "LlamaForCausalLM", .names = &kNames, .bias_key = "attention_bias",
+     .mlp_bias_key = true},
+    {.model_type = "mistral", .class_name = "MistralForCausalLM", .names = &kNames, .intermediate_size = 14336,
+     .key_value_heads = 8, .max_positions = 131072, .window = Window::kAlways},
+    {.model_type = "qwen2", .class_name = "Qwen2ForCausalLM", .names = &kNames, .vocab_size = 151936,
+     .intermediate_size = 22016, .key_value_heads = 32, .max_positions = 32768, .input_bias = true,
+     .window = Window::kFromLayer},
+    {.model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .names = &kNames, .vocab_size = 151936,
+     .intermediate_size = 22016, .key_value_heads = 32, .head_dim = 128, .max_positions = 32768,
+     .bias_key = "attention_bias", .head_norms = true, .window = Window::kFromLayer},
+    {.model_type = "internlm2", .class_name = "InternLM2ForCausalLM", .names = &kInternLm2Names, .vocab_size = 103168,
+     .bias_key = "bias"},
+};
+
+const LlamaFamily& family_of(const std::string& model_type) {
+  const auto* const found = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                         [&](const LlamaFamily& each) { return model_type == each.model_type; });
+  TESSERA_INVARIANT(found != std::end(kFamilies));
+  return *found;
+}
+
+class LlamaReader {
+ public:
+  explicit LlamaReader(const ModelConfig& file)
+      : file_(file), values_(file), family_(family_of(model_type_of(file))) {}
+
+  LlamaConfig read() const {
+    LlamaConfig config{.family = &family_};
+    config.hidden_size = values_.size("hidden_size", 4096);
+    config.num_attention_heads = values_.size("num_attention_heads", 32);
+    config.vocab_size = values_.size("vocab_size", family_.vocab_size);
+    config.intermediate_size = values_.size("intermediate_size", family_.intermediate_size);
+    config.num_hidden_layers = values_.layers("num_hidden_layers", 32);
+    const int64_t key_heads = family_.key_value_heads > 0 ? family_.key_value_heads : config.num_attention_heads;
+    config.num_key_value_heads = values_.size("num_key_value_heads", key_heads);
+    config.max_position_embeddings = values_.size("max_position_embeddings", family_.max_positions);
+    config.head_dim = head_dim(config);
+    if (config.num_attention_heads % config.num_key_value_heads != 0) {
+      values_.refuse(fmt::format("num_key_value_heads, {}, does not divide num_attention_heads, {}",
+                                 config.num_key_value_heads, config.num_attention_heads),
+                     "check the file, or get it again");
+    }
+    read_rest(config);
+    config.windows = windows(config);
+    config.rotary = read_rotary(file_, config.head_dim, config.max_position_embeddings, family_.theta);
+    return config;
+  }
+
+ private:
+  int64_t head_dim(const LlamaConfig& config) const {
+    const auto given = values_.size("head_dim", family_.head_dim, /*lowest=*/0);
+    if (given > 0) return given;
+    if (config.hidden_size % config.num_attention_heads == 0) return config.hidden_size / config.num_attention_heads;
+    values_.refuse(fmt::format("num_attention_heads, {}, does not divide hidden_size, {}, and there is no head_dim",
+                               config.num_attention_heads, config.hidden_size),
+                   "check the file, or get it again");
+  }
+
+  void read_rest(LlamaConfig& config) const {
+    config.pad_token_id = values_.get<int64_t>("pad_token_id", -1);
+    if (config.pad_token_id < -1 || config.pad_token_id >= config.vocab_size) {
+      values_.refuse(fmt::format("pad_token_id is {}, of {} tokens", config.pad_token_id, config.vocab_size),
+                     "use one of the vocabulary, or null");
+    }
+    config.rms_norm_eps = values_.norm_eps("rms_norm_eps", 1e-6);
+    config.initializer_range = values_.initializer_range();
+    config.attention_dropout = values_.probability("attention_dropout", 0);
+    config.tie_word_embeddings = values_.get("tie_word_embeddings", false);
+    const bool biases = family_.bias_key != nullptr && values_.get(family_.bias_key, false);
+    config.input_bias = family_.input_bias || biases;
+    config.output_bias = biases;
+    config.mlp_bias = family_.mlp_bias_key && values_.get("mlp_bias", false);
+    const auto activation = values_.get("hidden_act", std::string("silu"));
+    if (activation != "silu") {
+      values_.refuse(fmt::format("hidden_act, the activation '{:.100}', is not supported", activation), "use silu");
+    }
+  }
+
+  // By layer_types where the file has them, else by the family's rule.
+  std::vector<int64_t> windows(const LlamaConfig& config) const {
+    const auto layers = static_cast<size_t>(config.num_hidden_layers);
+    std::vector<int64_t> windows(layers, 0);
+    if (family_.window == Window::kNever || values_.is_null("sliding_window")) return windows;
+    const int64_t window = values_.size("sliding_window", 4096);
+    if (family_.window == Window::kAlways) return std::vector<int64_t>(layers, window);
+    if (!values_.get("use_sliding_window", false)) return windows;
+    const auto types = values_.get("layer_types", std::vector<std::string>{});
+    const auto first = values_.get<int64_t>("max_window_layers", 28);
+    for (size_t layer = 0; layer < layers; ++layer) {
+      const bool by_type = types.size() == layers;
+      const bool slides = by_type ? types[layer] == "sliding_attention" : static_cast<int64_t>(layer) >= first;
+      windows[layer] = slides ? window : 0;
+    }
+    return windows;
+  }
+
+  const ModelConfig& file_;
+  ConfigValues values_;
+  const LlamaFamily& family_;
+};
+
+class Llama final : public Model {
+ public:
+  explicit Llama(LlamaConfig config) : config_(std::move(config)) {}
+
+  void set_dropout(double probability) override { config_.attention_dropout = probability; }
+  std::shared_ptr<Network> network() const override { return std::make_shared<LlamaForCausalLM>(config_); }
+
+  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
+    const at::NoGradGuard no_grad;
+    if (name.ends_with("bias")) {
+      value.zero_();
+    } else if (is_norm(name)) {
+      value.fill_(1);
+    } else {
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name));
+      value.normal_(0, config_.initializer_range, generator);
+      const bool is_embedding = name.starts_with(config_.family->names->embeddings);
+      if (is_embedding && config_.pad_token_id >= 0) value.select(0, config_.pad_token_id).zero_();
+    }
+  }
+  bool decays(const std::string& name) const override { return !name.ends_with("bias") && !is_norm(name); }
+  std::string base_prefix() const override { return "model."; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_positions() const override { return config_.max_position_embeddings; }
+  int64_t hidden_size() const override { return config_.hidden_size; }
+  std::optional<Architecture> architecture() const override {
+    return Architecture{.layers = config_.num_hidden_layers,
+                        .hidden = config_.hidden_size,
+                        .heads = config_.num_attention_heads,
+                        .kv_heads = config_.num_key_value_heads,
+                        .head_size = config_.head_dim,
+                        .ffn = config_.intermediate_size,
+                        .vocab = config_.vocab_size,
+                        .max_positions = config_.max_position_embeddings,
+                        .gated_ffn = true,
+                        .logits_of_targets_only = true,
+                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
+                        .attention_dropout = config_.attention_dropout};
+  }
+
+ private:
+  static bool is_norm(const std::string& name) { return name.find("norm") != std::string::npos; }
+
+  LlamaConfig config_;
+};
+
+}  // namespace
+
+LlamaConfig read_llama_config(const ModelConfig& file) { return LlamaReader(file).read(); }
+
+ModelType llama_model_type(const std::string& model_type) {
+  const std::string class_name = family_of(model_type).class_name;
+  return {.classes = {{.head = "CausalLM", .name = class_name, .weights_from = {class_name}}},
+          .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
+            return std::make_unique<Llama>(read_llama_config(config));
+          }};
+}
+
+LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number)
+    : heads_(config.num_attention_heads),
+      key_heads_(config.num_key_value_heads),
+      head_size_(config.head_dim),
+      window_(config.windows[number]),
+      dropout_(config.attention_dropout) {
+  const LlamaNames& names = *config.family->names;
+  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
+  const auto linear = [&](const char* path, int64_t in, int64_t out, bool bias) {
+    return nn::add(*this, path, std::make_shared<nn::Linear>(in, out, bias));
+  };
+  const auto norm = [&](const char* path, int64_t width) {
+    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps));
+  };
+  if (names.fused != nullptr) {
+    fused_ = linear(names.fused, hidden, (heads_ + 2 * key_heads_) * head_size_, config.input_bias);
+  } else {
+    query_ = linear(names.query, hidden, heads_ * head_size_, config.input_bias);
+    key_ = linear(names.key, hidden, key_heads_ * head_size_, config.input_bias);
+    value_ = linear(names.value, hidden, key_heads_ * head_size_, config.input_bias);
+  }
+  output_ = linear(names.output, heads_ * head_size_, hidden, config.output_bias);
+  if (config.family->head_norms) {
+    query_norm_ = norm("self_attn.q_norm", head_size_);
+    key_norm_ = norm("self_attn.k_norm", head_size_);
+  }
+  gate_ = linear(names.gate, hidden, inner, config.mlp_bias);
+  up_ = linear(names.up, hidden, inner, config.mlp_bias);
+  down_ = linear(names.down, inner, hidden, config.mlp_bias);
+  attention_norm_ = norm(names.attention_norm, hidden);
+  mlp_norm_ = norm(names.mlp_norm, hidden);
+}
+
+LlamaLayer::Heads LlamaLayer::heads_of(const at::Tensor& hidden) const {
+  const int64_t batch = hidden.size(0), length = hidden.size(1), group = heads_ / key_heads_;
+  if (fused_) {
+    const at::Tensor all = fused_->forward(hidden).view({batch, length, key_heads_, group + 2, head_size_});
+    return {.query = all.narrow(3, 0, group).reshape({batch, length, heads_, head_size_}),
+            .key = all.select(3, group),
+            .value = all.select(3, group + 1)};
+  }
+  const auto split = [&](const nn::Linear& linear, int64_t heads) {
+    return linear.forward(hidden).view({batch, length, heads, head_size_});
+  };
+  return {.query = split(*query_, heads_), .key = split(*key_, key_heads_), .value = split(*value_, key_heads_)};
+}
+
+at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
+  Heads heads = heads_of(hidden);
+  if (query_norm_) {
+    heads.query = query_norm_->forward(heads.query);
+    heads.key = key_norm_->forward(heads.key);
+  }
+  heads.query = nn::rotate(heads.query, input.turns);
+  heads.key = nn::rotate(heads.key, input.turns);
+  if (input.cache != nullptr) std::tie(heads.key, heads.value) = input.cache->append(heads.key, heads.value);
+  nn::AttentionPattern pattern = input.pattern;
+  pattern.window = window_;
+  return nn::attention(heads.query, heads.key, heads.value, pattern, {.dropout = is_training() ? dropout_ : 0});
+}
+
+at::Tensor LlamaLayer::forward(const DecoderInput& input) {
+  const at::Tensor attended =
+      input.hidden + output_->forward(attend(attention_norm_->forward(input.hidden), input));
+  const at::Tensor normal = mlp_norm_->forward(attended);
+  return attended + down_->forward(nn::silu_times(gate_->forward(normal), up_->forward(normal)));
+}
+
+LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config) : rotary_(config.rotary) {
+  const LlamaNames& names = *config.family->names;
+  embeddings_ = nn::add(*this, names.embeddings,
+                        std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id));
+  for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
+    layers_.push_back(
+        nn::add(*this, fmt::format("{}.{}", names.layers, i), std::make_shared<LlamaLayer>(config, i)));
+  }
+  norm_ = nn::add(*this, names.norm, std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps));
+  const at::Tensor tied = config.tie_word_embeddings ? embeddings_->weight : at::Tensor();
+  head_ = nn::add(*this, names.head, std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied));
+}
+
+}  // namespace tessera::models

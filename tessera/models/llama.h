@@ -1,0 +1,87 @@
+// Llama (Touvron et al. 2023) and the models that differ from it in a line or two, as transformers' classes for causal
+// language models: the same parameter names, the same arithmetic, config.json's keys. llama.cpp has a table of the
+// differences.
+//
+// A layer: h += attention(rms_norm(h)); h += down(silu(gate(x)) * up(x)) of x = rms_norm(h). Queries and keys are turned
+// by their positions (nn/rotary.h); several heads share a key.
+//
+// Units: the embeddings, each layer, the output layer. The last norm belongs to the root.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/models/causal_network.h"
+#include "tessera/nn/rotary.h"
+
+namespace tessera::models {
+
+struct LlamaFamily;
+
+struct LlamaConfig {
+  const LlamaFamily* family = nullptr;  // in the table, which lives for ever
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_position_embeddings = 0;
+  int64_t pad_token_id = -1;  // -1: none
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  double attention_dropout = 0;
+  bool tie_word_embeddings = false;
+  bool input_bias = false;   // of the queries', keys' and values' matrices
+  bool output_bias = false;  // of the attention's last matrix
+  bool mlp_bias = false;
+  std::vector<int64_t> windows;  // of each layer's attention; 0: none
+  nn::RotaryOptions rotary;
+};
+
+class LlamaLayer : public nn::UnitModule<LlamaLayer> {
+ public:
+  LlamaLayer(const LlamaConfig& config, size_t number);
+  at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
+
+ private:
+  struct Heads {  // (batch, length, heads, head size) each
+    at::Tensor query, key, value;
+  };
+  Heads heads_of(const at::Tensor& hidden) const;
+  at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;
+
+  int64_t heads_, key_heads_, head_size_, window_;
+  double dropout_;
+  std::shared_ptr<nn::Linear> query_, key_, value_, fused_, output_;  // fused_ instead of the three
+  std::shared_ptr<nn::Linear> gate_, up_, down_;
+  std::shared_ptr<nn::RmsNorm> attention_norm_, mlp_norm_, query_norm_, key_norm_;  // the last two may be null
+};
+
+class LlamaForCausalLM : public CausalNetwork {
+ public:
+  explicit LlamaForCausalLM(const LlamaConfig& config);
+
+ protected:
+  size_t layers() const override { return layers_.size(); }
+  at::Tensor embed(const at::Tensor& ids, const at::Tensor&) override { return (*embeddings_)(ids); }
+  nn::Rotary::Table turns(const at::Tensor& positions) const override { return rotary_.table(positions); }
+  at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
+  at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
+  LanguageHead& head() override { return *head_; }
+
+ private:
+  nn::Rotary rotary_;
+  std::shared_ptr<TokenEmbeddings> embeddings_;
+  std::vector<std::shared_ptr<LlamaLayer>> layers_;
+  std::shared_ptr<nn::RmsNorm> norm_;
+  std::shared_ptr<LanguageHead> head_;
+};
+
+// ErrorKind::kData for a config.json that describes none of the family.
+LlamaConfig read_llama_config(const ModelConfig& file);
+
+}  // namespace tessera::models

@@ -1,0 +1,27 @@
+// The loss of a language model's output layer, without its logits ever being whole: of a large vocabulary they would
+// take more memory than the model's layers.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace tessera::nn {
+
+inline constexpr int64_t kNoTarget = -100;  // a label that no loss counts; PyTorch's ignore_index
+
+// The cross entropy of hidden weight^T + bias to the labels, added up over those that are not kNoTarget: a scalar in
+// fp32, 0 where there are none.
+//
+//   hidden  (…, width), in the compute dtype     weight  (vocab, width)
+//   labels  (…) int64                            bias    (vocab); undefined: none
+//
+// Only rows that have a label are computed, in pieces. Where gradients are recorded they are computed with the loss,
+// piece by piece, as in the Liger kernels (Hsu et al. 2024): backward multiplies them, so it can run only once.
+at::Tensor target_loss_sum(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                           const at::Tensor& labels);
+
+// Rows of a piece, at most: whose logits there are at once.
+int64_t target_rows_at_once(int64_t vocab);
+
+}  // namespace tessera::nn
