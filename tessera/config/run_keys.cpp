@@ -53,7 +53,8 @@ constexpr Key kRunKeys[] = {
      {.type = kChoice, .choices = "auto|none|fill|fit"},
      "\"auto\"",
      kHonoured,
-     "documents in a row of max_length tokens: one (none), as they come, cut at the row's end (fill), or whole, where they "
+     "documents in a row of max_length tokens: one (none), as they come, cut at the row's end (fill), or whole, where "
+     "they "
      "leave least room (fit); auto: fill for clm, else none"},
     {"data.mlm_probability",
      {.type = kNumber, .low = 0, .high = 1, .above_low = true},

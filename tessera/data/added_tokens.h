@@ -29,6 +29,8 @@ class AddedTokens {
   // All tokens are looked for, whatever their `normalized` says: the caller sorts them and normalises their content.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
+  bool empty() const { return tokens_.empty(); }
+
   // Calls visit(piece, nothing) for each stretch of ordinary text and visit(…, id) for each added token, in order.
   using Visitor = std::function<void(std::u32string_view piece, std::optional<int32_t> id)>;
   void split(std::u32string_view text, const Visitor& visit) const;

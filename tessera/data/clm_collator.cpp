@@ -40,8 +40,8 @@ Batch ClmCollator::collate(std::span<const size_t> samples, int64_t epoch) const
     size_t at = row * static_cast<size_t>(length);
     int64_t position = 0;
     for (const PackedPart& part : rows_[samples[row]]) {
-      const auto tokens = dataset_.sample(part.document).subspan(static_cast<size_t>(part.first),
-                                                                 static_cast<size_t>(part.count));
+      const auto tokens =
+          dataset_.sample(part.document).subspan(static_cast<size_t>(part.first), static_cast<size_t>(part.count));
       for (position = 0; position < part.count; ++position, ++at) {
         input_ids[at] = tokens[static_cast<size_t>(position)];
         if (position > 0) labels[at] = input_ids[at];
@@ -66,11 +66,11 @@ int64_t ClmCollator::count_targets(std::span<const size_t> samples, int64_t) con
 
 std::unique_ptr<Collator> make_clm_collator(const CollatorInput& input) {
   using Padding = config::RunFile::Data::Padding;
-  return std::make_unique<ClmCollator>(
-      input.dataset, ClmOptions{.max_length = input.options.max_length,
-                                .packing = packing_of(input.options, Packing::kFill),
-                                .pad_to_max_length = input.options.padding == Padding::kMaxLength,
-                                .padding_id = input.tokenizer.special_ids().pad.value_or(0)});
+  return std::make_unique<ClmCollator>(input.dataset,
+                                       ClmOptions{.max_length = input.options.max_length,
+                                                  .packing = packing_of(input.options, Packing::kFill),
+                                                  .pad_to_max_length = input.options.padding == Padding::kMaxLength,
+                                                  .padding_id = input.tokenizer.special_ids().pad.value_or(0)});
 }
 
 }  // namespace tessera::data

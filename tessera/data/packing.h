@@ -23,8 +23,8 @@ struct PackedPart {
 };
 using PackedRow = std::vector<PackedPart>;
 
-// lengths: of the documents, in tokens. Of a document that is longer than a row, kNone and kFit make rows of its pieces;
-// a document without tokens is in none.
+// lengths: of the documents, in tokens. Of a document that is longer than a row, kNone and kFit make rows of its
+// pieces; a document without tokens is in none.
 std::vector<PackedRow> pack(std::span<const int64_t> lengths, int64_t row_length, Packing how);
 
 }  // namespace tessera::data

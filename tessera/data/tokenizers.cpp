@@ -19,7 +19,7 @@ TokenizerFolder open_folder(const std::string& path) {
   if (!fs::is_directory(path, ignored)) {
     throw Error(ErrorKind::kData, {"no such folder", path, "name the folder that holds the tokenizer"});
   }
-  TokenizerFolder folder{.path = path, .tokenizer = nullptr, .config = nullptr, .vocab_path = "", .files = {}};
+  TokenizerFolder folder{.path = path, .tokenizer = nullptr, .config = nullptr};
   const auto present = [&](const std::string& file) {
     if (!fs::is_regular_file(file, ignored)) return false;
     folder.files.push_back(file);
@@ -27,8 +27,12 @@ TokenizerFolder open_folder(const std::string& path) {
   };
   if (present(folder.tokenizer_path())) folder.tokenizer = read_json_file(folder.tokenizer_path());
   if (present(path + "/vocab.txt")) folder.vocab_path = path + "/vocab.txt";
-  if (folder.tokenizer.is_null() && folder.vocab_path.empty()) {
-    throw Error(ErrorKind::kData, {"the folder has no tokenizer", path, "put a tokenizer.json or a vocab.txt there"});
+  if (present(path + "/vocab.json")) folder.vocab_json_path = path + "/vocab.json";
+  if (present(path + "/merges.txt")) folder.merges_path = path + "/merges.txt";
+  const bool has_gpt2_files = !folder.vocab_json_path.empty() && !folder.merges_path.empty();
+  if (folder.tokenizer.is_null() && folder.vocab_path.empty() && !has_gpt2_files) {
+    throw Error(ErrorKind::kData, {"the folder has no tokenizer", path,
+                                   "put a tokenizer.json, a vocab.txt, or vocab.json and merges.txt there"});
   }
   if (present(folder.config_path())) folder.config = read_json_file(folder.config_path());
   present(path + "/special_tokens_map.json");
@@ -39,6 +43,7 @@ TokenizerFolder open_folder(const std::string& path) {
 
 Registry<MakeTokenizer> tokenizers() {
   static constexpr Registry<MakeTokenizer>::Entry kEntries[] = {
+      {"BPE", "byte-pair encoding (Sennrich et al. 2016)", make_bpe},
       {"WordPiece", "BERT's word pieces (Wu et al. 2016)", make_wordpiece},
   };
   return {"tokenizer model", kEntries};
@@ -52,7 +57,7 @@ int64_t required_id(std::optional<int64_t> id, const std::string& role) {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const TokenizerFolder folder = open_folder(path);
-  if (folder.tokenizer.is_null()) return make_wordpiece(folder);
+  if (folder.tokenizer.is_null()) return folder.vocab_path.empty() ? make_bpe(folder) : make_wordpiece(folder);
   const json model = folder.tokenizer.value("model", json());
   const json type = model.is_object() ? model.value("type", json()) : json();
   if (!type.is_string()) {

@@ -16,15 +16,12 @@
 
 #include "tessera/data/added_tokens.h"
 #include "tessera/data/bert_normalizer.h"
+#include "tessera/data/string_map.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
 
-struct StringHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
-};
-using Vocabulary = std::unordered_map<std::string, int32_t, StringHash, std::equal_to<>>;
+using Vocabulary = StringMap<int32_t>;
 
 // All that a folder says about a WordPiece tokenizer.
 struct WordPieceOptions {

@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_value.h"
+#include "tessera/data/tokenizer_files.h"
 #include "tessera/data/tokenizers.h"
 #include "tessera/data/unicode.h"
 #include "tessera/data/wordpiece.h"
@@ -19,8 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int32_t kLargestId = 10'000'000;  // far above any vocabulary; a larger id is damage and would only eat memory
-
 // A member of an object in a file, for messages that name both.
 struct Place {
   const json& object;
@@ -30,15 +29,6 @@ struct Place {
 template <class Value>
 Value read(const Place& place, const char* key, Value otherwise) {
   return json_value(place.object, key, std::move(otherwise), place.path);
-}
-
-int32_t read_id(const json& id, const std::string& token, const std::string& path) {
-  if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > kLargestId) {
-    throw Error(
-        ErrorKind::kData,
-        {fmt::format("the id of token '{}' is {}, not a whole number of at least 0", token, id.dump()), path, ""});
-  }
-  return id.get<int32_t>();
 }
 
 void check_part(const json& part, const char* role, const char* supported, const std::string& path) {
@@ -59,22 +49,6 @@ BertNormalizerOptions read_normalizer(const json& part, const std::string& path)
   options.lowercase = read(place, "lowercase", true);
   options.strip_accents = read(place, "strip_accents", options.lowercase);
   return options;
-}
-
-std::vector<AddedToken> read_added_tokens(const json& list, const std::string& path) {
-  std::vector<AddedToken> tokens;
-  for (const json& entry : list) {
-    const Place place{entry, path};
-    const auto content = read(place, "content", std::string());
-    tokens.push_back({.content = decode_utf8(content),
-                      .id = read_id(entry.is_object() ? entry.value("id", json()) : json(), content, path),
-                      .special = read(place, "special", false),
-                      .normalized = read(place, "normalized", true),
-                      .single_word = read(place, "single_word", false),
-                      .lstrip = read(place, "lstrip", false),
-                      .rstrip = read(place, "rstrip", false)});
-  }
-  return tokens;
 }
 
 WordPieceOptions read_tokenizer_json(const TokenizerFolder& folder) {
@@ -118,14 +92,6 @@ WordPieceOptions read_vocab_txt(const TokenizerFolder& folder) {
   return options;
 }
 
-// tokenizer_config.json writes a special token as "[CLS]" or as {"content": "[CLS]", …}.
-std::string read_special_token(const Place& config, const char* key, const std::string& otherwise) {
-  if (!config.object.is_object()) return otherwise;
-  const auto found = config.object.find(key);
-  if (found == config.object.end() || !found->is_object()) return read(config, key, otherwise);
-  return read({*found, config.path}, "content", otherwise);
-}
-
 int32_t id_of(const WordPieceOptions& options, const std::string& token, const std::string& path) {
   const auto content = decode_utf8(token);
   for (const AddedToken& added : options.added_tokens) {
@@ -138,10 +104,9 @@ int32_t id_of(const WordPieceOptions& options, const std::string& token, const s
 }
 
 void read_special_ids(const TokenizerFolder& folder, const std::string& unk_token, WordPieceOptions& options) {
-  const Place config{folder.config, folder.config_path()};
   const std::string path = folder.tokenizer.is_null() ? folder.vocab_path : folder.tokenizer_path();
   const auto id = [&](const char* key, const std::string& otherwise) {
-    return id_of(options, read_special_token(config, key, otherwise), path);
+    return id_of(options, read_special_token(folder, key, otherwise), path);
   };
   options.special_ids = {.cls = id("cls_token", "[CLS]"),
                          .sep = id("sep_token", "[SEP]"),
@@ -157,7 +122,7 @@ void add_special_tokens(const TokenizerFolder& folder, WordPieceOptions& options
   for (const auto& [key, name] :
        {std::pair("unk_token", "[UNK]"), std::pair("sep_token", "[SEP]"), std::pair("pad_token", "[PAD]"),
         std::pair("cls_token", "[CLS]"), std::pair("mask_token", "[MASK]")}) {
-    names.push_back(read_special_token(config, key, name));
+    names.push_back(read_special_token(folder, key, name));
   }
   for (const std::string& name : read(config, "additional_special_tokens", std::vector<std::string>()))
     names.push_back(name);

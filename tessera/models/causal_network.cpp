@@ -1,9 +1,9 @@
 #include "tessera/models/causal_network.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/cat.h>
 
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/target_loss.h"

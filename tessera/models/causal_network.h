@@ -17,8 +17,8 @@ namespace tessera::models {
 
 // What a decoder layer reads. The cache is borrowed; null where nothing is kept.
 struct DecoderInput {
-  at::Tensor hidden;         // (batch, length, hidden)
-  nn::Rotary::Table turns;   // of the tokens' positions, where the model has rotary ones
+  at::Tensor hidden;        // (batch, length, hidden)
+  nn::Rotary::Table turns;  // of the tokens' positions, where the model has rotary ones
   nn::AttentionPattern pattern;
   nn::KeyValueCache* cache = nullptr;
 

@@ -101,10 +101,11 @@ Gpt2Config read_gpt2_config(const ModelConfig& file) {
 }
 
 ModelType gpt2_model_type() {
-  return {.classes = {{.head = "CausalLM", .name = "GPT2LMHeadModel", .weights_from = {"GPT2LMHeadModel", "GPT2Model"}}},
-          .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
-            return std::make_unique<Gpt2>(read_gpt2_config(config));
-          }};
+  return {
+      .classes = {{.head = "CausalLM", .name = "GPT2LMHeadModel", .weights_from = {"GPT2LMHeadModel", "GPT2Model"}}},
+      .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
+        return std::make_unique<Gpt2>(read_gpt2_config(config));
+      }};
 }
 
 TransposedLinear::TransposedLinear(int64_t in_features, int64_t out_features) {
@@ -154,13 +155,11 @@ at::Tensor Gpt2Layer::forward(const DecoderInput& input) {
 
 Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config) : dropout_(config.embd_pdrop) {
   tokens_ = nn::add(*this, "transformer.wte", std::make_shared<TokenEmbeddings>(config.vocab_size, config.n_embd, -1));
-  positions_ =
-      nn::add(*this, "transformer.wpe", std::make_shared<nn::Embedding>(config.n_positions, config.n_embd));
+  positions_ = nn::add(*this, "transformer.wpe", std::make_shared<nn::Embedding>(config.n_positions, config.n_embd));
   for (size_t i = 0; i < static_cast<size_t>(config.n_layer); ++i) {
     layers_.push_back(nn::add(*this, fmt::format("transformer.h.{}", i), std::make_shared<Gpt2Layer>(config, i)));
   }
-  norm_ = nn::add(*this, "transformer.ln_f",
-                  std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  norm_ = nn::add(*this, "transformer.ln_f", std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
   const at::Tensor tied = config.tie_word_embeddings ? tokens_->weight : at::Tensor();
   head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.n_embd, tied));
 }

@@ -78,17 +78,42 @@ constexpr LlamaNames kInternLm2Names{.embeddings = "model.tok_embeddings",
                                      .mlp_norm = "ffn_norm"};
 
 constexpr LlamaFamily kFamilies[] = {
-    {.model_type = "llama", .class_name = "LlamaForCausalLM", .names = &kNames, .bias_key = "attention_bias",
+    {.model_type = "llama",
+     .class_name = "LlamaForCausalLM",
+     .names = &kNames,
+     .bias_key = "attention_bias",
      .mlp_bias_key = true},
-    {.model_type = "mistral", .class_name = "MistralForCausalLM", .names = &kNames, .intermediate_size = 14336,
-     .key_value_heads = 8, .max_positions = 131072, .window = Window::kAlways},
-    {.model_type = "qwen2", .class_name = "Qwen2ForCausalLM", .names = &kNames, .vocab_size = 151936,
-     .intermediate_size = 22016, .key_value_heads = 32, .max_positions = 32768, .input_bias = true,
+    {.model_type = "mistral",
+     .class_name = "MistralForCausalLM",
+     .names = &kNames,
+     .intermediate_size = 14336,
+     .key_value_heads = 8,
+     .max_positions = 131072,
+     .window = Window::kAlways},
+    {.model_type = "qwen2",
+     .class_name = "Qwen2ForCausalLM",
+     .names = &kNames,
+     .vocab_size = 151936,
+     .intermediate_size = 22016,
+     .key_value_heads = 32,
+     .max_positions = 32768,
+     .input_bias = true,
      .window = Window::kFromLayer},
-    {.model_type = "qwen3", .class_name = "Qwen3ForCausalLM", .names = &kNames, .vocab_size = 151936,
-     .intermediate_size = 22016, .key_value_heads = 32, .head_dim = 128, .max_positions = 32768,
-     .bias_key = "attention_bias", .head_norms = true, .window = Window::kFromLayer},
-    {.model_type = "internlm2", .class_name = "InternLM2ForCausalLM", .names = &kInternLm2Names, .vocab_size = 103168,
+    {.model_type = "qwen3",
+     .class_name = "Qwen3ForCausalLM",
+     .names = &kNames,
+     .vocab_size = 151936,
+     .intermediate_size = 22016,
+     .key_value_heads = 32,
+     .head_dim = 128,
+     .max_positions = 32768,
+     .bias_key = "attention_bias",
+     .head_norms = true,
+     .window = Window::kFromLayer},
+    {.model_type = "internlm2",
+     .class_name = "InternLM2ForCausalLM",
+     .names = &kInternLm2Names,
+     .vocab_size = 103168,
      .bias_key = "bias"},
 };
 
@@ -101,8 +126,7 @@ const LlamaFamily& family_of(const std::string& model_type) {
 
 class LlamaReader {
  public:
-  explicit LlamaReader(const ModelConfig& file)
-      : file_(file), values_(file), family_(family_of(model_type_of(file))) {}
+  explicit LlamaReader(const ModelConfig& file) : file_(file), values_(file), family_(family_of(model_type_of(file))) {}
 
   LlamaConfig read() const {
     LlamaConfig config{.family = &family_};
@@ -299,8 +323,7 @@ at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& inpu
 }
 
 at::Tensor LlamaLayer::forward(const DecoderInput& input) {
-  const at::Tensor attended =
-      input.hidden + output_->forward(attend(attention_norm_->forward(input.hidden), input));
+  const at::Tensor attended = input.hidden + output_->forward(attend(attention_norm_->forward(input.hidden), input));
   const at::Tensor normal = mlp_norm_->forward(attended);
   return attended + down_->forward(nn::silu_times(gate_->forward(normal), up_->forward(normal)));
 }
@@ -310,8 +333,7 @@ LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config) : rotary_(config.r
   embeddings_ = nn::add(*this, names.embeddings,
                         std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id));
   for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
-    layers_.push_back(
-        nn::add(*this, fmt::format("{}.{}", names.layers, i), std::make_shared<LlamaLayer>(config, i)));
+    layers_.push_back(nn::add(*this, fmt::format("{}.{}", names.layers, i), std::make_shared<LlamaLayer>(config, i)));
   }
   norm_ = nn::add(*this, names.norm, std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps));
   const at::Tensor tied = config.tie_word_embeddings ? embeddings_->weight : at::Tensor();

@@ -2,8 +2,8 @@
 // language models: the same parameter names, the same arithmetic, config.json's keys. llama.cpp has a table of the
 // differences.
 //
-// A layer: h += attention(rms_norm(h)); h += down(silu(gate(x)) * up(x)) of x = rms_norm(h). Queries and keys are turned
-// by their positions (nn/rotary.h); several heads share a key.
+// A layer: h += attention(rms_norm(h)); h += down(silu(gate(x)) * up(x)) of x = rms_norm(h). Queries and keys are
+// turned by their positions (nn/rotary.h); several heads share a key.
 //
 // Units: the embeddings, each layer, the output layer. The last norm belongs to the root.
 #pragma once

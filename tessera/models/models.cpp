@@ -12,15 +12,16 @@
 namespace tessera::models {
 
 OpenRegistry<ModelType>& models() {
-  static OpenRegistry<ModelType> table("model type", {
-      {"bert", "BERT (Devlin et al. 2018)", bert_model_type()},
-      {"gpt2", "GPT-2 (Radford et al. 2019)", gpt2_model_type()},
-      {"llama", "Llama 2 to 3.3, SmolLM 1 and 2, TinyLlama, Yi", llama_model_type("llama")},
-      {"mistral", "Mistral", llama_model_type("mistral")},
-      {"qwen2", "Qwen 1.5, 2 and 2.5", llama_model_type("qwen2")},
-      {"qwen3", "Qwen 3", llama_model_type("qwen3")},
-      {"internlm2", "InternLM 2 and 2.5", llama_model_type("internlm2")},
-                                                     });
+  static OpenRegistry<ModelType> table(
+      "model type", {
+                        {"bert", "BERT (Devlin et al. 2018)", bert_model_type()},
+                        {"gpt2", "GPT-2 (Radford et al. 2019)", gpt2_model_type()},
+                        {"llama", "Llama 2 to 3.3, SmolLM 1 and 2, TinyLlama, Yi", llama_model_type("llama")},
+                        {"mistral", "Mistral", llama_model_type("mistral")},
+                        {"qwen2", "Qwen 1.5, 2 and 2.5", llama_model_type("qwen2")},
+                        {"qwen3", "Qwen 3", llama_model_type("qwen3")},
+                        {"internlm2", "InternLM 2 and 2.5", llama_model_type("internlm2")},
+                    });
   return table;
 }
 

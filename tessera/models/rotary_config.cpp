@@ -41,8 +41,8 @@ class RotaryReader {
                               .scaling = scaling(),
                               .max_positions = max_positions_};
     options.theta = number("rope_theta", options.theta);
-    const double share = number("partial_rotary_factor",
-                                json_value(file_.values, "partial_rotary_factor", 1.0, file_.path));
+    const double share =
+        number("partial_rotary_factor", json_value(file_.values, "partial_rotary_factor", 1.0, file_.path));
     options.width = static_cast<int64_t>(static_cast<double>(head_size) * share);
     options.original_positions =
         whole("original_max_position_embeddings",

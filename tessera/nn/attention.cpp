@@ -85,7 +85,8 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
 std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& key, const at::Tensor& value) {
   const int64_t needed = length_ + key.size(1);
   const auto with_room = [&](const at::Tensor& now, const at::Tensor& like) {
-    at::Tensor larger = at::empty({like.size(0), std::max(needed, 2 * length_), like.size(2), like.size(3)}, like.options());
+    at::Tensor larger =
+        at::empty({like.size(0), std::max(needed, 2 * length_), like.size(2), like.size(3)}, like.options());
     if (length_ > 0) larger.narrow(1, 0, length_).copy_(now.narrow(1, 0, length_));
     return larger;
   };

@@ -23,7 +23,7 @@ struct AttentionPattern {
 struct AttentionOptions {
   double scale = 0;    // of query · key; 0: 1 / sqrt(head size)
   double dropout = 0;  // of the weights
-  at::Tensor bias;     // added to query · key; broadcast to (batch, heads, queries, keys), in their dtype; undefined: 0
+  at::Tensor bias;  // added to query · key; broadcast to (batch, heads, queries, keys), in their dtype; undefined: 0
 };
 
 // query (batch, queries, heads, head size), key and value (batch, keys, key heads, head size): a group of heads /

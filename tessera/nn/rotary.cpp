@@ -21,9 +21,7 @@ using Scaling = RotaryOptions::Scaling;
 at::Tensor exponents(int64_t width) { return at::arange(0, width, 2, at::kFloat) / width; }
 
 // theta^(2 i / width) for each pair i: by how many positions it turns one radian.
-at::Tensor positions_a_radian(const RotaryOptions& options) {
-  return at::pow(options.theta, exponents(options.width));
-}
+at::Tensor positions_a_radian(const RotaryOptions& options) { return at::pow(options.theta, exponents(options.width)); }
 
 // In fp32, whose rounding thousands of positions multiply.
 at::Tensor dynamic_theta(const RotaryOptions& options, int64_t length) {
@@ -69,8 +67,9 @@ double attention_factor_of(const RotaryOptions& options) {
   if (options.attention_factor > 0) return options.attention_factor;
   if (options.scaling == Scaling::kYarn) {
     const bool both = options.mscale != 0 && options.mscale_all_dim != 0;
-    return both ? yarn_magnitude(options.factor, options.mscale) / yarn_magnitude(options.factor, options.mscale_all_dim)
-                : yarn_magnitude(options.factor, 1);
+    return both
+               ? yarn_magnitude(options.factor, options.mscale) / yarn_magnitude(options.factor, options.mscale_all_dim)
+               : yarn_magnitude(options.factor, 1);
   }
   if (options.scaling == Scaling::kLongrope && options.factor > 1) {
     return std::sqrt(1 + std::log(options.factor) / std::log(static_cast<double>(options.original_positions)));
@@ -128,8 +127,7 @@ class Turn : public torch::autograd::Function<Turn> {
 
 }  // namespace
 
-Rotary::Rotary(RotaryOptions options)
-    : options_(std::move(options)), attention_factor_(attention_factor_of(options_)) {
+Rotary::Rotary(RotaryOptions options) : options_(std::move(options)), attention_factor_(attention_factor_of(options_)) {
   if (!depends_on_length(options_.scaling)) fixed_ = frequencies_of(options_, 0);
 }
 

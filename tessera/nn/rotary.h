@@ -28,14 +28,14 @@ struct RotaryOptions {
   int64_t width = 0;  // features of a head that are rotated, an even number
   double theta = 10000;
   Scaling scaling = Scaling::kNone;
-  double factor = 1;               // of all scalings
-  int64_t max_positions = 0;       // what the model is for; kDynamic: where its theta begins to grow
-  int64_t original_positions = 0;  // of the first training; kYarn, kLongrope, kLlama3
-  double attention_factor = 0;     // by which cosine and sine are multiplied; 0: the scaling's own
+  double factor = 1;                     // of all scalings
+  int64_t max_positions = 0;             // what the model is for; kDynamic: where its theta begins to grow
+  int64_t original_positions = 0;        // of the first training; kYarn, kLongrope, kLlama3
+  double attention_factor = 0;           // by which cosine and sine are multiplied; 0: the scaling's own
   double beta_fast = 32, beta_slow = 1;  // kYarn: rotations over the original length, above and below which …
   double mscale = 0, mscale_all_dim = 0;
-  bool truncate = true;                           // … of whole features
-  double low_frequency = 1, high_frequency = 4;   // kLlama3: the bands' ends, in rotations over the original length
+  bool truncate = true;                             // … of whole features
+  double low_frequency = 1, high_frequency = 4;     // kLlama3: the bands' ends, in rotations over the original length
   std::vector<double> short_factors, long_factors;  // kLongrope: (width / 2) each
 };
 

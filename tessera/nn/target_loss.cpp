@@ -100,15 +100,14 @@ class TargetRows {
 class TargetLoss : public torch::autograd::Function<TargetLoss> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-                            const at::Tensor& labels) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, const at::Tensor& labels) {
     TargetRows::Gradients gradients{.of_hidden = context->needs_input_grad(0),
                                     .of_weight = context->needs_input_grad(1),
                                     .of_bias = bias && context->needs_input_grad(2)};
     const at::Tensor loss = TargetRows(hidden, weight, bias, labels).loss_sum(gradients);
-    context->saved_data["gradients"] = std::vector<at::Tensor>{
-        gradients.hidden, rounded(gradients.weight, weight.scalar_type()),
-        bias ? rounded(gradients.bias, bias->scalar_type()) : at::Tensor()};
+    context->saved_data["gradients"] =
+        std::vector<at::Tensor>{gradients.hidden, rounded(gradients.weight, weight.scalar_type()),
+                                bias ? rounded(gradients.bias, bias->scalar_type()) : at::Tensor()};
     return loss;
   }
 

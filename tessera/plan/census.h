@@ -2,8 +2,9 @@
 // lie, and what it keeps for backward, without making it. Start at read_census.
 //
 // From config.json: a model that can be trained (models/models.h) is counted by its own declaration; of others there
-// are formulas (census_formulas.cpp: t5, the class with the language-model head, as transformers counts it). Of any other model from the headers of its safetensors files, names and shapes alone, and
-// then nothing is known of its activations. Safe to call from any thread.
+// are formulas (census_formulas.cpp: t5, the class with the language-model head, as transformers counts it). Of any
+// other model from the headers of its safetensors files, names and shapes alone, and then nothing is known of its
+// activations. Safe to call from any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -4,8 +4,8 @@ namespace tessera::train {
 
 OpenRegistry<TaskType>& tasks() {
   static OpenRegistry<TaskType> table("task", {
-      {"clm", "causal language modelling", causal_lm_task()},
-      {"mlm", "masked language modelling", masked_lm_task()},
+                                                  {"clm", "causal language modelling", causal_lm_task()},
+                                                  {"mlm", "masked language modelling", masked_lm_task()},
                                               });
   return table;
 }

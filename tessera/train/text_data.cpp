@@ -54,8 +54,8 @@ class CollatedText final : public TextData {
   std::string description() const override {
     const std::string text = TextData::description();
     if (collator_->size() == dataset().size()) return text;
-    return fmt::format("{}; packed into {} of up to {}", text,
-                       count_of(static_cast<int64_t>(collator_->size()), "row"), count_of(row_length_, "token"));
+    return fmt::format("{}; packed into {} of up to {}", text, count_of(static_cast<int64_t>(collator_->size()), "row"),
+                       count_of(row_length_, "token"));
   }
 
  private:

@@ -1,6 +1,7 @@
 // What the data room makes of its input, as text, for the checks against reference packages:
 //
 //   tokenize_tool ids <tokenizer folder> <file> [column]           ids of each row, one line a row
+//   tokenize_tool framed <tokenizer folder> <file> [column]        the same, in the tokenizer's frame
 //   tokenize_tool texts <file> [column]                           each row as a JSON string, one line a row
 //   tokenize_tool order <n> <world> <seed> <epoch> <drop_last>     epoch_order, one line
 //   tokenize_tool speed <tokenizer folder> <file>...               seconds to build the dataset
@@ -24,10 +25,14 @@ namespace {
 
 using namespace tessera::data;
 
-void print_ids(const std::vector<std::string>& arguments) {
+void print_ids(const std::vector<std::string>& arguments, bool framed) {
   const auto tokenizer = load_tokenizer(arguments.at(0));
+  const SampleFrame frame = framed ? tokenizer->frame() : SampleFrame();
   for (const std::string& text : read_texts(arguments.at(1), arguments.size() > 2 ? arguments[2] : "text")) {
-    fmt::print("{}\n", fmt::join(tokenizer->encode(text), " "));
+    std::vector<int32_t> ids = tokenizer->encode(text);
+    ids.insert(ids.begin(), frame.before.begin(), frame.before.end());
+    ids.insert(ids.end(), frame.after.begin(), frame.after.end());
+    fmt::print("{}\n", fmt::join(ids, " "));
   }
 }
 
@@ -59,8 +64,8 @@ int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   const std::vector<std::string> arguments(argv + (argc > 1 ? 2 : 1), argv + argc);
   try {
-    if (what == "ids") {
-      print_ids(arguments);
+    if (what == "ids" || what == "framed") {
+      print_ids(arguments, what == "framed");
     } else if (what == "texts") {
       print_texts(arguments);
     } else if (what == "order") {

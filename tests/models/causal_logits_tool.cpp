@@ -4,8 +4,8 @@
 //
 // INPUT holds input_ids, labels and, where they matter, attention_mask and position_ids, (batch, length) int64. OUTPUT
 // gets logits and loss_sum, and the gradient of the loss with respect to each parameter, by name. With CACHED, a number
-// of tokens, also the logits when those come first and the rest one by one, over caches: cached_logits. Prints the names
-// that found no partner.
+// of tokens, also the logits when those come first and the rest one by one, over caches: cached_logits. Prints the
+// names that found no partner.
 #include <ATen/ATen.h>
 
 #include <cstdio>

@@ -1,0 +1,153 @@
+#include "tessera/data/bpe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <queue>
+#include <tuple>
+
+#include "tessera/base/error.h"
+
+namespace tessera::data {
+namespace {
+
+constexpr size_t kShort = 48;  // symbols: up to there looking through all pairs is faster than a queue
+
+uint64_t pair_of(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
+
+size_t character_length(char first) {
+  const auto byte = static_cast<unsigned char>(first);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
+}  // namespace
+
+Bpe::Bpe(BpeOptions options, const std::string& path) : options_(std::move(options)), byte_ids_(256, -1) {
+  const auto id_of = [&](const std::string& token, const char* what) {
+    const auto found = options_.vocabulary.find(token);
+    if (found != options_.vocabulary.end()) return found->second;
+    throw Error(ErrorKind::kData, {fmt::format("{}, '{:.100}', is not in the vocabulary", what, token), path,
+                                   "check the file, or get it again"});
+  };
+  int32_t rank = 0;
+  for (const auto& [left, right] : options_.merges) {
+    const std::string& prefix = options_.inner_prefix;
+    const std::string joined = left + (right.starts_with(prefix) ? right.substr(prefix.size()) : right);
+    merges_.insert_or_assign(pair_of(id_of(left, "a token of a merge"), id_of(right, "a token of a merge")),
+                             Merge{rank++, id_of(joined, "what a merge makes")});
+  }
+  options_.merges = {};
+  if (!options_.unknown.empty()) unknown_ = id_of(options_.unknown, "the unknown token");
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string token =
+        options_.of_bytes ? std::string(1, static_cast<char>(byte)) : fmt::format("<0x{:02X}>", byte);
+    const auto found = options_.vocabulary.find(token);
+    if (found != options_.vocabulary.end()) byte_ids_[static_cast<size_t>(byte)] = found->second;
+  }
+}
+
+const Bpe::Merge* Bpe::merge_of(int32_t left, int32_t right) const {
+  const auto found = merges_.find(pair_of(left, right));
+  return found == merges_.end() ? nullptr : &found->second;
+}
+
+bool Bpe::add_bytes(std::string_view character, std::vector<int32_t>& ids) const {
+  const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+  if (std::any_of(character.begin(), character.end(), [&](char byte) { return id_of(byte) < 0; })) return false;
+  for (const char byte : character) ids.push_back(id_of(byte));
+  return true;
+}
+
+std::vector<int32_t> Bpe::characters_of(std::string_view word) const {
+  std::vector<int32_t> ids;
+  bool after_unknown = false;
+  for (size_t at = 0; at < word.size();) {
+    const size_t length = options_.of_bytes ? 1 : std::min(character_length(word[at]), word.size() - at);
+    const std::string_view character = word.substr(at, length);
+    std::string token = at == 0 ? std::string(character) : options_.inner_prefix + std::string(character);
+    at += length;
+    if (at == word.size()) token += options_.end_suffix;
+    const auto found = options_.vocabulary.find(token);
+    if (found != options_.vocabulary.end()) {
+      ids.push_back(found->second);
+    } else if (!options_.byte_fallback || !add_bytes(character, ids)) {
+      if (unknown_ && !(after_unknown && options_.fuse_unknown)) ids.push_back(*unknown_);
+      after_unknown = true;
+      continue;
+    }
+    after_unknown = false;
+  }
+  return ids;
+}
+
+void Bpe::merge_short(std::vector<int32_t>& ids) const {
+  while (ids.size() > 1) {
+    const Merge* best = nullptr;
+    size_t place = 0;
+    for (size_t i = 0; i + 1 < ids.size(); ++i) {
+      const Merge* const merge = merge_of(ids[i], ids[i + 1]);
+      if (merge != nullptr && (best == nullptr || merge->rank < best->rank)) {
+        best = merge;
+        place = i;
+      }
+    }
+    if (best == nullptr) return;
+    ids[place] = best->id;
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(place) + 1);
+  }
+}
+
+// The same in O(n log n): pairs wait in a queue by rank, then by place; those that are no longer there are passed over.
+void Bpe::merge_long(std::vector<int32_t>& ids) const {
+  struct Symbol {
+    int32_t id;
+    int64_t before, after;  // -1: none
+  };
+  std::vector<Symbol> symbols;
+  const auto count = static_cast<int64_t>(ids.size());
+  for (int64_t i = 0; i < count; ++i) {
+    symbols.push_back({ids[static_cast<size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1});
+  }
+  using Waiting = std::tuple<int32_t, int64_t, int32_t>;  // rank, place of the left one, what it becomes
+  std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> queue;
+  const auto at = [&](int64_t place) -> Symbol& { return symbols[static_cast<size_t>(place)]; };
+  const auto add = [&](int64_t left) {
+    if (left < 0 || at(left).after < 0) return;
+    if (const Merge* const merge = merge_of(at(left).id, at(at(left).after).id))
+      queue.emplace(merge->rank, left, merge->id);
+  };
+  for (int64_t i = 0; i < count; ++i) add(i);
+  while (!queue.empty()) {
+    const auto [rank, place, id] = queue.top();
+    queue.pop();
+    Symbol& left = at(place);
+    if (left.id < 0 || left.after < 0) continue;
+    Symbol& right = at(left.after);
+    const Merge* const merge = merge_of(left.id, right.id);
+    if (merge == nullptr || merge->id != id) continue;
+    left.id = id;
+    right.id = -1;
+    left.after = right.after;
+    if (left.after >= 0) at(left.after).before = place;
+    add(left.before);
+    add(place);
+  }
+  ids.clear();
+  for (const Symbol& symbol : symbols) {
+    if (symbol.id >= 0) ids.push_back(symbol.id);
+  }
+}
+
+void Bpe::encode(std::string_view word, std::vector<int32_t>& ids) const {
+  if (options_.ignore_merges) {
+    const auto found = options_.vocabulary.find(word);
+    if (found != options_.vocabulary.end()) return ids.push_back(found->second);
+  }
+  std::vector<int32_t> symbols = characters_of(word);
+  symbols.size() <= kShort ? merge_short(symbols) : merge_long(symbols);
+  ids.insert(ids.end(), symbols.begin(), symbols.end());
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,63 @@
+// Byte-pair encoding (Sennrich et al. 2016): a word begins as its characters or bytes; of the pairs that the merges
+// name, the one that was learned first becomes one token, until there is none.
+//
+//   merges  h e · l l · he ll        "hell" -> h e l l -> he l l -> he ll -> hell
+//
+// Immutable; safe to use from any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tessera/data/string_map.h"
+
+namespace tessera::data {
+
+struct BpeOptions {
+  StringMap<int32_t> vocabulary;                            // of byte-level words: bytes
+  std::vector<std::pair<std::string, std::string>> merges;  // by rank
+  bool of_bytes = false;                                    // words begin as bytes, else as characters
+  bool byte_fallback = false;  // a character without a token is its bytes' tokens, "<0xE2>"
+  bool fuse_unknown = false;   // neighbours without a token are one unknown token
+  bool ignore_merges = false;  // a word that is a token is that, whatever the merges lead to
+  std::string unknown;         // empty: characters without a token vanish
+  std::string inner_prefix;    // of tokens inside a word
+  std::string end_suffix;      // of tokens that end one
+};
+
+class Bpe {
+ public:
+  // ErrorKind::kData where a merge, or the unknown token, is not of the vocabulary; `path`: the file, for the message.
+  Bpe(BpeOptions options, const std::string& path);
+
+  // Appends the word's ids.
+  void encode(std::string_view word, std::vector<int32_t>& ids) const;
+
+  const StringMap<int32_t>& vocabulary() const { return options_.vocabulary; }
+
+ private:
+  struct Merge {
+    int32_t rank, id;
+  };
+  struct PairHash {
+    size_t operator()(uint64_t pair) const { return pair * 0x9e3779b97f4a7c15 >> 7; }
+  };
+
+  std::vector<int32_t> characters_of(std::string_view word) const;
+  bool add_bytes(std::string_view character, std::vector<int32_t>& ids) const;
+  void merge_short(std::vector<int32_t>& ids) const;
+  void merge_long(std::vector<int32_t>& ids) const;
+  const Merge* merge_of(int32_t left, int32_t right) const;
+
+  BpeOptions options_;
+  std::unordered_map<uint64_t, Merge, PairHash> merges_;  // by the two ids
+  std::optional<int32_t> unknown_;
+  std::vector<int32_t> byte_ids_;  // of each byte: its token in a byte-level vocabulary or for byte_fallback; -1: none
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,136 @@
+// The "normalizer" of a tokenizer.json.
+#include <fmt/format.h>
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+
+#include <memory>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/json_value.h"
+#include "tessera/data/bert_normalizer.h"
+#include "tessera/data/tokenizer_parts.h"
+#include "tessera/data/unicode.h"
+#include "tessera/data/unicode_regex.h"
+
+namespace tessera::data {
+namespace {
+
+using nlohmann::json;
+
+NormalizeText normal_form(const icu::Normalizer2* (*instance)(UErrorCode&)) {
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::Normalizer2* const form = instance(status);
+  TESSERA_INVARIANT(U_SUCCESS(status));
+  return [form](std::string text) {
+    UErrorCode failed = U_ZERO_ERROR;
+    if (form->isNormalizedUTF8(text, failed)) return text;
+    std::string result;
+    icu::StringByteSink<std::string> sink(&result);
+    form->normalizeUTF8(0, text, sink, nullptr, failed);
+    TESSERA_INVARIANT(U_SUCCESS(failed));
+    return result;
+  };
+}
+
+std::string utf8_of(std::u32string_view text) {
+  std::string bytes;
+  append_utf8(text, bytes);
+  return bytes;
+}
+
+NormalizeText by_bert(const BertNormalizerOptions& options) {
+  return [normalizer = BertNormalizer(options)](const std::string& text) {
+    return utf8_of(normalizer.normalize(decode_utf8(text)));
+  };
+}
+
+std::string replaced(const std::string& text, const std::string& what, const std::string& with) {
+  std::string result;
+  for (size_t at = 0;;) {
+    const size_t found = text.find(what, at);
+    result.append(text, at, found - at);
+    if (found == std::string::npos) return result;
+    result += with;
+    at = found + what.size();
+  }
+}
+
+NormalizeText replace(const json& part, const std::string& path) {
+  const auto content = json_value(part, "content", std::string(), path);
+  const json pattern = part.value("pattern", json());
+  if (pattern.is_object() && pattern.contains("String")) {
+    const auto what = json_value(pattern, "String", std::string(), path);
+    if (what.empty()) return [](std::string text) { return text; };
+    return [what, content](const std::string& text) { return replaced(text, what, content); };
+  }
+  const auto regex =
+      std::make_shared<const UnicodeRegex>(json_value(pattern, "Regex", std::string("(?!)"), path), path);
+  return [regex, content](const std::string& text) {
+    std::string result;
+    size_t done = 0;
+    regex->for_each_match(text, [&](size_t begin, size_t end) {
+      result.append(text, done, begin - done).append(content);
+      done = end;
+    });
+    return result.append(text, done);
+  };
+}
+
+NormalizeText strip(const json& part, const std::string& path) {
+  const bool left = json_value(part, "strip_left", true, path), right = json_value(part, "strip_right", true, path);
+  return [left, right](const std::string& text) {
+    const std::u32string given = decode_utf8(text);
+    size_t begin = 0, end = given.size();
+    while (left && begin < end && is_whitespace(given[begin])) ++begin;
+    while (right && begin < end && is_whitespace(given[end - 1])) --end;
+    return utf8_of(std::u32string_view(given).substr(begin, end - begin));
+  };
+}
+
+NormalizeText in_sequence(const json& parts, const std::string& path) {
+  std::vector<NormalizeText> steps;
+  for (const json& part : parts) {
+    if (auto step = make_normalizer(part, path)) steps.push_back(std::move(step));
+  }
+  return [steps](std::string text) {
+    for (const auto& step : steps) text = step(std::move(text));
+    return text;
+  };
+}
+
+BertNormalizerOptions bert_options(const json& part, const std::string& path) {
+  const bool lowercase = json_value(part, "lowercase", true, path);
+  return {.clean_text = json_value(part, "clean_text", true, path),
+          .handle_chinese_chars = json_value(part, "handle_chinese_chars", true, path),
+          .strip_accents = json_value(part, "strip_accents", lowercase, path),
+          .lowercase = lowercase};
+}
+
+}  // namespace
+
+NormalizeText make_normalizer(const json& part, const std::string& path) {
+  if (part.is_null()) return {};
+  const auto type = json_value(part, "type", std::string(), path);
+  if (type == "Sequence") return in_sequence(part.value("normalizers", json::array()), path);
+  if (type == "NFC") return normal_form(icu::Normalizer2::getNFCInstance);
+  if (type == "NFD") return normal_form(icu::Normalizer2::getNFDInstance);
+  if (type == "NFKC") return normal_form(icu::Normalizer2::getNFKCInstance);
+  if (type == "NFKD") return normal_form(icu::Normalizer2::getNFKDInstance);
+  if (type == "Replace") return replace(part, path);
+  if (type == "Strip") return strip(part, path);
+  if (type == "BertNormalizer") return by_bert(bert_options(part, path));
+  if (type == "Lowercase") {
+    return by_bert({.clean_text = false, .handle_chinese_chars = false, .strip_accents = false, .lowercase = true});
+  }
+  if (type == "Prepend") {
+    return [prefix = json_value(part, "prepend", std::string(), path)](std::string text) {
+      return text.empty() ? text : prefix + text;
+    };
+  }
+  throw Error(ErrorKind::kData, {fmt::format("the normalizer '{:.100}' is not supported", type), path,
+                                 "supported: Sequence, NFC, NFD, NFKC, NFKD, Replace, Strip, Lowercase, Prepend, "
+                                 "BertNormalizer"});
+}
+
+}  // namespace tessera::data

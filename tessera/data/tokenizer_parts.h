@@ -1,0 +1,54 @@
+// The parts of a tokenizer.json, by their "type", as the `tokenizers` package has them: what is done to a text before a
+// model (bpe.h) makes tokens of its words. Texts are UTF-8.
+//
+// Where a file asks for a part or an option that is not supported, it is named: ErrorKind::kData.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/data/tokenizer.h"
+
+namespace tessera::data {
+
+// Safe to call from any thread.
+using NormalizeText = std::function<std::string(std::string text)>;
+
+// part: the "normalizer"; null: none, and the result is empty. `path`: the file, for messages.
+NormalizeText make_normalizer(const nlohmann::json& part, const std::string& path);
+
+// How a normalised text is cut into words, which the model looks at one by one.
+class PreTokenizer {
+ public:
+  // part: the "pre_tokenizer"; null: the text is one word.
+  PreTokenizer(const nlohmann::json& part, const std::string& path);
+
+  // Calls visit(word) in order. `is_first`: nothing of the text comes before `text`.
+  using Visitor = std::function<void(std::string_view word)>;
+  void split(std::string text, bool is_first, const Visitor& visit) const;
+
+  // Whether words are bytes, of which each has a token of its own: GPT-2's way to have no unknown character. Its files
+  // write them as printable characters (bytes_of_byte_level()).
+  bool is_byte_level() const { return byte_level_; }
+
+ private:
+  // A word becomes words; the bool: whether it is the text's first.
+  using Step = std::function<std::vector<std::string>(std::string word, bool is_first)>;
+  void add(const nlohmann::json& part, const std::string& path);
+
+  std::vector<Step> steps_;
+  bool byte_level_ = false;
+};
+
+// "Ġhello" -> " hello": each character stands for a byte (Radford et al. 2019). Nothing where one does not.
+std::optional<std::string> bytes_of_byte_level(std::string_view text);
+
+// What the "post_processor" puts around one text; null: nothing.
+SampleFrame make_frame(const nlohmann::json& part, const std::string& path);
+
+}  // namespace tessera::data
