@@ -67,6 +67,7 @@ int tessera::cli::run(int argc, char** argv) {
   tessera::cli::add_train_command(app, argv[0], exit_code);
   tessera::cli::add_launch_command(app, exit_code);
   tessera::cli::add_estimate_command(app, exit_code);
+  tessera::cli::add_generate_command(app);
   tessera::cli::add_checkpoint_command(app, exit_code);
   tessera::cli::add_config_command(app, exit_code);
   tessera::cli::add_bench_command(app);

@@ -55,7 +55,12 @@ BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts) : parts_(std::move(parts)), 
   raw_tokens_ = AddedTokens(std::move(raw));
   normalized_tokens_ = AddedTokens(std::move(normalized));
   special_.resize(static_cast<size_t>(largest + 1));
+  tokens_.resize(special_.size());
+  for (const auto& [token, id] : parts_.model->vocabulary()) tokens_[static_cast<size_t>(id)] = token;
   for (const AddedToken& token : parts_.added_tokens) {
+    std::string& text = tokens_[static_cast<size_t>(token.id)];
+    text.clear();
+    append_utf8(token.content, text);
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
   }
   const SpecialIds& ids = parts_.special_ids;
@@ -81,6 +86,17 @@ std::vector<int32_t> BpeTokenizer::encode(std::string_view text) const {
     is_first = false;
   });
   return ids;
+}
+
+std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size() || (skip_special && is_special(id))) continue;
+    tokens.push_back(tokens_[static_cast<size_t>(id)]);
+  }
+  std::string text;
+  for (const std::string& part : parts_.decode(std::move(tokens))) text += part;
+  return text;
 }
 
 void BpeTokenizer::encode_text(std::string text, bool is_first, std::vector<int32_t>& ids) const {

@@ -21,6 +21,7 @@ struct BpeTokenizerParts {
   NormalizeText normalize;  // empty: none
   PreTokenizer pre_tokenizer;
   std::unique_ptr<Bpe> model;
+  DecodeTokens decode;
   std::vector<AddedToken> added_tokens;
   SpecialIds special_ids;
   SampleFrame frame;
@@ -33,6 +34,7 @@ class BpeTokenizer final : public Tokenizer {
   ~BpeTokenizer() override;
 
   std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(special_.size()); }
   const SpecialIds& special_ids() const override { return parts_.special_ids; }
   bool is_special(int32_t id) const override {
@@ -47,9 +49,10 @@ class BpeTokenizer final : public Tokenizer {
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
 
   BpeTokenizerParts parts_;
-  AddedTokens raw_tokens_;         // looked for in the text as given
-  AddedTokens normalized_tokens_;  // looked for after normalisation
-  std::vector<bool> special_;      // (vocab_size)
+  AddedTokens raw_tokens_;           // looked for in the text as given
+  AddedTokens normalized_tokens_;    // looked for after normalisation
+  std::vector<bool> special_;        // (vocab_size)
+  std::vector<std::string> tokens_;  // by id; empty where there is none
   std::unique_ptr<Cache> cache_;
 };
 

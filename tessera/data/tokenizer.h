@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,10 @@ class Tokenizer {
   // Ids of the text alone: no frame, no truncation. A special token that is spelt out in the text ("[SEP]") yields its
   // own id. Bytes that are not UTF-8 count as U+FFFD.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+
+  // The text of tokens, as the `tokenizers` package makes it; ids that are not of the vocabulary are left out, and
+  // special ones where `skip_special`. Bytes that are no UTF-8 are U+FFFD.
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special) const = 0;
 
   // One more than the largest id: the rows that an embedding needs.
   virtual int64_t vocab_size() const = 0;

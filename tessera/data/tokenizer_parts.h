@@ -1,5 +1,5 @@
 // The parts of a tokenizer.json, by their "type", as the `tokenizers` package has them: what is done to a text before a
-// model (bpe.h) makes tokens of its words. Texts are UTF-8.
+// model (bpe.h) makes tokens of its words, and how tokens become a text again. Texts are UTF-8.
 //
 // Where a file asks for a part or an option that is not supported, it is named: ErrorKind::kData.
 #pragma once
@@ -47,6 +47,11 @@ class PreTokenizer {
 
 // "Ġhello" -> " hello": each character stands for a byte (Radford et al. 2019). Nothing where one does not.
 std::optional<std::string> bytes_of_byte_level(std::string_view text);
+
+// What makes a text of tokens, as they stand in the vocabulary (of a byte-level one: the bytes that they are): what
+// comes out, end to end, is the text. part: the "decoder"; null: a space between two.
+using DecodeTokens = std::function<std::vector<std::string>(std::vector<std::string> tokens)>;
+DecodeTokens make_decoder(const nlohmann::json& part, const std::string& path);
 
 // What the "post_processor" puts around one text; null: nothing.
 SampleFrame make_frame(const nlohmann::json& part, const std::string& path);

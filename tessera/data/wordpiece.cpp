@@ -1,6 +1,7 @@
 #include "tessera/data/wordpiece.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -24,7 +25,12 @@ WordPiece::WordPiece(WordPieceOptions options) : options_(std::move(options)), n
   normalized_tokens_ = AddedTokens(std::move(normalized));
 
   special_.resize(static_cast<size_t>(largest + 1));
+  tokens_.resize(special_.size());
+  for (const auto& [piece, id] : options_.vocabulary) tokens_[static_cast<size_t>(id)] = piece;
   for (const AddedToken& token : options_.added_tokens) {
+    std::string& text = tokens_[static_cast<size_t>(token.id)];
+    text.clear();
+    append_utf8(token.content, text);
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
   }
   const SpecialIds& ids = options_.special_ids;
@@ -37,6 +43,38 @@ WordPiece::WordPiece(WordPieceOptions options) : options_(std::move(options)), n
 
 bool WordPiece::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
+}
+
+namespace {
+
+// A token with the space before it, as the `tokenizers` package tidies it.
+std::string tidied(std::string token) {
+  constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [what, with] : kChanges) {
+    for (size_t at = token.find(what); at != std::string::npos; at = token.find(what, at + with.size())) {
+      token.replace(at, what.size(), with);
+    }
+  }
+  return token;
+}
+
+}  // namespace
+
+std::string WordPiece::decode(std::span<const int32_t> ids, bool skip_special) const {
+  const std::string& prefix = options_.continuing_subword_prefix;
+  std::string text;
+  bool is_first = true;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size() || (skip_special && is_special(id))) continue;
+    std::string token = tokens_[static_cast<size_t>(id)];
+    if (!std::exchange(is_first, false)) {
+      token = token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
+    }
+    text += options_.clean_up ? tidied(std::move(token)) : token;
+  }
+  return text;
 }
 
 std::vector<int32_t> WordPiece::encode(std::string_view text) const {

@@ -29,6 +29,7 @@ struct WordPieceOptions {
   BertNormalizerOptions normalizer;
   std::string continuing_subword_prefix = "##";
   int64_t max_input_chars_per_word = 100;
+  bool clean_up = true;  // of decoded text: no space before punctuation and what is cut off in English
   std::vector<AddedToken> added_tokens;
   SpecialIds special_ids;  // each of them
   std::vector<std::string> files;
@@ -39,6 +40,7 @@ class WordPiece final : public Tokenizer {
   explicit WordPiece(WordPieceOptions options);
 
   std::vector<int32_t> encode(std::string_view text) const override;
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(special_.size()); }
   const SpecialIds& special_ids() const override { return options_.special_ids; }
   bool is_special(int32_t id) const override;
@@ -51,9 +53,10 @@ class WordPiece final : public Tokenizer {
 
   WordPieceOptions options_;
   BertNormalizer normalizer_;
-  AddedTokens raw_tokens_;         // looked for in the text as given
-  AddedTokens normalized_tokens_;  // looked for after normalisation
-  std::vector<bool> special_;      // (vocab_size)
+  AddedTokens raw_tokens_;           // looked for in the text as given
+  AddedTokens normalized_tokens_;    // looked for after normalisation
+  std::vector<bool> special_;        // (vocab_size)
+  std::vector<std::string> tokens_;  // by id; empty where there is none
   SampleFrame frame_;
   size_t longest_piece_bytes_ = 0;
 };

@@ -62,6 +62,7 @@ WordPieceOptions read_tokenizer_json(const TokenizerFolder& folder) {
   const Place model{root.at("model"), path};
   options.continuing_subword_prefix = read(model, "continuing_subword_prefix", options.continuing_subword_prefix);
   options.max_input_chars_per_word = read(model, "max_input_chars_per_word", options.max_input_chars_per_word);
+  options.clean_up = json_value(root.value("decoder", json()), "cleanup", true, path);
   const json vocabulary = model.object.value("vocab", json());
   if (!vocabulary.is_object() || vocabulary.empty())
     throw Error(ErrorKind::kData, {"the model has no vocabulary", path, ""});

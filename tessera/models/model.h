@@ -114,8 +114,10 @@ struct FolderModel {
 };
 
 // Of the table, by config.json. ErrorKind::kData, with the nearest of those known, for a type that is not in it, or a
-// folder of another class. `head`: of ModelClass; `user`, who asks for it, is for messages: "the task mlm".
-FolderModel read_model(const std::string& folder, const std::string& head, const std::string& user = "this program");
+// folder of another class. `head`: of ModelClass; `user`, who does what with it, is for messages: "the task mlm
+// trains".
+FolderModel read_model(const std::string& folder, const std::string& head,
+                       const std::string& user = "this program uses");
 
 // A generator's seed for one parameter, so that its values do not depend on which others are initialised.
 uint64_t seed_of_parameter(uint64_t seed, const std::string& name);

@@ -51,8 +51,8 @@ const ModelClass& class_for(const ModelConfig& config, const std::string& head, 
   const auto found = std::find_if(classes.begin(), classes.end(), [&](const auto& each) { return each.head == head; });
   if (found == classes.end()) {
     throw Error(ErrorKind::kData,
-                {fmt::format("{} trains models for {}, and a '{}' is none", user, head, model_type_of(config)),
-                 config.path, "use another model, or another task"});
+                {fmt::format("{} models for {}, and a '{}' is none", user, head, model_type_of(config)), config.path,
+                 "use another model, or another task"});
   }
   const auto names = config.values.find("architectures");
   if (names == config.values.end() || !names->is_array()) return *found;
@@ -65,7 +65,7 @@ const ModelClass& class_for(const ModelConfig& config, const std::string& head, 
   if (fits || given.empty()) return *found;
   throw Error(
       ErrorKind::kData,
-      {fmt::format("the model is a {}, but {} trains a {}", fmt::join(given, ", "), user, found->name), config.path,
+      {fmt::format("the model is a {}, but {} a {}", fmt::join(given, ", "), user, found->name), config.path,
        fmt::format("use a folder with one of these: {}; other tasks are not supported yet", fmt::join(fitting, ", "))});
 }
 

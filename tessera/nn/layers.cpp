@@ -120,14 +120,15 @@ RmsNorm::RmsNorm(int64_t width, double eps) : eps_(eps) {
 
 at::Tensor RmsNorm::forward(const at::Tensor& input) const { return RmsNormFunction::apply(input, weight, eps_); }
 
-void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill) {
+void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill,
+                 at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
   std::unordered_set<const at::TensorImpl*> done;
   for (auto& item : model.named_parameters()) {
     at::Tensor& parameter = item.value();
     if (!done.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (parameter.numel() == 0 || parameter.storage().nbytes() > 0) continue;
-    at::Tensor value = at::empty(parameter.sizes(), parameter.options().requires_grad(false));
+    at::Tensor value = at::empty(parameter.sizes(), parameter.options().dtype(dtype).requires_grad(false));
     fill(item.key(), value);
     parameter.set_data(value);
   }

@@ -122,6 +122,7 @@ class TiledLinear : public torch::nn::Module {
 
 // Gives every declared parameter of the tree bytes of its own and has `fill` write them; a parameter with several names
 // is filled once, under the first. For use without an engine.
-void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill);
+void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill,
+                 at::ScalarType dtype = at::kFloat);
 
 }  // namespace tessera::nn

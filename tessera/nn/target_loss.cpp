@@ -9,6 +9,7 @@
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -50,6 +51,10 @@ class TargetRows {
     const int64_t at_once = target_rows_at_once(weight_.size(0));
     at::Tensor loss = at::zeros({}, hidden_.options().dtype(at::kFloat));
     if (gradients.of_hidden) gradients.hidden = at::empty(hidden_.sizes(), hidden_.options());
+    if (rows == 0) {
+      if (gradients.of_weight) gradients.weight = at::zeros_like(weight_);
+      if (gradients.of_bias) gradients.bias = at::zeros_like(*bias_);
+    }
     for (int64_t first = 0; first < rows; first += at_once) {
       loss += add_piece(first, std::min(at_once, rows - first), gradients);
     }

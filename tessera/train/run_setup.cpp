@@ -38,7 +38,7 @@ void check_files(const std::string& key, const std::vector<std::string>& paths) 
 }  // namespace
 
 models::FolderModel read_model_of(const config::RunFile& run) {
-  auto found = models::read_model(run.model.path, task_of(run).head, "the task " + run.task);
+  auto found = models::read_model(run.model.path, task_of(run).head, "the task " + run.task + " trains");
   if (run.model.dropout) found.model->set_dropout(*run.model.dropout);
   return found;
 }

@@ -10,7 +10,7 @@ import unicodedata
 
 import pytest
 from test_tokenizer_parity import NASTY, ROOT, TOOL
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 ENGLISH = (ROOT / "tests" / "text" / "train.txt").read_text().split("\n")[:-1]
 CODES = [*range(0xD800), *range(0xE000, 0x20000), *range(0x2F7F0, 0x2FA30), *range(0xE0000, 0xE0200)]
@@ -132,6 +132,32 @@ def test_each_character_between_two_letters(variant, request):
     """Whether a character is of a word (\\w) the package asks a newer Unicode than ICU 72's 15.0."""
     by_word_characters = "marked pieces" in request.node.name
     compare(*variant, [f"a{chr(code)}b {chr(code)}" for code in CODES if not by_word_characters or unicodedata.category(chr(code)) != "Cn"])
+
+
+DECODERS = {
+    "gpt2": decoders.ByteLevel(), "llama3": decoders.ByteLevel(), "qwen2": decoders.ByteLevel(),
+    "llama2": decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+    "no bytes": decoders.Sequence([decoders.Metaspace(), decoders.Strip("x", 1, 0)]), "marked pieces": decoders.BPEDecoder(),
+    "metaspace always": decoders.Metaspace(), "metaspace first": decoders.Metaspace(prepend_scheme="first"),
+    "metaspace never": decoders.Metaspace(prepend_scheme="never"),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoded_again(tmp_path, name):
+    reference = VARIANTS[name](tmp_path)
+    reference.decoder = DECODERS[name]
+    if name != "gpt2":
+        reference = saved(reference, tmp_path)
+    rows = [*ENGLISH[:300], *NASTY, *CODE, "<s>a</s> b", "x <|end|> y"]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    done = subprocess.run([TOOL, "decoded", tmp_path, file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    got = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
+    want = [reference.decode(encoding.ids) for encoding in reference.encode_batch(rows, add_special_tokens=False)]
+    different = [(row, w, g) for row, w, g in zip(rows, want, got, strict=True) if w != g]
+    assert not different, f"{len(different)} rows differ, first: {different[0]!r}"
 
 
 def test_long_words(variant):

@@ -120,6 +120,16 @@ def test_nasty_texts(variant, tmp_path):
 NEW_CAPITALS = {0x1C89, *range(0xA7CB, 0xA7DD), *range(0x10D50, 0x10D66), *range(0x16EA0, 0x16EB9)}
 
 
+def test_decoded_again(tmp_path):
+    folder, reference = from_json(tmp_path)
+    file = ROOT / "tests" / "text" / "train.txt"
+    done = subprocess.run([TOOL, "decoded", folder, file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    got = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
+    rows = file.read_text().split("\n")[:-1]
+    assert got == [reference.decode(encoding.ids) for encoding in reference.encode_batch(rows, add_special_tokens=False)]
+
+
 def test_each_character_between_two_letters(variant, tmp_path):
     """Whether a character vanishes, separates, stands alone or is lowered shows in the ids around it."""
     codes = [*range(0xD800), *range(0xE000, 0x20000), *range(0x2F7F0, 0x2FA30), *range(0xE0000, 0xE0200)]

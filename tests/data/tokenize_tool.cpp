@@ -2,6 +2,7 @@
 //
 //   tokenize_tool ids <tokenizer folder> <file> [column]           ids of each row, one line a row
 //   tokenize_tool framed <tokenizer folder> <file> [column]        the same, in the tokenizer's frame
+//   tokenize_tool decoded <tokenizer folder> <file> [column]       ids of each row decoded again, as a JSON string
 //   tokenize_tool texts <file> [column]                           each row as a JSON string, one line a row
 //   tokenize_tool order <n> <world> <seed> <epoch> <drop_last>     epoch_order, one line
 //   tokenize_tool speed <tokenizer folder> <file>...               seconds to build the dataset
@@ -36,6 +37,13 @@ void print_ids(const std::vector<std::string>& arguments, bool framed) {
   }
 }
 
+void print_decoded(const std::vector<std::string>& arguments) {
+  const auto tokenizer = load_tokenizer(arguments.at(0));
+  for (const std::string& text : read_texts(arguments.at(1), arguments.size() > 2 ? arguments[2] : "text")) {
+    fmt::print("{}\n", nlohmann::json(tokenizer->decode(tokenizer->encode(text), /*skip_special=*/true)).dump());
+  }
+}
+
 void print_texts(const std::vector<std::string>& arguments) {
   for (const std::string& text : read_texts(arguments.at(0), arguments.size() > 1 ? arguments[1] : "text")) {
     fmt::print("{}\n", nlohmann::json(text).dump());
@@ -66,6 +74,8 @@ int main(int argc, char** argv) {
   try {
     if (what == "ids" || what == "framed") {
       print_ids(arguments, what == "framed");
+    } else if (what == "decoded") {
+      print_decoded(arguments);
     } else if (what == "texts") {
       print_texts(arguments);
     } else if (what == "order") {

@@ -1,0 +1,39 @@
+// Tokens after a prompt, one after the other, over a cache of keys and values: the most likely (greedy), drawn
+// (Holtzman et al. 2019, "nucleus sampling"), or by beam search; as transformers' generate() chooses them.
+//
+//   generate(network, tokenizer->encode("Once"), {.max_new_tokens = 50, .stop_tokens = {eos}});
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "tessera/models/causal_network.h"
+
+namespace tessera::models {
+
+struct GenerationOptions {
+  int64_t max_new_tokens = 128;
+  std::vector<int32_t> stop_tokens = {};  // any of them ends the text, and is its last token
+
+  // Drawn from the softmax of logits / temperature over the top_k most likely tokens, of those the fewest that together
+  // have a probability of top_p. 0: not drawn, the most likely.
+  double temperature = 0;
+  int64_t top_k = 0;  // 0: of all
+  double top_p = 1;
+  uint64_t seed = 42;
+
+  // More than 1: beam search; nothing is drawn, and on_token hears of the whole text at its end.
+  int64_t beams = 1;
+  double length_penalty = 1;  // a text's score is its log-probability / (its tokens ^ this)
+
+  std::function<void(int32_t token)> on_token = nullptr;
+};
+
+// The new tokens. `prompt`: at least one token. The network must hold its weights, and not be training.
+// ErrorKind::kUsage for options that make no sense.
+std::vector<int32_t> generate(CausalNetwork& network, const std::vector<int32_t>& prompt,
+                              const GenerationOptions& options);
+
+}  // namespace tessera::models

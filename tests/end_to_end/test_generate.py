@@ -1,0 +1,53 @@
+"""tessera generate: what a model that was trained here goes on with, beside transformers on the exported folder."""
+
+import pytest
+import torch
+import transformers
+from tessera_runs import tessera, train
+from test_causal_lm import LETTERS, run_of
+
+PROMPT = "a b c"
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def folder(request, tmp_path_factory):
+    where = tmp_path_factory.mktemp("generate")
+    _, run_file = run_of(where, request.param, packing="none")
+    train(run_file, 2, {"output": where / "out", "training.max_steps": 40})
+    return where / "out" / "export"
+
+
+def wanted(folder, **options):
+    ids = torch.tensor([[LETTERS.index(token) for token in ["[CLS]", *PROMPT.split()]]])
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, eos_token_id=None, max_new_tokens=12, **options)
+    tokens = [LETTERS[token] for token in made[0, 1:]]
+    return "".join(token[2:] if token.startswith("##") else f" {token}" for token in tokens if not token.startswith("["))[1:]
+
+
+@pytest.mark.parametrize("how", [{"do_sample": False}, {"do_sample": False, "num_beams": 3},
+                                 {"do_sample": True, "temperature": 0.8, "top_k": 10, "top_p": 0.9}], ids=["greedy", "beams", "drawn"])
+def test_transformers_goes_on_alike(folder, how, tmp_path):
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    flags = [word for key, value in how.items() if key != "do_sample" for word in
+             (f"--{'beams' if key == 'num_beams' else key.replace('_', '-')}", value)]
+    torch.manual_seed(7)
+    want = wanted(folder, **how)
+    result = tessera("generate", "--model", folder, "--prompt", PROMPT, "--max-new-tokens", 12, "--seed", 7, *flags)
+    assert result.code == 0, str(result)
+    assert result.out == want + "\n"
+
+
+@pytest.mark.parametrize("flags, what", [
+    (["--max-new-tokens", 1000], "more than the 64 that the model takes"), (["--dtype", "fp8"], "there is no dtype 'fp8'"),
+    (["--top-p", 0], "top_p is 0"), (["--beams", 2, "--temperature", 1], "beam search draws nothing"),
+    (["--tokenizer", "nowhere"], "no such folder"),
+], ids=str)
+def test_what_makes_no_sense_is_refused(folder, flags, what):
+    result = tessera("generate", "--model", folder, "--prompt", PROMPT, *flags)
+    assert result.code == 2 and what in result.err, str(result)
+
+
+def test_a_model_of_masks_is_refused(tiny_bert):
+    result = tessera("generate", "--model", tiny_bert, "--prompt", "x")
+    assert result.code == 2 and "tessera generate runs models for CausalLM, and a 'bert' is none" in result.err, str(result)
