@@ -83,7 +83,8 @@ std::unique_ptr<Exchange> make_gloo_exchange(const BackendInput& input) {
     throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    fail_to_connect(input.world, text.substr(0, text.find('\n')));
+    const bool is_gone = text.find("by peer") != std::string::npos;  // closed, or reset
+    fail_to_connect(input.world, is_gone ? "one of them ended meanwhile" : text.substr(0, text.find('\n')));
   }
   if (!connected) fail_to_connect(input.world, "not every rank answered within " + format_duration(input.timeout));
   return make_message_exchange(std::move(*group));
