@@ -7,13 +7,14 @@ import sys
 import ranks
 from tessera import gloo_threads
 
+
 def test_it_sees_the_threads_of_gloo():
     """By the name that torch gives them, which another torch may change."""
-    assert gloo_threads._threads() == {}
-    with_one = ["-c", "import torch.distributed as dist; from tessera import gloo_threads; dist.init_process_group('gloo', "
-                "store=dist.HashStore(), rank=0, world_size=1); print(len(gloo_threads._threads()))"]
-    done = subprocess.run([sys.executable, *with_one], env=ranks.environment(), capture_output=True, text=True, timeout=60)
-    assert int(done.stdout) > 0, done.stderr
+    program = ("import torch.distributed as dist; from tessera import gloo_threads; before = len(gloo_threads._threads()); "
+               "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1); print(before, len(gloo_threads._threads()))")
+    done = subprocess.run([sys.executable, "-c", program], env=ranks.environment(), capture_output=True, text=True, timeout=60)
+    before, after = map(int, done.stdout.split())
+    assert (before, after > 0) == (0, True), done.stderr
 
 
 def test_it_waits_for_threads_that_run_or_were_woken(monkeypatch):
