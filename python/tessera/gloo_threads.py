@@ -1,8 +1,8 @@
 """The end of a program whose ranks spoke over torch's gloo.
 
-A gloo thread lets go of a tensor only after it has told that the work is over. Where it is the last to hold the tensor, it needs the
-interpreter for that; one that has begun to end gives it none, and the thread aborts the process. So the interpreter's end waits until
-these threads have nothing to do any more.
+A gloo thread lets go of a tensor only after it has told that the work is over. Where it is the last to hold the tensor, it needs
+the interpreter for that; one that has begun to end gives it none, and the thread aborts the process. So the interpreter's end waits
+until these threads have nothing to do any more.
 """
 
 import atexit

@@ -11,7 +11,8 @@ from tessera import gloo_threads
 def test_it_sees_the_threads_of_gloo():
     """By the name that torch gives them, which another torch may change."""
     program = ("import torch.distributed as dist; from tessera import gloo_threads; before = len(gloo_threads._threads()); "
-               "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1); print(before, len(gloo_threads._threads()))")
+               "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1); "
+               "print(before, len(gloo_threads._threads()))")
     done = subprocess.run([sys.executable, "-c", program], env=ranks.environment(), capture_output=True, text=True, timeout=60)
     before, after = map(int, done.stdout.split())
     assert (before, after > 0) == (0, True), done.stderr
