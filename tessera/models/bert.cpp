@@ -1,11 +1,9 @@
 #include "tessera/models/bert.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/nonzero.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros_like.h>
@@ -16,6 +14,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_value.h"
+#include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/module_path.h"
@@ -246,7 +245,7 @@ at::Tensor BertHead::forward(const at::Tensor& hidden) {
 }
 
 at::Tensor BertHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
-  return nn::target_loss_sum(transformed(hidden), decoder_weight_, bias_, labels);
+  return nn::loss_sum({.hidden = transformed(hidden), .labels = labels}, decoder_weight_, bias_);
 }
 
 BertForMaskedLM::BertForMaskedLM(const BertConfig& config) : config_(config) {
@@ -278,10 +277,8 @@ at::Tensor BertForMaskedLM::loss_sum(const NamedTensors& batch) {
 }
 
 at::Tensor BertForMaskedLM::masked_loss_sum(const BertInput& input, const at::Tensor& labels) {
-  const at::Tensor hidden = encode(input);
-  const at::Tensor flat_labels = labels.reshape({-1});
-  const at::Tensor targets = at::nonzero(flat_labels != nn::kNoTarget).squeeze(1);
-  return (*head_)(hidden.reshape({-1, hidden.size(-1)}).index_select(0, targets), flat_labels.index_select(0, targets));
+  const nn::LabelledRows rows = nn::labelled_rows(encode(input), labels);
+  return (*head_)(rows.hidden, rows.labels);
 }
 
 void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const std::string& name, at::Tensor value) {
@@ -291,8 +288,7 @@ void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const st
   } else if (name.find("LayerNorm") != std::string::npos) {
     value.fill_(1);
   } else {
-    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name));
-    value.normal_(0, config.initializer_range, generator);
+    draw_normal(seed, name, config.initializer_range, value);
     if (name.ends_with("word_embeddings.weight") && config.pad_token_id >= 0 && config.pad_token_id < value.size(0)) {
       value.select(0, config.pad_token_id).zero_();
     }

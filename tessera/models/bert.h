@@ -79,8 +79,9 @@ class BertLayer : public nn::UnitModule<BertLayer> {
 class BertHead : public nn::UnitModule<BertHead> {
  public:
   BertHead(const BertConfig& config, const at::Tensor& word_embeddings);
-  at::Tensor forward(const at::Tensor& hidden);                            // (…, hidden) -> logits (…, vocab)
-  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);  // -> nn::target_loss_sum
+  at::Tensor forward(const at::Tensor& hidden);  // (…, hidden) -> logits (…, vocab)
+  // Of rows that all have a label: their loss.
+  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);
 
  private:
   at::Tensor transformed(const at::Tensor& hidden) const;

@@ -1,6 +1,5 @@
 #include "tessera/models/gpt2.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/dropout.h>
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include <tuple>
 
 #include "tessera/models/config_values.h"
+#include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/module_path.h"
 #include "tessera/nn/target_loss.h"
@@ -36,8 +36,7 @@ class Gpt2 final : public Model {
     } else {
       const bool is_residual = name.ends_with("c_proj.weight");
       const double share = is_residual ? 1 / std::sqrt(2.0 * static_cast<double>(config_.n_layer)) : 1;
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name));
-      value.normal_(0, config_.initializer_range * share, generator);
+      draw_normal(seed, name, config_.initializer_range * share, value);
     }
   }
   bool decays(const std::string& name) const override { return !name.ends_with("bias") && !is_norm(name); }

@@ -1,5 +1,7 @@
 #include "tessera/models/initial_values.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
 #include "tessera/base/log.h"
@@ -28,6 +30,11 @@ void InitialValues::report() const {
   }
   if (!missing_.empty()) log_warning("not in the weights, so initialized at random: {}", fmt::join(missing_, ", "));
   if (!unexpected_.empty()) log_warning("in the weights but not in the model: {}", fmt::join(unexpected_, ", "));
+}
+
+void draw_normal(uint64_t seed, const std::string& name, double deviation, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  value.normal_(0, deviation, at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name)));
 }
 
 }  // namespace tessera::models

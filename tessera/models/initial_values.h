@@ -30,4 +30,7 @@ class InitialValues {
   std::vector<std::string> unexpected_;
 };
 
+// Fills with normal(0, deviation), by (seed, name) alone: what most models' matrices begin with.
+void draw_normal(uint64_t seed, const std::string& name, double deviation, const at::Tensor& value);
+
 }  // namespace tessera::models

@@ -1,6 +1,5 @@
 #include "tessera/models/llama.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
@@ -9,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/config_values.h"
+#include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/models/rotary_config.h"
 #include "tessera/nn/activations.h"
@@ -217,8 +217,7 @@ class Llama final : public Model {
     } else if (is_norm(name)) {
       value.fill_(1);
     } else {
-      auto generator = at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name));
-      value.normal_(0, config_.initializer_range, generator);
+      draw_normal(seed, name, config_.initializer_range, value);
       const bool is_embedding = name.starts_with(config_.family->names->embeddings);
       if (is_embedding && config_.pad_token_id >= 0) value.select(0, config_.pad_token_id).zero_();
     }

@@ -142,16 +142,23 @@ class TargetLoss : public torch::autograd::Function<TargetLoss> {
 
 int64_t target_rows_at_once(int64_t vocab) { return std::max(kLeastRows, kLogitsOfPiece / vocab); }
 
-at::Tensor target_loss_sum(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                           const at::Tensor& labels) {
+LabelledRows labelled_rows(const at::Tensor& hidden, const at::Tensor& labels) {
   const at::Tensor flat_labels = labels.reshape({-1});
   const at::Tensor targets = at::nonzero(flat_labels != kNoTarget).squeeze(1);
-  const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}).index_select(0, targets);
-  const at::Tensor wanted = flat_labels.index_select(0, targets);
+  return {.hidden = hidden.reshape({-1, hidden.size(-1)}).index_select(0, targets),
+          .labels = flat_labels.index_select(0, targets)};
+}
+
+at::Tensor loss_sum(const LabelledRows& rows, const at::Tensor& weight, const at::Tensor& bias) {
   const std::optional<at::Tensor> with_bias = bias.defined() ? std::optional(bias) : std::nullopt;
-  if (at::GradMode::is_enabled()) return TargetLoss::apply(rows, weight, with_bias, wanted);
+  if (at::GradMode::is_enabled()) return TargetLoss::apply(rows.hidden, weight, with_bias, rows.labels);
   TargetRows::Gradients none;
-  return TargetRows(rows, weight, with_bias, wanted).loss_sum(none);
+  return TargetRows(rows.hidden, weight, with_bias, rows.labels).loss_sum(none);
+}
+
+at::Tensor target_loss_sum(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                           const at::Tensor& labels) {
+  return loss_sum(labelled_rows(hidden, labels), weight, bias);
 }
 
 }  // namespace tessera::nn

@@ -21,6 +21,14 @@ inline constexpr int64_t kNoTarget = -100;  // a label that no loss counts; PyTo
 at::Tensor target_loss_sum(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                            const at::Tensor& labels);
 
+// Its two halves, for a head that has more to do between them: the rows that have a label, (rows, width) and (rows),
+// and the loss of such.
+struct LabelledRows {
+  at::Tensor hidden, labels;
+};
+LabelledRows labelled_rows(const at::Tensor& hidden, const at::Tensor& labels);
+at::Tensor loss_sum(const LabelledRows& rows, const at::Tensor& weight, const at::Tensor& bias);
+
 // Rows of a piece, at most: whose logits there are at once.
 int64_t target_rows_at_once(int64_t vocab);
 

@@ -27,9 +27,6 @@ class Sizes {
     return value.get<int64_t>();
   }
 
-  bool flag(const char* key, bool otherwise) const {
-    return config_.contains(key) && config_[key].is_boolean() ? config_[key].get<bool>() : otherwise;
-  }
   double share(const char* key, double otherwise) const {
     return config_.contains(key) && config_[key].is_number() ? config_[key].get<double>() : otherwise;
   }
@@ -73,15 +70,6 @@ class Tally {
   ModelCensus census_;
 };
 
-// The output layer: a matrix of its own, or the embeddings'.
-void add_lm_head(Tally& tally, const Architecture& net, bool tied) {
-  if (tied) {
-    tally.share(net.vocab * net.hidden);
-  } else {
-    tally.linear(net.hidden, net.vocab, false);
-  }
-}
-
 ModelCensus census_of_t5(const Sizes& size) {
   const int64_t encoder_layers = size("num_layers", 6);
   const int64_t decoder_layers = size("num_decoder_layers", encoder_layers);
@@ -117,8 +105,9 @@ ModelCensus census_of_t5(const Sizes& size) {
     tally.add({net.hidden});
   }
   tally.begin_unit("head");
-  tally.add({net.hidden}, 2);     // the final norms of both stacks
-  add_lm_head(tally, net, true);  // transformers ties it whatever tie_word_embeddings says, and then scales
+  tally.add({net.hidden}, 2);  // the final norms of both stacks
+  tally.share(net.vocab *
+              net.hidden);  // the embeddings': transformers ties it whatever tie_word_embeddings says, and then scales
   return tally.finish(net, true);
 }
 
