@@ -14,7 +14,7 @@ set_target_properties(tessera_shared PROPERTIES OUTPUT_NAME tessera VERSION ${PR
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 target_link_libraries(tessera_shared PRIVATE tessera_libtorch tessera_arrow spdlog::spdlog fmt::fmt
   nlohmann_json::nlohmann_json ${TESSERA_YAML_CPP} ICU::uc ICU::i18n Threads::Threads
-  tessera_lib_sodium tessera_lib_uring tessera_lib_xxhash)
+  tessera_lib_sentencepiece tessera_lib_sodium tessera_lib_uring tessera_lib_xxhash)
 
 # Written out, because LibTorch may lie inside this project's own .venv, which INSTALL_RPATH_USE_LINK_PATH would leave out.
 get_filename_component(torch_folder ${TORCH_LIBRARY} DIRECTORY)

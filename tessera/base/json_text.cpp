@@ -22,8 +22,8 @@ struct Refused {
 // Called for each block, list and name.
 class Watch {
  public:
-  bool operator()(int depth, json::parse_event_t event, const json& value) {
-    using Event = json::parse_event_t;
+  template <class Event, class Json>
+  bool operator()(int depth, Event event, const Json& value) {
     if (event == Event::object_start || event == Event::array_start) {
       if (depth >= kDeepestNesting)
         throw Refused{fmt::format("it is nested more than {} levels deep", kDeepestNesting)};
@@ -31,7 +31,7 @@ class Watch {
     } else if (event == Event::object_end) {
       names_.pop_back();
     } else if (event == Event::key) {
-      const auto& name = value.get_ref<const std::string&>();
+      const auto& name = value.template get_ref<const std::string&>();
       if (!names_.back().insert(name).second) throw Refused{fmt::format("it names '{}' twice", name.substr(0, 100))};
     }
     return true;
@@ -50,13 +50,12 @@ std::string place_in(std::string_view text, size_t byte) {
                                       : fmt::format("line {}, column {}", line, column);
 }
 
-}  // namespace
-
-json parse_json(std::string_view text, const JsonOrigin& origin) {
+template <class Json>
+Json parsed(std::string_view text, const JsonOrigin& origin) {
   std::string what;
   try {
-    return json::parse(text.begin(), text.end(),
-                       [watch = Watch()](int depth, json::parse_event_t event, json& value) mutable {
+    return Json::parse(text.begin(), text.end(),
+                       [watch = Watch()](int depth, typename Json::parse_event_t event, Json& value) mutable {
                          return watch(depth, event, value);
                        });
   } catch (const Refused& refused) {
@@ -67,6 +66,14 @@ json parse_json(std::string_view text, const JsonOrigin& origin) {
     what = "it has a number that is too large";
   }
   throw Error(origin.kind, {what, origin.where, origin.fix});
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, const JsonOrigin& origin) { return parsed<json>(text, origin); }
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonOrigin& origin) {
+  return parsed<nlohmann::ordered_json>(text, origin);
 }
 
 json read_json_file(const std::filesystem::path& path) {

@@ -22,6 +22,9 @@ struct JsonOrigin {
 // twice in one block, or has a number that no double holds: with line and column.
 nlohmann::json parse_json(std::string_view text, const JsonOrigin& origin);
 
+// The same with the names of each block in the order in which they stand.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const JsonOrigin& origin);
+
 // The same of a file, which must hold an object.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 

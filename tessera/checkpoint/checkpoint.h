@@ -84,4 +84,14 @@ struct ExportInput {
 // the output cannot be written.
 void export_hf(const ExportInput& input);
 
+// Weights from elsewhere as such a folder.
+struct WeightsToExport {
+  std::filesystem::path model;   // where config.json and the tokenizer files come from
+  std::filesystem::path output;  // as ExportInput's
+  std::map<std::string, std::vector<int64_t>> shapes;
+  at::ScalarType dtype = at::kFloat;
+  std::function<at::Tensor(const std::string& name)> read;  // of that shape and dtype; asked for one at a time
+};
+void export_weights(const WeightsToExport& weights);  // errors: as export_hf's
+
 }  // namespace tessera::checkpoint

@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
@@ -14,6 +15,7 @@
 #include "tessera/checkpoint/weight_files.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/dtype.h"
+#include "tessera/storage/peft_format.h"
 #include "tessera/storage/safetensors.h"
 
 namespace tessera::checkpoint {
@@ -21,8 +23,17 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json", "tokenizer_config.json", "vocab.txt",
-                                           "special_tokens_map.json", "added_tokens.json"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "vocab.txt",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "spiece.model",
+                                           "chat_template.jinja",
+                                           "generation_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json"};
 
 // Replacing a folder removes what is in it, so it may hold only what an export writes.
 void refuse_to_remove(const fs::path& output) {
@@ -35,7 +46,8 @@ void refuse_to_remove(const fs::path& output) {
   for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename().string();
     const bool ours =
-        name == "config.json" || name == kExportSums || is_weight_file(name) ||
+        name == "config.json" || name == storage::kAdapterConfig || name == storage::kAdapterWeights ||
+        name == kExportSums || is_weight_file(name) ||
         std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
     if (!ours) refuse("the export folder holds '" + name + "', which is not part of an export");
   }
@@ -68,17 +80,48 @@ std::vector<ShardFile> write_weights(CheckpointReader& checkpoint, const fs::pat
   return write_weight_files(output, plan, read, how);
 }
 
-// The weights may be of a model with a head where the original config names the bare encoder.
-ShardFile write_config(const fs::path& model, const fs::path& output, at::ScalarType dtype, const Manifest& manifest) {
+// What was trained beside a frozen model: its weights and adapter_config.json, which tessera train notes.
+std::vector<ShardFile> write_adapter(CheckpointReader& checkpoint, const fs::path& output, const ExportInput& input) {
+  std::vector<storage::PlannedTensor> plan;
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors)
+    plan.push_back({storage::kAdapterPrefix + name, input.dtype, tensor.shape});
+  storage::SafetensorsWriter writer((output / storage::kAdapterWeights).string(), plan, {{"format", "pt"}});
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors)
+    writer.add(checkpoint.tensor(name, kWeight).to(input.dtype));
+  return {
+      {storage::kAdapterWeights, writer.finish()},
+      write_summed(output, storage::kAdapterConfig, checkpoint.manifest().client_state.at("adapter").dump(2) + "\n")};
+}
+
+// The weights may be of a model with a head where the original config names the bare encoder: `architecture`, if any.
+ShardFile write_config(const fs::path& model, const fs::path& output, at::ScalarType dtype,
+                       const nlohmann::json& architecture) {
   read_json_file(model / "config.json");  // throws where it is none
   auto config = nlohmann::ordered_json::parse(read_input_file(model / "config.json"));
-  if (manifest.client_state.contains("architecture")) {
-    config["architectures"] = {manifest.client_state["architecture"]};
-  }
+  if (!architecture.is_null()) config["architectures"] = {architecture};
   const std::string name = dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bfloat16" : "float16";
   config.erase("torch_dtype");
   config["dtype"] = name;
   return write_summed(output, "config.json", config.dump(2) + "\n");
+}
+
+void copy_tokenizer(const fs::path& model, const fs::path& output, std::vector<ShardFile>& files) {
+  for (const char* const name : kTokenizerFiles) {
+    if (fs::exists(model / name)) files.push_back(write_summed(output, name, read_input_file(model / name)));
+  }
+}
+
+// Has `write` fill a folder aside, which then takes the place of an earlier export.
+void publish_export(const fs::path& output, const std::function<void(const fs::path& aside)>& write) {
+  refuse_to_remove(output);
+  storage::create_aside(output);
+  try {
+    write(storage::aside_of(output));
+    storage::publish(output);
+  } catch (...) {
+    storage::abandon(output);
+    throw;
+  }
 }
 
 }  // namespace
@@ -88,22 +131,30 @@ void export_hf(const ExportInput& input) {
   CheckpointReader checkpoint(input.checkpoint);
   const Manifest& manifest = checkpoint.manifest();
   const fs::path model = input.weights_only ? fs::path() : model_folder(input, manifest);
-  storage::create_aside(input.output);
-  try {
-    const fs::path aside = storage::aside_of(input.output);
-    std::vector<ShardFile> files = write_weights(checkpoint, aside, input);
-    if (!input.weights_only) files.push_back(write_config(model, aside, input.dtype, manifest));
-    for (const char* const name : kTokenizerFiles) {
-      if (!input.weights_only && fs::exists(model / name)) {
-        files.push_back(write_summed(aside, name, read_input_file(model / name)));
-      }
+  publish_export(input.output, [&](const fs::path& aside) {
+    if (input.weights_only) {
+      write_weights(checkpoint, aside, input);
+      return;
     }
-    if (!input.weights_only) write_export_sums(aside, files);
-    storage::publish(input.output);
-  } catch (...) {
-    storage::abandon(input.output);
-    throw;
-  }
+    const bool is_adapter = manifest.client_state.contains("adapter");
+    std::vector<ShardFile> files =
+        is_adapter ? write_adapter(checkpoint, aside, input) : write_weights(checkpoint, aside, input);
+    const auto architecture = manifest.client_state.value("architecture", nlohmann::json());
+    if (!is_adapter) files.push_back(write_config(model, aside, input.dtype, architecture));
+    copy_tokenizer(model, aside, files);
+    write_export_sums(aside, files);
+  });
+}
+
+void export_weights(const WeightsToExport& weights) {
+  publish_export(weights.output, [&](const fs::path& aside) {
+    std::vector<storage::PlannedTensor> plan;
+    for (const auto& [name, shape] : weights.shapes) plan.push_back({name, weights.dtype, shape});
+    std::vector<ShardFile> files = write_weight_files(aside, plan, weights.read, {});
+    files.push_back(write_config(weights.model, aside, weights.dtype, nullptr));
+    copy_tokenizer(weights.model, aside, files);
+    write_export_sums(aside, files);
+  });
 }
 
 }  // namespace tessera::checkpoint

@@ -20,6 +20,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/storage/dtype.h"
 #include "tessera/storage/folder_lock.h"
+#include "tessera/train/merge_adapter.h"
 
 namespace tessera::cli {
 namespace {
@@ -172,10 +173,25 @@ void add_export(CLI::App& command) {
   });
 }
 
+void add_merge(CLI::App& command) {
+  auto input = std::make_shared<train::MergeInput>();
+  auto dtype = std::make_shared<std::string>("fp32");
+  CLI::App* merging = command.add_subcommand("merge", "Merge an adapter (LoRA) into the model that it was trained for");
+  merging->add_option("ADAPTER", input->adapter, "A folder with an adapter, in PEFT's format")->required();
+  merging->add_option("--to", input->output, "Folder to write, a Hugging Face folder")->required();
+  merging->add_option("--model", input->model, "Folder of the model; without it, where the adapter says that it lies");
+  merging->add_option("--dtype", *dtype, "Dtype of the weights: fp32, bf16 or fp16")->capture_default_str();
+  merging->callback([input, dtype] {
+    input->dtype = dtype_of(*dtype);
+    train::merge_adapter(*input);
+    log_info("wrote {}", input->output);
+  });
+}
+
 }  // namespace
 
 void add_checkpoint_command(CLI::App& app, int& code) {
-  CLI::App* command = app.add_subcommand("checkpoint", "List, check, compare, export and remove checkpoints");
+  CLI::App* command = app.add_subcommand("checkpoint", "List, check, compare, export, merge and remove checkpoints");
   command->require_subcommand(1);
   const auto path = [](CLI::App* to, const char* name, const char* help) {
     auto value = std::make_shared<std::string>();
@@ -211,6 +227,7 @@ void add_checkpoint_command(CLI::App& app, int& code) {
   pruning->callback([folder, retention] { prune_checkpoints(*folder, *retention); });
 
   add_export(*command);
+  add_merge(*command);
 }
 
 }  // namespace tessera::cli

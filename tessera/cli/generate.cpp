@@ -12,7 +12,11 @@ namespace tessera::cli {
 void add_generate_command(CLI::App& app) {
   auto* const command = app.add_subcommand("generate", "Continue a prompt with a causal language model");
   const auto options = std::make_shared<train::GenerateOptions>();
-  command->add_option("--model", options->model, "A Hugging Face folder: config.json, weights, tokenizer")->required();
+  command
+      ->add_option("--model", options->model,
+                   "A Hugging Face folder: config.json, weights, tokenizer; or a folder with an adapter")
+      ->required();
+  command->add_option("--adapter", options->adapter, "A folder with an adapter to the model, in PEFT's format");
   command
       ->add_option("--prompt", options->prompts,
                    "The text to continue; may be given several times; - reads standard input")

@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "tessera/base/env.h"
+#include "tessera/base/error.h"
 #include "tessera/cli/commands.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/launch/runners.h"
+#include "tessera/train/quick_run.h"
 #include "tessera/train/run.h"
 
 namespace tessera::cli {
@@ -40,6 +42,30 @@ int start_ranks(const train::RunOptions& options, int nproc) {
                          .extra_environment = {{"TESSERA_NPROC", std::to_string(nproc)}}});
 }
 
+constexpr const char* kQuickOptions[] = {"--model", "--task", "--data", "--eval", "--lora", "--output"};
+
+void add_quick_options(CLI::App& command, train::QuickRun& quick) {
+  command.add_option("--model", quick.model, "Without a run file: folder of the model to train");
+  command.add_option("--task", quick.task, "Without a run file: clm, sft, seq2seq or mlm");
+  command.add_option("--data", quick.data, "Without a run file: file, pattern or folder to train on (repeatable)")
+      ->allow_extra_args(false);
+  command.add_option("--eval", quick.eval, "Without a run file: what to evaluate on (repeatable)")
+      ->allow_extra_args(false);
+  command
+      .add_option("--lora", quick.lora, "Without a run file: train an adapter (LoRA) of this rank; 0: the model itself")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--output", quick.output, "Without a run file: folder for metrics, checkpoints and the result")
+      ->capture_default_str();
+}
+
+void refuse_quick_options(const CLI::App& command) {
+  for (const char* const option : kQuickOptions) {
+    if (command.count(option) == 0) continue;
+    throw Error(ErrorKind::kUsage, {std::string(option) + " is for runs without a run file, and there is one",
+                                    "the command line", "write it into the run file, or change that with --set"});
+  }
+}
+
 }  // namespace
 
 void add_train_command(CLI::App& app, const std::string& program, int& exit_code) {
@@ -47,8 +73,9 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   options->program = program;
   auto nproc = std::make_shared<int>(1);
   auto dry_run = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("train", "Train a model from a run file");
-  command->add_option("RUN", options->run_file, "Run file, YAML or JSON (docs/run-file.md)")->required();
+  auto quick = std::make_shared<train::QuickRun>();
+  CLI::App* command = app.add_subcommand("train", "Train a model from a run file, or from --model, --task and --data");
+  command->add_option("RUN", options->run_file, "Run file, YAML or JSON (docs/run-file.md)");
   command->add_option("--nproc", *nproc, "Number of ranks on this host")->capture_default_str();
   command->add_option("--set", options->overrides, "Override a key, e.g. training.max_steps=50 (repeatable)")
       ->type_name("KEY=VALUE")
@@ -63,13 +90,19 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
       ->type_name("FILE");
   command->add_flag("--dry-run", *dry_run,
                     "Check everything, read the data and print what would be trained, without training");
-  command->callback([command, options, nproc, dry_run, &exit_code] {
+  add_quick_options(*command, *quick);
+  command->callback([command, options, quick, nproc, dry_run, &exit_code] {
+    const bool is_rank = env_text("RANK").has_value();
+    if (options->run_file.empty()) {
+      options->run_file = train::write_quick_run(*quick, /*prints=*/!is_rank);
+    } else {
+      refuse_quick_options(*command);
+    }
     if (*dry_run) {
       train::dry_run(config::load_run_file(options->run_file, options->overrides), std::max(1, *nproc));
       exit_code = 0;
       return;
     }
-    const bool is_rank = env_text("RANK").has_value();
     const bool alone = command->count("--nproc") == 0 || (*nproc == 1 && !is_rank);
     exit_code = alone ? train::run_training(*options) : start_ranks(*options, *nproc);
   });

@@ -68,6 +68,27 @@ std::vector<std::string> files_of(const RunFile& run, const std::string& key, co
   return files;
 }
 
+// A file's path is relative, as others are; a name is a built-in template's.
+std::string chat_template_of(const RunFile& run, const Paths& paths) {
+  const auto choice = value_of(run, "data.chat_template").get<std::string>();
+  const bool is_file = choice.find('/') != std::string::npos || choice.ends_with(".jinja");
+  return is_file ? paths.resolve(choice, pointer_to("data.chat_template")) : choice;
+}
+
+void read_adapter(RunFile& run, const Paths& paths) {
+  RunFile::Adapter& adapter = run.adapter;
+  adapter.rank = value_of(run, "adapter.rank").get<int64_t>();
+  const Json& alpha = value_of(run, "adapter.alpha");
+  adapter.alpha = alpha.is_null() ? 2 * static_cast<double>(adapter.rank) : alpha.get<double>();
+  adapter.dropout = value_of(run, "adapter.dropout").get<double>();
+  adapter.use_rslora = value_of(run, "adapter.use_rslora").get<bool>();
+  adapter.targets = value_of(run, "adapter.targets").get<std::vector<std::string>>();
+  adapter.modules_to_save = value_of(run, "adapter.modules_to_save").get<std::vector<std::string>>();
+  if (const Json& path = value_of(run, "adapter.path"); !path.is_null()) {
+    adapter.path = paths.resolve(path.get<std::string>(), pointer_to("adapter.path"));
+  }
+}
+
 }  // namespace
 
 RunFile load_run_file(const std::string& path, const std::vector<std::string>& overrides) {
@@ -104,6 +125,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.model.init = text("model.init") == "random" ? RunFile::Model::Init::kRandom : RunFile::Model::Init::kPretrained;
   if (const Json& dropout = value_of(run, "model.dropout"); !dropout.is_null())
     run.model.dropout = dropout.get<double>();
+  read_adapter(run, paths);
   const bool own_tokenizer = !value_of(run, "tokenizer").is_null();
   run.tokenizer = own_tokenizer ? paths.resolve(text("tokenizer"), pointer_to("tokenizer")) : run.model.path;
   run.task = text("task");
@@ -123,6 +145,11 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   for (const auto& [name, packing] : kPackings) {
     if (text("data.packing") == name) run.data.packing = packing;
   }
+  run.data.source_column = text("data.source_column");
+  run.data.target_column = text("data.target_column");
+  run.data.source_prefix = text("data.source_prefix");
+  run.data.max_target_length = number("data.max_target_length");
+  if (!value_of(run, "data.chat_template").is_null()) run.data.chat_template = chat_template_of(run, paths);
   run.data.drop_empty = value_of(run, "data.drop_empty").get<bool>();
   run.data.mlm_probability = value_of(run, "data.mlm_probability").get<double>();
 

@@ -34,6 +34,16 @@ struct RunFile {
     Init init = Init::kPretrained;
     std::optional<double> dropout;  // overrides config.json
   };
+  // LoRA (models/adapters.h).
+  struct Adapter {
+    int64_t rank = 0;  // 0: the model itself is trained
+    double alpha = 0;
+    double dropout = 0;
+    bool use_rslora = false;
+    std::vector<std::string> targets = {"all-linear"};
+    std::vector<std::string> modules_to_save;
+    std::string path;  // of one to go on from, in PEFT's format; empty: a new one
+  };
   struct Data {
     enum class Padding { kMaxLength, kLongest };
     enum class LongText { kTruncate, kChunk };
@@ -46,6 +56,11 @@ struct RunFile {
     bool drop_empty = true;
     Padding padding = Padding::kMaxLength;
     Packing packing = Packing::kAuto;
+    std::string source_column = "source";  // of seq2seq
+    std::string target_column = "target";
+    std::string source_prefix;
+    int64_t max_target_length = 128;  // tokens
+    std::string chat_template;        // a name, a file, or empty: the tokenizer's own
     double mlm_probability = 0.15;
   };
   struct Training {
@@ -70,6 +85,7 @@ struct RunFile {
   Model model;
   std::string tokenizer;  // a folder
   std::string task;
+  Adapter adapter;
   Data data;
   Training training;
   Document deepspeed;                             // the ds_config as written, overrides applied; see resolve_ds_config

@@ -157,6 +157,25 @@ bool looks_like_json(const std::string& text) {
   return false;
 }
 
+void emit(const nlohmann::ordered_json& value, YAML::Emitter& out) {
+  if (value.is_object()) {
+    out << YAML::BeginMap;
+    for (const auto& [key, each] : value.items()) {
+      out << YAML::Key << key << YAML::Value;
+      emit(each, out);
+    }
+    out << YAML::EndMap;
+  } else if (value.is_array()) {
+    out << YAML::BeginSeq;
+    for (const auto& each : value) emit(each, out);
+    out << YAML::EndSeq;
+  } else if (value.is_string()) {
+    out << value.get<std::string>();
+  } else {
+    out << value.dump();
+  }
+}
+
 }  // namespace
 
 Document parse_yaml(const std::string& text, const std::string& name) {
@@ -181,6 +200,12 @@ Document load_document(const std::string& path) {
   const bool is_yaml = extension == ".yaml" || extension == ".yml";
   const bool is_json = extension == ".json" || (!is_yaml && looks_like_json(text));
   return is_json ? parse_hjson(text, path) : parse_yaml(text, path);
+}
+
+std::string to_yaml(const nlohmann::ordered_json& value) {
+  YAML::Emitter out;
+  emit(value, out);
+  return std::string(out.c_str()) + "\n";
 }
 
 }  // namespace tessera::config

@@ -2,6 +2,7 @@
 // core schema, and so does 5e8 (which YAML 1.1 would call text); a key given twice is refused.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tessera/config/where.h"
@@ -13,6 +14,9 @@ Document parse_yaml(const std::string& text, const std::string& name);
 // By the name: JSON (.json) or YAML (.yaml, .yml); of another name, JSON when the text begins with '{', comments aside.
 // ErrorKind::kConfig also when the file cannot be read.
 Document load_document(const std::string& path);
+
+// The value as YAML, its blocks in their order: what reads back as it.
+std::string to_yaml(const nlohmann::ordered_json& value);
 
 // The contents of a configuration file; ErrorKind::kConfig when it cannot be read.
 std::string read_text(const std::string& path);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tessera/data/string_map.h"
+#include "tessera/data/word_model.h"
 
 namespace tessera::data {
 
@@ -30,15 +31,13 @@ struct BpeOptions {
   std::string end_suffix;      // of tokens that end one
 };
 
-class Bpe {
+class Bpe final : public WordModel {
  public:
   // ErrorKind::kData where a merge, or the unknown token, is not of the vocabulary; `path`: the file, for the message.
   Bpe(BpeOptions options, const std::string& path);
 
-  // Appends the word's ids.
-  void encode(std::string_view word, std::vector<int32_t>& ids) const;
-
-  const StringMap<int32_t>& vocabulary() const { return options_.vocabulary; }
+  void encode(std::string_view word, std::vector<int32_t>& ids) const override;
+  const StringMap<int32_t>& vocabulary() const override { return options_.vocabulary; }
 
  private:
   struct Merge {

@@ -8,7 +8,8 @@
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/json_value.h"
-#include "tessera/data/bpe_tokenizer.h"
+#include "tessera/data/bpe.h"
+#include "tessera/data/subword_tokenizer.h"
 #include "tessera/data/tokenizer_files.h"
 #include "tessera/data/unicode.h"
 
@@ -87,71 +88,35 @@ BpeOptions read_model(const json& model, bool of_bytes, const std::string& path)
   return options;
 }
 
-// The id of a special token; nothing where the folder has none of that name.
-std::optional<int32_t> id_of(const std::string& token, const BpeTokenizerParts& parts) {
-  const auto content = decode_utf8(token);
-  for (const AddedToken& added : parts.added_tokens) {
-    if (added.content == content) return added.id;
-  }
-  const auto found = parts.model->vocabulary().find(token);
-  return found == parts.model->vocabulary().end() ? std::nullopt : std::optional(found->second);
-}
-
-// `otherwise`: the token of all roles that tokenizer_config.json does not name.
-void read_special_ids(const TokenizerFolder& folder, const std::string& otherwise, BpeTokenizerParts& parts) {
-  SpecialIds& ids = parts.special_ids;
-  for (const auto& [key, id, fallback] :
-       {std::tuple("bos_token", &ids.bos, otherwise), std::tuple("eos_token", &ids.eos, otherwise),
-        std::tuple("unk_token", &ids.unk, otherwise), std::tuple("pad_token", &ids.pad, std::string()),
-        std::tuple("cls_token", &ids.cls, std::string()), std::tuple("sep_token", &ids.sep, std::string()),
-        std::tuple("mask_token", &ids.mask, std::string())}) {
-    const std::string token = read_special_token(folder, key, fallback);
-    if (token.empty()) continue;
-    *id = id_of(token, parts);
-    if (!*id)
-      refuse(fmt::format("the vocabulary has no special token '{:.100}' ({})", token, key), folder.config_path());
-  }
-}
-
-BpeTokenizerParts bpe_of_json(const TokenizerFolder& folder) {
+SubwordParts bpe_of_json(const TokenizerFolder& folder) {
   const std::string path = folder.tokenizer_path();
-  const json& root = folder.tokenizer;
-  PreTokenizer pre_tokenizer(root.value("pre_tokenizer", json()), path);
+  PreTokenizer pre_tokenizer(folder.tokenizer.value("pre_tokenizer", json()), path);
   const bool of_bytes = pre_tokenizer.is_byte_level();
-  BpeTokenizerParts parts{.normalize = make_normalizer(root.value("normalizer", json()), path),
-                          .pre_tokenizer = std::move(pre_tokenizer),
-                          .model = std::make_unique<Bpe>(read_model(root.at("model"), of_bytes, path), path),
-                          .decode = make_decoder(root.value("decoder", json()), path),
-                          .added_tokens = read_added_tokens(root.value("added_tokens", json::array()), path),
-                          .special_ids = {},
-                          .frame = {},
-                          .files = folder.files};
-  parts.frame = make_frame(root.value("post_processor", json()), path);
-  read_special_ids(folder, "", parts);
-  return parts;
+  auto model = std::make_unique<Bpe>(read_model(folder.tokenizer.at("model"), of_bytes, path), path);
+  return parts_of_json(folder, std::move(pre_tokenizer), std::move(model));
 }
 
-BpeTokenizerParts bpe_of_gpt2_files(const TokenizerFolder& folder) {
+SubwordParts bpe_of_gpt2_files(const TokenizerFolder& folder) {
   BpeOptions options{.of_bytes = true};
   read_vocabulary(read_json_file(folder.vocab_json_path), folder.vocab_json_path, options);
   read_merges_txt(folder.merges_path, options);
   const json pre_tokenizer = {
       {"type", "ByteLevel"},
       {"add_prefix_space", json_value(folder.config, "add_prefix_space", false, folder.config_path())}};
-  BpeTokenizerParts parts{.normalize = {},
-                          .pre_tokenizer = PreTokenizer(pre_tokenizer, folder.path),
-                          .model = std::make_unique<Bpe>(std::move(options), folder.merges_path),
-                          .decode = make_decoder({{"type", "ByteLevel"}}, folder.path),
-                          .added_tokens = {},
-                          .special_ids = {},
-                          .frame = {},
-                          .files = folder.files};
+  SubwordParts parts{.normalize = {},
+                     .pre_tokenizer = PreTokenizer(pre_tokenizer, folder.path),
+                     .model = std::make_unique<Bpe>(std::move(options), folder.merges_path),
+                     .decode = make_decoder({{"type", "ByteLevel"}}, folder.path),
+                     .added_tokens = {},
+                     .special_ids = {},
+                     .frame = {},
+                     .files = folder.files};
   const bool has_end = parts.model->vocabulary().contains(std::string_view(kEndOfText));
   read_special_ids(folder, has_end ? kEndOfText : "", parts);
   for (const char* const key : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
     const std::string token = read_special_token(folder, key, has_end ? kEndOfText : "");
     if (!token.empty()) {
-      parts.added_tokens.push_back({.content = decode_utf8(token), .id = *id_of(token, parts), .special = true});
+      parts.added_tokens.push_back({.content = decode_utf8(token), .id = *special_id(token, parts), .special = true});
     }
   }
   return parts;
@@ -160,7 +125,8 @@ BpeTokenizerParts bpe_of_gpt2_files(const TokenizerFolder& folder) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_bpe(const TokenizerFolder& folder) {
-  return std::make_unique<BpeTokenizer>(folder.tokenizer.is_null() ? bpe_of_gpt2_files(folder) : bpe_of_json(folder));
+  return std::make_unique<SubwordTokenizer>(folder.tokenizer.is_null() ? bpe_of_gpt2_files(folder)
+                                                                       : bpe_of_json(folder));
 }
 
 }  // namespace tessera::data

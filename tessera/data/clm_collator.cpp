@@ -12,12 +12,17 @@ int64_t length_of(const PackedRow& row) {
   return std::accumulate(row.begin(), row.end(), int64_t{0}, [](int64_t sum, const auto& p) { return sum + p.count; });
 }
 
+// The first token of a part has nothing before it that it could be predicted from.
+bool is_target(const TokenSamples& documents, const PackedPart& part, int64_t place) {
+  return place > 0 && documents.is_target(part.document, part.first + place);
+}
+
 }  // namespace
 
-ClmCollator::ClmCollator(const TokenizedDataset& dataset, const ClmOptions& options)
-    : dataset_(dataset), options_(options) {
+ClmCollator::ClmCollator(const TokenSamples& documents, const ClmOptions& options)
+    : documents_(documents), options_(options) {
   std::vector<int64_t> lengths;
-  for (size_t i = 0; i < dataset.size(); ++i) lengths.push_back(static_cast<int64_t>(dataset.sample(i).size()));
+  for (size_t i = 0; i < documents.size(); ++i) lengths.push_back(static_cast<int64_t>(documents.sample(i).size()));
   rows_ = pack(lengths, options.max_length, options.packing);
 }
 
@@ -41,10 +46,10 @@ Batch ClmCollator::collate(std::span<const size_t> samples, int64_t epoch) const
     int64_t position = 0;
     for (const PackedPart& part : rows_[samples[row]]) {
       const auto tokens =
-          dataset_.sample(part.document).subspan(static_cast<size_t>(part.first), static_cast<size_t>(part.count));
+          documents_.sample(part.document).subspan(static_cast<size_t>(part.first), static_cast<size_t>(part.count));
       for (position = 0; position < part.count; ++position, ++at) {
         input_ids[at] = tokens[static_cast<size_t>(position)];
-        if (position > 0) labels[at] = input_ids[at];
+        if (is_target(documents_, part, position)) labels[at] = input_ids[at];
         places[at] = packed ? position : 1;
       }
       batch.tokens += part.count;
@@ -59,7 +64,9 @@ Batch ClmCollator::collate(std::span<const size_t> samples, int64_t epoch) const
 int64_t ClmCollator::count_targets(std::span<const size_t> samples, int64_t) const {
   int64_t count = 0;
   for (const size_t sample : samples) {
-    count += length_of(rows_[sample]) - static_cast<int64_t>(rows_[sample].size());
+    for (const PackedPart& part : rows_[sample]) {
+      for (int64_t place = 0; place < part.count; ++place) count += is_target(documents_, part, place);
+    }
   }
   return count;
 }

@@ -1,11 +1,11 @@
 // Documents to batches of a causal language model: each token is predicted from those before it in its document.
 //
 // The arrays are (rows, length): "input_ids"; "labels", the token itself, and kNoTarget for the first of a document,
-// which nothing comes before, and for padding. Where rows are packed also "position_ids", which begin again at 0 with
-// each document, so that a network lets none see another (models/causal_network.h); else "attention_mask", 1 for a
-// token and 0 for padding, if there is any.
+// which nothing comes before, for padding, and for tokens that are no targets of their document. Where rows are packed
+// also "position_ids", which begin again at 0 with each document, so that a network lets none see another
+// (models/causal_network.h); else "attention_mask", 1 for a token and 0 for padding, if there is any.
 //
-// Borrows the dataset, which must outlive the collator. Immutable; safe to use from any thread.
+// Borrows the documents, which must outlive the collator. Immutable; safe to use from any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "tessera/data/collator.h"
-#include "tessera/data/dataset.h"
 #include "tessera/data/packing.h"
+#include "tessera/data/token_samples.h"
 
 namespace tessera::data {
 
@@ -28,14 +28,14 @@ struct ClmOptions {
 
 class ClmCollator final : public Collator {
  public:
-  ClmCollator(const TokenizedDataset& dataset, const ClmOptions& options);
+  ClmCollator(const TokenSamples& documents, const ClmOptions& options);
 
   size_t size() const override { return rows_.size(); }
   Batch collate(std::span<const size_t> samples, int64_t epoch) const override;
   int64_t count_targets(std::span<const size_t> samples, int64_t epoch) const override;
 
  private:
-  const TokenizedDataset& dataset_;
+  const TokenSamples& documents_;
   ClmOptions options_;
   std::vector<PackedRow> rows_;
 };

@@ -31,7 +31,7 @@ struct Part {
   }
 };
 
-void add(TextCounts& sum, const TextCounts& counts) {
+void add_counts(TextCounts& sum, const TextCounts& counts) {
   sum.rows += counts.rows;
   sum.empty_rows += counts.empty_rows;
   sum.long_rows += counts.long_rows;
@@ -114,9 +114,12 @@ TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOpti
     const std::vector<std::string> rows = read_texts(file, options.text_column);
     const auto [first, second] = tokenize_on_two_threads(tokenizer, rows, options);
     for (const Part* part : {&first, &second}) {
-      tokens_.insert(tokens_.end(), part->tokens.begin(), part->tokens.end());
-      for (const size_t length : part->lengths) offsets_.push_back(offsets_.back() + length);
-      add(counts_, part->counts);
+      std::span<const int32_t> rest(part->tokens);
+      for (const size_t length : part->lengths) {
+        add(rest.first(length));
+        rest = rest.subspan(length);
+      }
+      add_counts(counts_, part->counts);
       has_text = has_text || part->has_text;
     }
   }

@@ -1,7 +1,6 @@
 // The token ids of all samples of some files, in memory.
 //
-//   tokens   [CLS] a b c [SEP] | [CLS] d [SEP] | …      int32, one flat array
-//   sample i is the span between two offsets
+//   tokens   [CLS] a b c [SEP] | [CLS] d [SEP] | …
 //
 // A row of a file is a sample, in the tokenizer's frame ([CLS] and [SEP] here). A row without a token is left out, or
 // is a frame around nothing where drop_empty is off; one that is longer than max_length is cut, or becomes several
@@ -11,10 +10,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "tessera/data/token_samples.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -43,22 +42,15 @@ struct TextCounts {
   int64_t unknown_tokens = 0;  // of those, not in the vocabulary
 };
 
-class TokenizedDataset {
+class TokenizedDataset : public TokenSamples {
  public:
   // Reads and tokenises. The tokenizer is used only during the call. Throws what read_texts throws; ErrorKind::kData
   // when all rows together hold not one ordinary token; ErrorKind::kConfig when max_length leaves no room for text.
   TokenizedDataset(const Tokenizer& tokenizer, const DatasetOptions& options);
 
-  size_t size() const { return offsets_.size() - 1; }
-  std::span<const int32_t> sample(size_t i) const {
-    return std::span(tokens_).subspan(offsets_[i], offsets_[i + 1] - offsets_[i]);
-  }
-  int64_t total_tokens() const { return static_cast<int64_t>(tokens_.size()); }  // frames included
   const TextCounts& counts() const { return counts_; }
 
  private:
-  std::vector<int32_t> tokens_;
-  std::vector<size_t> offsets_{0};  // size() + 1 of them
   TextCounts counts_;
 };
 

@@ -23,6 +23,15 @@ json parse_line(const std::string& line, const std::string& where) {
   throw Error(ErrorKind::kData, {"the line is JSON, but not an object", where, "write one {…} per line"});
 }
 
+// "translation.en" is a key, or one of an object under a key; null where there is neither.
+json* value_at(json& object, const std::string& column) {
+  if (const auto found = object.find(column); found != object.end()) return &*found;
+  const size_t dot = column.find('.');
+  if (dot == std::string::npos) return nullptr;
+  const auto outer = object.find(column.substr(0, dot));
+  return outer == object.end() || !outer->is_object() ? nullptr : value_at(*outer, column.substr(dot + 1));
+}
+
 }  // namespace
 
 std::vector<std::string> read_jsonl(const std::string& path, const std::string& text_column) {
@@ -34,8 +43,8 @@ std::vector<std::string> read_jsonl(const std::string& path, const std::string& 
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string where = fmt::format("{}:{}", path, number);
     json object = parse_line(line, where);
-    const auto text = object.find(text_column);
-    if (text == object.end()) {
+    json* const text = value_at(object, text_column);
+    if (text == nullptr) {
       std::vector<std::string> columns;
       for (const auto& [key, value] : object.items()) columns.push_back(key);
       throw missing_column(text_column, columns, where);

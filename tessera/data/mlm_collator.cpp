@@ -102,6 +102,10 @@ int64_t MlmCollator::count_targets(std::span<const size_t> samples, int64_t epoc
 
 std::unique_ptr<Collator> make_mlm_collator(const CollatorInput& input) {
   using Padding = config::RunFile::Data::Padding;
+  if (packing_of(input.options, Packing::kNone) != Packing::kNone) {
+    throw Error(ErrorKind::kConfig, {"'data.packing' lays several samples in a row, which the task mlm does not know",
+                                     "the run's data", "leave it out, or write none"});
+  }
   return std::make_unique<MlmCollator>(input.dataset, input.tokenizer,
                                        MlmOptions{.probability = input.options.mlm_probability,
                                                   .max_length = input.options.max_length,

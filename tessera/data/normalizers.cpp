@@ -1,14 +1,17 @@
 // The "normalizer" of a tokenizer.json.
 #include <fmt/format.h>
+#include <sodium.h>
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_value.h"
 #include "tessera/data/bert_normalizer.h"
+#include "tessera/data/charsmap.h"
 #include "tessera/data/tokenizer_parts.h"
 #include "tessera/data/unicode.h"
 #include "tessera/data/unicode_regex.h"
@@ -88,6 +91,17 @@ NormalizeText strip(const json& part, const std::string& path) {
   };
 }
 
+// Nothing where it is no base64 (RFC 4648).
+std::optional<std::string> base64_bytes(const std::string& text) {
+  std::string bytes(text.size(), '\0');
+  size_t size = 0;
+  const int failed = sodium_base642bin(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(), text.data(),
+                                       text.size(), nullptr, &size, nullptr, sodium_base64_VARIANT_ORIGINAL);
+  if (failed != 0) return std::nullopt;
+  bytes.resize(size);
+  return bytes;
+}
+
 NormalizeText in_sequence(const json& parts, const std::string& path) {
   std::vector<NormalizeText> steps;
   for (const json& part : parts) {
@@ -97,6 +111,14 @@ NormalizeText in_sequence(const json& parts, const std::string& path) {
     for (const auto& step : steps) text = step(std::move(text));
     return text;
   };
+}
+
+NormalizeText precompiled(const json& part, const std::string& path) {
+  const auto bytes = base64_bytes(json_value(part, "precompiled_charsmap", std::string(), path));
+  if (!bytes) throw Error(ErrorKind::kData, {"the precompiled normalizer is not base64", path, "get the file again"});
+  if (bytes->empty()) return [](std::string text) { return text; };
+  const auto map = std::make_shared<const Charsmap>(*bytes, path);
+  return [map](const std::string& text) { return map->normalize(text); };
 }
 
 BertNormalizerOptions bert_options(const json& part, const std::string& path) {
@@ -128,9 +150,10 @@ NormalizeText make_normalizer(const json& part, const std::string& path) {
       return text.empty() ? text : prefix + text;
     };
   }
+  if (type == "Precompiled") return precompiled(part, path);
   throw Error(ErrorKind::kData, {fmt::format("the normalizer '{:.100}' is not supported", type), path,
                                  "supported: Sequence, NFC, NFD, NFKC, NFKD, Replace, Strip, Lowercase, Prepend, "
-                                 "BertNormalizer"});
+                                 "BertNormalizer, Precompiled"});
 }
 
 }  // namespace tessera::data

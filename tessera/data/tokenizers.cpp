@@ -13,6 +13,10 @@ namespace {
 
 using nlohmann::json;
 
+bool has_gpt2_files(const TokenizerFolder& folder) {
+  return !folder.vocab_json_path.empty() && !folder.merges_path.empty();
+}
+
 TokenizerFolder open_folder(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -29,10 +33,15 @@ TokenizerFolder open_folder(const std::string& path) {
   if (present(path + "/vocab.txt")) folder.vocab_path = path + "/vocab.txt";
   if (present(path + "/vocab.json")) folder.vocab_json_path = path + "/vocab.json";
   if (present(path + "/merges.txt")) folder.merges_path = path + "/merges.txt";
-  const bool has_gpt2_files = !folder.vocab_json_path.empty() && !folder.merges_path.empty();
-  if (folder.tokenizer.is_null() && folder.vocab_path.empty() && !has_gpt2_files) {
-    throw Error(ErrorKind::kData, {"the folder has no tokenizer", path,
-                                   "put a tokenizer.json, a vocab.txt, or vocab.json and merges.txt there"});
+  for (const char* const name : {"/tokenizer.model", "/spiece.model"}) {
+    if (present(path + name)) folder.sentencepiece_path = path + name;
+  }
+  if (folder.tokenizer.is_null() && folder.vocab_path.empty() && !has_gpt2_files(folder) &&
+      folder.sentencepiece_path.empty()) {
+    throw Error(ErrorKind::kData,
+                {"the folder has no tokenizer", path,
+                 "put a tokenizer.json, a tokenizer.model or spiece.model, a vocab.txt, or vocab.json "
+                 "and merges.txt there"});
   }
   if (present(folder.config_path())) folder.config = read_json_file(folder.config_path());
   present(path + "/special_tokens_map.json");
@@ -44,6 +53,7 @@ TokenizerFolder open_folder(const std::string& path) {
 Registry<MakeTokenizer> tokenizers() {
   static constexpr Registry<MakeTokenizer>::Entry kEntries[] = {
       {"BPE", "byte-pair encoding (Sennrich et al. 2016)", make_bpe},
+      {"Unigram", "the likeliest pieces (Kudo 2018)", make_unigram},
       {"WordPiece", "BERT's word pieces (Wu et al. 2016)", make_wordpiece},
   };
   return {"tokenizer model", kEntries};
@@ -57,7 +67,10 @@ int64_t required_id(std::optional<int64_t> id, const std::string& role) {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const TokenizerFolder folder = open_folder(path);
-  if (folder.tokenizer.is_null()) return folder.vocab_path.empty() ? make_bpe(folder) : make_wordpiece(folder);
+  if (folder.tokenizer.is_null()) {
+    if (!folder.sentencepiece_path.empty()) return make_sentencepiece(folder);
+    return folder.vocab_path.empty() ? make_bpe(folder) : make_wordpiece(folder);
+  }
   const json model = folder.tokenizer.value("model", json());
   const json type = model.is_object() ? model.value("type", json()) : json();
   if (!type.is_string()) {

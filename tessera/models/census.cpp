@@ -39,6 +39,10 @@ class Count {
     const int64_t numel = parameter.numel();
     census_.params += numel;
     census_.units[unit].numel += numel;
+    if (!parameter.requires_grad()) {
+      census_.frozen += numel;
+      census_.units[unit].frozen += numel;
+    }
     census_.units[unit].largest_tensor = std::max(census_.units[unit].largest_tensor, numel);
   }
 

@@ -21,6 +21,9 @@ struct UnitCensus {
   std::string name;
   int64_t numel = 0;           // of its own parameters
   int64_t largest_tensor = 0;  // among them
+  int64_t frozen = 0;          // of numel, those that are not trained
+
+  int64_t trained() const { return numel - frozen; }
 };
 
 // What decides the activations of a transformer.
@@ -43,6 +46,7 @@ struct Architecture {
 struct ModelCensus {
   std::string source;  // "BertForMaskedLM, from models/bert/config.json"
   int64_t params = 0;  // shared ones counted once
+  int64_t frozen = 0;  // of those, not trained
   // Of the module that itself holds most, shared ones included: DeepSpeed's "largest layer", max over modules of
   // sum(p.numel() for p in module.parameters(recurse=False)).
   int64_t largest_layer = 0;
@@ -50,6 +54,7 @@ struct ModelCensus {
   bool head_shares_embeddings = false;
   std::optional<Architecture> architecture;  // none: only names and shapes are known
 
+  int64_t trained() const { return params - frozen; }
   const UnitCensus& largest_block() const;  // the unit with most parameters besides the first and the last, if any
 };
 

@@ -112,7 +112,14 @@ TransposedLinear::TransposedLinear(int64_t in_features, int64_t out_features) {
   bias = register_parameter("bias", nn::declared_parameter({out_features}));
 }
 
-at::Tensor TransposedLinear::forward(const at::Tensor& input) const { return nn::linear(input, weight.t(), bias); }
+at::Tensor TransposedLinear::forward(const at::Tensor& input) const {
+  const at::Tensor output = nn::linear(input, weight.t(), bias);
+  return lora_ ? output + lora_->forward(input, is_training()) : output;
+}
+
+void TransposedLinear::adapt(const nn::LoraOptions& options) {
+  lora_ = std::make_unique<nn::LoraBranch>(*this, weight.size(0), weight.size(1), options);
+}
 
 Gpt2Layer::Gpt2Layer(const Gpt2Config& config, size_t number) : config_(config) {
   const double head_size = static_cast<double>(config.n_embd) / static_cast<double>(config.n_head);

@@ -37,13 +37,18 @@ struct Gpt2Config {
 };
 
 // y = x weight + bias, weight (in, out): transformers' Conv1D.
-class TransposedLinear : public torch::nn::Module {
+class TransposedLinear : public torch::nn::Module, public nn::Adaptable {
  public:
   TransposedLinear(int64_t in_features, int64_t out_features);
   at::Tensor forward(const at::Tensor& input) const;
+  void adapt(const nn::LoraOptions& options) override;
+  bool is_transposed() const override { return true; }
 
   at::Tensor weight;
   at::Tensor bias;
+
+ private:
+  std::unique_ptr<nn::LoraBranch> lora_;  // null without
 };
 
 class Gpt2Layer : public nn::UnitModule<Gpt2Layer> {

@@ -5,22 +5,35 @@
 #include <fmt/ranges.h>
 
 #include "tessera/base/log.h"
+#include "tessera/nn/lora.h"
+#include "tessera/storage/peft_format.h"
 
 namespace tessera::models {
 
-InitialValues::InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed)
+InitialValues::InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed,
+                             const std::string& adapter)
     : model_(model), seed_(seed) {
-  if (weights.empty()) return;
-  weights_ = std::make_unique<PretrainedWeights>(weights, model.base_prefix());
-  std::vector<std::string> names;
-  for (const auto& item : network.named_parameters()) names.push_back(item.key());
-  unexpected_ = weights_->unexpected(names);
+  std::vector<std::string> names, adapter_names;
+  for (const auto& item : network.named_parameters()) {
+    names.push_back(item.key());
+    adapter_names.push_back(storage::kAdapterPrefix + item.key());
+  }
+  if (!weights.empty()) {
+    weights_ = std::make_unique<PretrainedWeights>(weights, model.base_prefix());
+    unexpected_ = weights_->unexpected(names);
+  }
+  if (!adapter.empty()) {
+    adapter_ =
+        std::make_unique<PretrainedWeights>(PretrainedWeights::of_file(adapter + "/" + storage::kAdapterWeights));
+    for (std::string& name : adapter_->unexpected(adapter_names)) unexpected_.push_back(std::move(name));
+  }
 }
 
 void InitialValues::fill(const std::string& name, at::Tensor value) {
+  if (adapter_ && adapter_->fill(storage::kAdapterPrefix + name, value)) return;
   if (weights_ && weights_->fill(name, value)) return;
   model_.initialize(seed_, name, value);
-  missing_.push_back(name);
+  if (adapter_ || !nn::is_lora_parameter(name)) missing_.push_back(name);  // a new adapter lies nowhere
 }
 
 void InitialValues::report() const {

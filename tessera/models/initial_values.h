@@ -14,8 +14,10 @@ namespace tessera::models {
 
 class InitialValues {
  public:
-  // Borrows the model. `weights`: a folder; empty: everything is initialised. ErrorKind::kData: see PretrainedWeights.
-  InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed);
+  // Borrows the model. `weights`: a folder; empty: everything is initialised. `adapter`: a folder in PEFT's format
+  // whose weights come before the model's; empty: none. ErrorKind::kData: see PretrainedWeights.
+  InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed,
+                const std::string& adapter = "");
 
   void fill(const std::string& name, at::Tensor value);
 
@@ -26,6 +28,7 @@ class InitialValues {
   const Model& model_;
   uint64_t seed_;
   std::unique_ptr<PretrainedWeights> weights_;
+  std::unique_ptr<PretrainedWeights> adapter_;
   std::vector<std::string> missing_;
   std::vector<std::string> unexpected_;
 };

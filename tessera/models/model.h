@@ -137,6 +137,10 @@ class PretrainedWeights {
   // has no weights or a file is damaged; the file is named.
   PretrainedWeights(const std::string& folder, std::string base_prefix);
   ~PretrainedWeights();
+  PretrainedWeights(PretrainedWeights&&) noexcept;
+
+  // Of one safetensors file, its names as they stand there.
+  static PretrainedWeights of_file(const std::string& path);
 
   // Copies the tensor of that name into `value`, converting its dtype; false when the folder has none.
   // ErrorKind::kData when its shape differs.
@@ -152,6 +156,7 @@ class PretrainedWeights {
 
  private:
   struct Source;
+  PretrainedWeights();
   const std::pair<const std::string, Source>* find(const std::string& name) const;
   void read_safetensors(const std::string& path);
   void read_index(const std::string& folder, const std::string& path);

@@ -20,6 +20,7 @@ OpenRegistry<ModelType>& models() {
                         {"mistral", "Mistral", llama_model_type("mistral")},
                         {"qwen2", "Qwen 1.5, 2 and 2.5", llama_model_type("qwen2")},
                         {"qwen3", "Qwen 3", llama_model_type("qwen3")},
+                        {"t5", "T5 (Raffel et al. 2020), 1.0 and 1.1", t5_model_type()},
                         {"internlm2", "InternLM 2 and 2.5", llama_model_type("internlm2")},
                     });
   return table;

@@ -24,5 +24,6 @@ const ModelType& find_model_type(const ModelConfig& config);
 ModelType bert_model_type();                                // bert.cpp
 ModelType gpt2_model_type();                                // gpt2.cpp
 ModelType llama_model_type(const std::string& model_type);  // llama.cpp, of one of its family
+ModelType t5_model_type();                                  // t5.cpp
 
 }  // namespace tessera::models

@@ -46,7 +46,15 @@ PretrainedWeights::PretrainedWeights(const std::string& folder, std::string base
   }
 }
 
+PretrainedWeights::PretrainedWeights() = default;
 PretrainedWeights::~PretrainedWeights() = default;
+PretrainedWeights::PretrainedWeights(PretrainedWeights&&) noexcept = default;
+
+PretrainedWeights PretrainedWeights::of_file(const std::string& path) {
+  PretrainedWeights weights;
+  weights.read_safetensors(path);
+  return weights;
+}
 
 void PretrainedWeights::read_safetensors(const std::string& path) {
   const auto file = std::make_shared<storage::SafetensorsFile>(path);

@@ -97,7 +97,14 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   return bias.defined() ? at::linear(input, weight, bias) : at::linear(input, weight);
 }
 
-at::Tensor Linear::forward(const at::Tensor& input) const { return linear(input, weight, bias); }
+at::Tensor Linear::forward(const at::Tensor& input) const {
+  const at::Tensor output = linear(input, weight, bias);
+  return lora_ ? output + lora_->forward(input, is_training()) : output;
+}
+
+void Linear::adapt(const LoraOptions& options) {
+  lora_ = std::make_unique<LoraBranch>(*this, weight.size(1), weight.size(0), options);
+}
 
 Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index) : padding_index_(padding_index) {
   weight = register_parameter("weight", declared_parameter({count, width}));

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/nn/lora.h"
 #include "tessera/nn/unit_module.h"
 
 namespace tessera::nn {
@@ -22,13 +23,17 @@ at::Tensor declared_parameter(std::vector<int64_t> shape);
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
 // y = x weight^T + bias; weight (out_features, in_features), bias (out_features).
-class Linear : public torch::nn::Module {
+class Linear : public torch::nn::Module, public Adaptable {
  public:
   Linear(int64_t in_features, int64_t out_features, bool with_bias = true);
   at::Tensor forward(const at::Tensor& input) const;  // (…, in_features) -> (…, out_features)
+  void adapt(const LoraOptions& options) override;
 
   at::Tensor weight;
   at::Tensor bias;  // undefined without
+
+ private:
+  std::unique_ptr<LoraBranch> lora_;  // null without
 };
 
 // Rows of weight (count, width); the row `padding_index` gets no gradient (none when negative).

@@ -61,16 +61,12 @@ std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const 
   const models::ModelConfig file{.values = config, .path = where};
   const std::string type = models::model_type_of(file);
   const auto* const trainable = models::models().table().lookup(type);
-  if (trainable == nullptr) return census_by_formula(config, type, where);
+  if (trainable == nullptr) return std::nullopt;
   const models::ModelClass& first = trainable->make.classes.front();
   return models::census_of(*trainable->make.read(file, first), first.name, where);
 }
 
-std::vector<std::string> known_model_types() {
-  std::vector<std::string> types = models::models().table().names();
-  for (std::string& type : model_types_with_formula()) types.push_back(std::move(type));
-  return types;
-}
+std::vector<std::string> known_model_types() { return models::models().table().names(); }
 
 ModelCensus read_census(const std::string& folder) {
   if (!fs::is_directory(folder)) {
@@ -82,7 +78,7 @@ ModelCensus read_census(const std::string& folder) {
   if (fs::exists(path)) {
     const nlohmann::json config = read_json_file(path);
     if (auto census = census_of_config(config, path)) return *std::move(census);
-    type = config["model_type"].get<std::string>();
+    type = models::model_type_of({.values = config, .path = path});
   }
   const bool has_weights = fs::exists(fs::path(folder) / "model.safetensors") ||
                            fs::exists(fs::path(folder) / "model.safetensors.index.json");
@@ -93,7 +89,7 @@ ModelCensus read_census(const std::string& folder) {
                                    "name a folder that has one of them, or give --params"});
   }
   throw Error(ErrorKind::kData,
-              {fmt::format("there is no formula for a '{}', and the folder has no safetensors files", type), path,
+              {fmt::format("the sizes of a '{}' are not known, and the folder has no safetensors files", type), path,
                fmt::format("known model types: {}; for another model give its weights, or --params", known)});
 }
 

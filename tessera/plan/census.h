@@ -1,10 +1,9 @@
 // The census of a Hugging Face folder (models/census.h says what one is): how many parameters a model has, where they
 // lie, and what it keeps for backward, without making it. Start at read_census.
 //
-// From config.json: a model that can be trained (models/models.h) is counted by its own declaration; of others there
-// are formulas (census_formulas.cpp: t5, the class with the language-model head, as transformers counts it). Of any
-// other model from the headers of its safetensors files, names and shapes alone, and then nothing is known of its
-// activations. Safe to call from any thread.
+// From config.json: a model of the table (models/models.h) is counted by its own declaration. Any other from the
+// headers of its safetensors files, names and shapes alone, and then nothing is known of its activations. Safe to call
+// from any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -28,10 +27,5 @@ std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const 
 
 // The model_types that it knows, for messages.
 std::vector<std::string> known_model_types();
-
-// By the formulas alone.
-std::optional<ModelCensus> census_by_formula(const nlohmann::json& config, const std::string& model_type,
-                                             const std::string& where);
-std::vector<std::string> model_types_with_formula();
 
 }  // namespace tessera::plan

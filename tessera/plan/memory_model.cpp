@@ -147,6 +147,10 @@ class StepModel {
     }
   }
 
+  // Of a matrix of the unit, what has a gradient: all of it, or, where most of the unit is frozen, an adapter's.
+  static int64_t trained_part(int64_t matrix, const UnitCensus& unit) { return std::min(matrix, unit.trained()); }
+  const UnitCensus& head_owner() const { return model_.head_shares_embeddings ? embeddings() : head(); }
+
   // Of one product with a matrix of so many elements, in fp32: the matrix itself, later its gradient.
   void add_wide_product(Moment& moment, int64_t matrix) const {
     if (is_narrow()) moment.add("matrix products in fp32", matrix * 4);
@@ -154,14 +158,14 @@ class StepModel {
 
   // Whole gradients on their way into shards, and what peers send of them.
   void add_reductions(Moment& moment, const UnitCensus& unit, int64_t count) const {
-    if (setup_.stage >= 2) moment.add("gradients in flight", unit.numel * grad_, count);
+    const int64_t numel = unit.trained();
+    if (setup_.stage >= 2) moment.add("gradients in flight", numel * grad_, count);
     const int64_t reduce = bytes_of(setup_.dtypes.reduce);
     const bool leaves = setup_.stage >= 2 && setup_.optimizer == OffloadTo::kNvme;
-    if (leaves) moment.add("gradients in flight", layout::ceil_div(unit.numel, setup_.ranks) * reduce, count);
-    if (reduce != grad_) moment.add("gradients in flight", unit.numel * reduce, count);
+    if (leaves) moment.add("gradients in flight", layout::ceil_div(numel, setup_.ranks) * reduce, count);
+    if (reduce != grad_) moment.add("gradients in flight", numel * reduce, count);
     if (setup_.ranks > 1) {
-      moment.add("messages from peers", layout::ceil_div(unit.numel, setup_.ranks) * reduce,
-                 (setup_.ranks - 1) * count);
+      moment.add("messages from peers", layout::ceil_div(numel, setup_.ranks) * reduce, (setup_.ranks - 1) * count);
     }
   }
 
@@ -180,7 +184,7 @@ class StepModel {
     }
     add_gathered(moment, head());
     add_wide_product(moment, head_matrix());
-    moment.add("matrix gradients", head_matrix() * compute_);
+    moment.add("matrix gradients", trained_part(head_matrix(), head_owner()) * compute_);
     return moment;
   }
 
@@ -195,8 +199,10 @@ class StepModel {
     }
     add_gathered(moment, block());
     add_wide_product(moment, block().largest_tensor);
-    moment.add("matrix gradients", block().largest_tensor * compute_);
-    if (model_.head_shares_embeddings) moment.add("matrix gradients", head_matrix() * compute_);
+    moment.add("matrix gradients", trained_part(block().largest_tensor, block()) * compute_);
+    if (model_.head_shares_embeddings) {
+      moment.add("matrix gradients", trained_part(head_matrix(), head_owner()) * compute_);
+    }
     add_reductions(moment, block(), in_flight_ + 1);
     return moment;
   }
@@ -208,16 +214,17 @@ class StepModel {
     // Of the embeddings, of the head that shares them, and the sum of the two, for which autograd takes over one of
     // them unless that is a product's transposed view.
     const int64_t count = model_.head_shares_embeddings ? (is_narrow() ? 2 : 3) : 1;
-    moment.add("matrix gradients", embeddings().largest_tensor * compute_, count);
+    moment.add("matrix gradients", trained_part(embeddings().largest_tensor, embeddings()) * compute_, count);
     add_reductions(moment, block(), in_flight_);
-    if (setup_.stage >= 2) moment.add("gradients in flight", embeddings().numel * grad_);
+    if (setup_.stage >= 2) moment.add("gradients in flight", embeddings().trained() * grad_);
     return moment;
   }
 
   Moment embeddings_reduction() const {
     Moment moment;
     add_gathered(moment, embeddings());
-    moment.add("matrix gradients", embeddings().largest_tensor * compute_, model_.head_shares_embeddings ? 2 : 1);
+    moment.add("matrix gradients", trained_part(embeddings().largest_tensor, embeddings()) * compute_,
+               model_.head_shares_embeddings ? 2 : 1);
     add_reductions(moment, block(), in_flight_);
     add_reductions(moment, embeddings(), 1);
     return moment;
@@ -239,7 +246,8 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
 // What stays between steps, and the buffers of what is offloaded to NVMe, which once they are made stay too.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
   const int64_t shard = layout::ceil_div(model.params, setup.ranks);
-  const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? shard : model.params;
+  const int64_t trained_shard = layout::ceil_div(model.trained(), setup.ranks);
+  const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? trained_shard : model.trained();
   const int64_t compute = bytes_of(setup.dtypes.compute);
   const int64_t grad = bytes_of(setup.dtypes.grad);
   const int64_t master = setup.dtypes.compute == setup.dtypes.master ? 0 : bytes_of(setup.dtypes.master);
@@ -262,13 +270,14 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
     add("parameters", Place::kDevice, model.params * compute);
   }
   if (setup.stage >= 2) {
-    add_optimizers("gradients", shard, grad);
+    add_optimizers("gradients", trained_shard, grad);
   } else {
-    add("gradients", Place::kDevice, model.params * grad);
+    add("gradients", Place::kDevice, model.trained() * grad);
   }
   add_optimizers("master weights", owned, master);
   add_optimizers("optimizer state", owned, state);
-  if (setup.sign_errors && setup.ranks > 1) add("compression errors", Place::kDevice, (model.params + shard) * 4);
+  if (setup.sign_errors && setup.ranks > 1)
+    add("compression errors", Place::kDevice, (model.trained() + trained_shard) * 4);
   add("optimizer tiles", host, traffic.tile_bytes);
   add("gradients in flight to NVMe", host, traffic.gradient_bytes, /*certain=*/false);
   add("parameters in flight from NVMe", host, traffic.param_bytes, /*certain=*/false);

@@ -16,6 +16,7 @@ constexpr int64_t kTensorsBesideState = 3;  // weight, gradient, compute weight
 
 struct UnitShard {
   int64_t numel;
+  int64_t trained;  // of those
   bool optimizer_leaves;
   bool params_leave;
 };
@@ -24,16 +25,17 @@ struct UnitShard {
 std::vector<UnitShard> shards_of(const ModelCensus& model, const TrainingSetup& setup) {
   const bool offloads_optimizer = setup.stage >= 1 && setup.optimizer != OffloadTo::kNone;
   const bool params_on_nvme = setup.stage == 3 && setup.params == OffloadTo::kNvme;
-  const double leaving = setup.optimizer_ratio * static_cast<double>(model.params);
+  const double leaving = setup.optimizer_ratio * static_cast<double>(model.trained());
   int64_t before = 0, left_in_memory = setup.max_in_cpu;
   std::vector<UnitShard> shards;
   for (const UnitCensus& unit : model.units) {
     const int64_t numel = layout::ceil_div(unit.numel, setup.ranks);
     left_in_memory -= numel;
     shards.push_back({.numel = numel,
+                      .trained = layout::ceil_div(unit.trained(), setup.ranks),
                       .optimizer_leaves = offloads_optimizer && static_cast<double>(before) < leaving,
                       .params_leave = params_on_nvme && left_in_memory < 0});
-    before += unit.numel;
+    before += unit.trained();
   }
   return shards;
 }
@@ -61,7 +63,7 @@ int64_t bytes_of_tiles(const std::vector<UnitShard>& shards, const TrainingSetup
   size_t tile = 0;
   for (const UnitShard& shard : shards) {
     const bool is_cut = setup.elementwise && (shard.optimizer_leaves || shard.params_leave);
-    for (int64_t left = shard.numel; left > 0; ++tile) {
+    for (int64_t left = shard.trained; left > 0; ++tile) {
       const int64_t numel = is_cut ? std::min(left, largest) : left;
       TileSlot& slot = slots[tile % slots.size()];
       if (shard.optimizer_leaves) slot.optimizer = std::max(slot.optimizer, numel);
@@ -81,8 +83,8 @@ int64_t bytes_of_leaving_gradients(const std::vector<UnitShard>& shards, const T
   int64_t most = 0, last = 0;
   for (const UnitShard& shard : shards) {
     if (!shard.optimizer_leaves) break;
-    most = std::max(most, last + shard.numel);
-    last = shard.numel;
+    most = std::max(most, last + shard.trained);
+    last = shard.trained;
   }
   return most * bytes_of(setup.dtypes.grad);
 }
@@ -111,7 +113,7 @@ OffloadTraffic offload_traffic(const ModelCensus& model, const TrainingSetup& se
                          .gradient_bytes = bytes_of_leaving_gradients(shards, setup),
                          .param_bytes = bytes_of_fetched_params(shards, setup)};
   for (const UnitShard& shard : shards) {
-    if (shard.optimizer_leaves) traffic.optimizer_numel += shard.numel;
+    if (shard.optimizer_leaves) traffic.optimizer_numel += shard.trained;
     if (shard.params_leave) traffic.params_numel += shard.numel;
   }
   return traffic;

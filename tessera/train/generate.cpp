@@ -7,11 +7,13 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/json_value.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/models/adapters.h"
 #include "tessera/models/generation.h"
 #include "tessera/models/initial_values.h"
 
@@ -32,13 +34,20 @@ std::shared_ptr<models::CausalNetwork> load_network(const models::Model& model, 
   if (network == nullptr) {
     throw Error(ErrorKind::kUsage, {"the model does not generate", options.model, "use a causal language model"});
   }
-  models::InitialValues values(model, *network, options.model, options.seed);
+  models::InitialValues values(model, *network, options.model, options.seed, options.adapter);
   nn::materialize(
       *network, [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
       dtype_of(options.dtype));
   values.report();
   network->eval();
   return network;
+}
+
+// Where the model is an adapter's folder: its model and the adapter apart.
+GenerateOptions with_base(GenerateOptions options) {
+  if (!models::is_peft_folder(options.model) || !options.adapter.empty()) return options;
+  options.adapter = std::exchange(options.model, models::base_of(options.model));
+  return options;
 }
 
 // A number, or a list of them.
@@ -114,8 +123,13 @@ int64_t new_tokens(int64_t prompt, int64_t most, const GenerateOptions& options)
 
 }  // namespace
 
-void generate_text(const GenerateOptions& options) {
-  const auto found = models::read_model(options.model, "CausalLM", "tessera generate runs");
+void generate_text(const GenerateOptions& asked) {
+  const GenerateOptions options = with_base(asked);
+  auto found = models::read_model(options.model, "CausalLM", "tessera generate runs");
+  if (!options.adapter.empty()) {
+    const models::PeftFolder adapter = models::read_peft_folder(options.adapter);
+    found.model = models::with_adapter(std::move(found.model), adapter.options, options.adapter);
+  }
   const auto tokenizer = data::load_tokenizer(options.tokenizer.empty() ? options.model : options.tokenizer);
   const auto network = load_network(*found.model, options);
   models::GenerationOptions how{.stop_tokens = stop_tokens_of(options.model, *tokenizer),

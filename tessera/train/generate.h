@@ -8,7 +8,8 @@
 namespace tessera::train {
 
 struct GenerateOptions {
-  std::string model;      // a folder: config.json, weights
+  std::string model;      // a folder: config.json, weights; or one with an adapter, which says where its model lies
+  std::string adapter;    // a folder with an adapter to the model, in PEFT's format; empty: none
   std::string tokenizer;  // a folder; empty: the model's
   std::vector<std::string> prompts;
   int64_t max_new_tokens = 0;  // 0: 128, or as many as the model has room for

@@ -81,7 +81,7 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
   network->checkpoint_activations(run.training.activation_checkpointing);
   const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
   models::InitialValues values(model, *network, pretrained ? run.model.path : "",
-                               static_cast<uint64_t>(run.training.seed));
+                               static_cast<uint64_t>(run.training.seed), run.adapter.path);
   auto engine =
       initialize(network, config,
                  {.world = world,
@@ -93,8 +93,10 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
 }
 
 std::string client_state(const config::RunFile& run, const models::FolderModel& model) {
-  return nlohmann::json{{"architecture", model.as.name}, {"model_folder", fs::absolute(run.model.path).string()}}
-      .dump();
+  const std::string base = fs::absolute(run.model.path).string();
+  nlohmann::ordered_json state{{"architecture", model.as.name}, {"model_folder", base}};
+  if (const auto adapter = adapter_of(run)) state["adapter"] = models::peft_config(*model.model, *adapter, base);
+  return state.dump();
 }
 
 TrainerOptions trainer_options(const RunOptions& options, const config::RunFile& run, const models::FolderModel& model,
@@ -109,6 +111,7 @@ TrainerOptions trainer_options(const RunOptions& options, const config::RunFile&
           .retention = {.keep_last = training.keep_last, .keep_every = training.keep_every},
           .keep_best = training.keep_best,
           .async_save = training.async_save,
+          .trainable_only = adapter_of(run).has_value(),
           .max_bad_steps = training.max_bad_steps,
           .monitors = run.monitors,
           .resume = options.resume,
@@ -161,6 +164,10 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
 
   const auto engine = make_engine(run, *model.model, config, world);
   if (world->rank() == 0) {
+    if (adapter_of(run)) {
+      log_info("an adapter of {} parameters is trained, the model's own are frozen",
+               format_count(memory_census(run, model).trained()));
+    }
     log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->param_count()), config.zero.stage,
              count_of(world->size(), "rank"), format_count(max_steps), count_of(config.batch.global, "sample"));
   }

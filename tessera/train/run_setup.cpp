@@ -37,9 +37,28 @@ void check_files(const std::string& key, const std::vector<std::string>& paths) 
 
 }  // namespace
 
+std::optional<models::AdapterOptions> adapter_of(const config::RunFile& run) {
+  const config::RunFile::Adapter& asked = run.adapter;
+  if (!asked.path.empty()) {
+    models::PeftFolder folder = models::read_peft_folder(asked.path);
+    if (asked.rank == 0 || asked.rank == folder.options.lora.rank) return std::move(folder.options);
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("'adapter.rank' is {}, but the adapter's is {}", asked.rank, folder.options.lora.rank),
+                 asked.path, "leave adapter.rank out, or start a new adapter without adapter.path"});
+  }
+  if (asked.rank == 0) return std::nullopt;
+  return models::AdapterOptions{
+      .lora = {.rank = asked.rank, .alpha = asked.alpha, .dropout = asked.dropout, .rank_stabilized = asked.use_rslora},
+      .targets = asked.targets,
+      .modules_to_save = asked.modules_to_save};
+}
+
 models::FolderModel read_model_of(const config::RunFile& run) {
   auto found = models::read_model(run.model.path, task_of(run).head, "the task " + run.task + " trains");
   if (run.model.dropout) found.model->set_dropout(*run.model.dropout);
+  if (const auto adapter = adapter_of(run)) {
+    found.model = models::with_adapter(std::move(found.model), *adapter, run.name + ", adapter");
+  }
   return found;
 }
 

@@ -4,17 +4,22 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/config/run_file.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/models/adapters.h"
 #include "tessera/models/model.h"
 #include "tessera/plan/memory_check.h"
 
 namespace tessera::train {
 
-// What the run trains, as the class that the task is for.
+// The adapter that the run trains; nothing where it trains the model itself.
+std::optional<models::AdapterOptions> adapter_of(const config::RunFile& run);
+
+// What the run trains, as the class that the task is for, with its adapter.
 models::FolderModel read_model_of(const config::RunFile& run);
 
 // Of the folder that the run file names, checked against the model.

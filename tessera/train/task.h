@@ -134,6 +134,9 @@ class TaskData {
   virtual std::vector<std::string> doubts() const = 0;     // what is probably not meant, a line each
 };
 
+// ErrorKind::kData where there are fewer samples than ranks.
+void require_samples(const DataSource& source, size_t samples);
+
 // What a task wants of texts as tokens.
 struct TextShape {
   bool ends_with_eos = false;  // data::DatasetOptions
@@ -150,9 +153,6 @@ class TextData : public TaskData {
 
  protected:
   const data::TokenizedDataset& dataset() const { return dataset_; }
-
-  // ErrorKind::kData where there are fewer samples than ranks.
-  static void require_samples(const DataSource& source, size_t samples);
 
  private:
   std::string key_;

@@ -3,10 +3,13 @@
 namespace tessera::train {
 
 OpenRegistry<TaskType>& tasks() {
-  static OpenRegistry<TaskType> table("task", {
-                                                  {"clm", "causal language modelling", causal_lm_task()},
-                                                  {"mlm", "masked language modelling", masked_lm_task()},
-                                              });
+  static OpenRegistry<TaskType> table(
+      "task", {
+                  {"clm", "causal language modelling", causal_lm_task()},
+                  {"sft", "tuning on instructions: the answers of conversations", instruction_task()},
+                  {"mlm", "masked language modelling", masked_lm_task()},
+                  {"seq2seq", "one text from another, by an encoder-decoder", seq2seq_task()},
+              });
   return table;
 }
 

@@ -13,7 +13,8 @@ OpenRegistry<TaskType>& tasks();
 // ErrorKind::kConfig, with the nearest of those known, for a task that is not in the table.
 const TaskType& task_of(const config::RunFile& run);
 
-TaskType causal_lm_task();  // causal_lm.cpp
-TaskType masked_lm_task();  // masked_lm.cpp
+TaskType causal_lm_task();    // causal_lm.cpp
+TaskType instruction_task();  // instruction_tuning.cpp
+TaskType masked_lm_task();    // masked_lm.cpp
 
 }  // namespace tessera::train

@@ -70,7 +70,7 @@ TextData::TextData(const DataSource& source, const TextShape& shape)
   if (!shape.is_whole) require_samples(source, dataset_.size());
 }
 
-void TextData::require_samples(const DataSource& source, size_t samples) {
+void require_samples(const DataSource& source, size_t samples) {
   if (samples >= static_cast<size_t>(source.ranks)) return;
   throw Error(ErrorKind::kData, {fmt::format("'{}' has only {}, which is not enough for {} ranks", source.key,
                                              count_of(static_cast<int64_t>(samples), "sample"), source.ranks),

@@ -244,6 +244,7 @@ void Trainer::Loop::save() {
   const fs::path folder = checkpoints();
   checkpoint::SaveOptions how = engine_.save_options();
   how.in_background = options_.async_save;
+  how.trainable_only = options_.trainable_only;
   how.retention = options_.retention;
   how.diverged = bad_steps_ > 0;
   finish_saving();

@@ -24,9 +24,10 @@ struct TrainerOptions {
   bool eval_at_start = false;    // also before the first step
   int64_t save_steps = 0;        // 0: at the end of each epoch
   checkpoint::Retention retention = {.keep_last = 2};
-  bool keep_best = false;      // save after each evaluation that is the best so far, and keep that checkpoint
-  bool async_save = true;      // write checkpoints beside training
-  int64_t max_bad_steps = 10;  // in a row, then the run ends with an error (see Trainer::run); 0: never
+  bool keep_best = false;       // save after each evaluation that is the best so far, and keep that checkpoint
+  bool async_save = true;       // write checkpoints beside training
+  bool trainable_only = false;  // leave frozen parameters out of them
+  int64_t max_bad_steps = 10;   // in a row, then the run ends with an error (see Trainer::run); 0: never
   std::vector<std::string> monitors = {"jsonl"};  // by name: monitor/monitor.h
   std::string resume =
       {};  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder

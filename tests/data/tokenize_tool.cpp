@@ -3,6 +3,7 @@
 //   tokenize_tool ids <tokenizer folder> <file> [column]           ids of each row, one line a row
 //   tokenize_tool framed <tokenizer folder> <file> [column]        the same, in the tokenizer's frame
 //   tokenize_tool decoded <tokenizer folder> <file> [column]       ids of each row decoded again, as a JSON string
+//   tokenize_tool chat <tokenizer folder> <file> [template] [length]  ids and targets of each sample, as a JSON object
 //   tokenize_tool texts <file> [column]                           each row as a JSON string, one line a row
 //   tokenize_tool order <n> <world> <seed> <epoch> <drop_last>     epoch_order, one line
 //   tokenize_tool speed <tokenizer folder> <file>...               seconds to build the dataset
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/data/chat_dataset.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/reader.h"
 #include "tessera/data/sampler.h"
@@ -41,6 +43,22 @@ void print_decoded(const std::vector<std::string>& arguments) {
   const auto tokenizer = load_tokenizer(arguments.at(0));
   for (const std::string& text : read_texts(arguments.at(1), arguments.size() > 2 ? arguments[2] : "text")) {
     fmt::print("{}\n", nlohmann::json(tokenizer->decode(tokenizer->encode(text), /*skip_special=*/true)).dump());
+  }
+}
+
+void print_chat(const std::vector<std::string>& arguments) {
+  const auto tokenizer = load_tokenizer(arguments.at(0));
+  const ChatDataset dataset(*tokenizer, {.files = {arguments.at(1)},
+                                         .tokenizer_folder = arguments.at(0),
+                                         .chat_template = arguments.size() > 2 ? arguments[2] : "",
+                                         .max_length = arguments.size() > 3 ? std::stol(arguments[3]) : 100'000});
+  for (size_t i = 0; i < dataset.size(); ++i) {
+    const auto ids = dataset.sample(i);
+    std::vector<int> targets;
+    for (size_t place = 0; place < ids.size(); ++place)
+      targets.push_back(dataset.is_target(i, static_cast<int64_t>(place)));
+    fmt::print("{}\n",
+               nlohmann::json{{"ids", std::vector<int32_t>(ids.begin(), ids.end())}, {"targets", targets}}.dump());
   }
 }
 
@@ -76,6 +94,8 @@ int main(int argc, char** argv) {
       print_ids(arguments, what == "framed");
     } else if (what == "decoded") {
       print_decoded(arguments);
+    } else if (what == "chat") {
+      print_chat(arguments);
     } else if (what == "texts") {
       print_texts(arguments);
     } else if (what == "order") {
@@ -83,7 +103,7 @@ int main(int argc, char** argv) {
     } else if (what == "speed") {
       print_speed(arguments);
     } else {
-      std::fputs("usage: tokenize_tool ids|texts|order|speed …\n", stderr);
+      std::fputs("usage: tokenize_tool ids|framed|decoded|chat|texts|order|speed …\n", stderr);
       return 2;
     }
   } catch (const tessera::Error& error) {

@@ -8,13 +8,10 @@
 // names that found no partner.
 #include <ATen/ATen.h>
 
-#include <cstdio>
-#include <exception>
 #include <string>
 
 #include "tessera/models/causal_network.h"
-#include "tessera/models/model.h"
-#include "tessera/storage/safetensors.h"
+#include "tests/models/logits_tool.h"
 
 using namespace tessera;
 
@@ -41,44 +38,17 @@ at::Tensor cached_logits(models::CausalNetwork& network, const storage::Safetens
 }
 
 void run(int argc, char** argv) {
-  const auto [as, model] = models::read_model(argv[1], "CausalLM");
-  const auto network = std::dynamic_pointer_cast<models::CausalNetwork>(model->network());
-  const models::PretrainedWeights weights(argv[1], model->base_prefix());
-  nn::materialize(*network, [&](const std::string& name, at::Tensor value) {
-    if (weights.fill(name, value)) return;
-    std::printf("missing %s\n", name.c_str());
-    model->initialize(42, name, std::move(value));
-  });
-  std::vector<std::string> names;
-  for (const auto& item : network->named_parameters()) names.push_back(item.key());
-  for (const std::string& name : weights.unexpected(names)) std::printf("unexpected %s\n", name.c_str());
-
-  network->eval();
+  const auto network = std::dynamic_pointer_cast<models::CausalNetwork>(models::load_network(argv[1], "CausalLM"));
   const storage::SafetensorsFile file(argv[2]);
   const models::NamedTensors batch = part_of(file, 0, file.tensor("input_ids").size(1));
-  std::vector<std::pair<std::string, at::Tensor>> results{{"logits", network->logits(batch).detach()}};
-  const at::Tensor loss = network->loss_sum(batch);
-  loss.backward();
-  results.emplace_back("loss_sum", loss.detach());
+  models::NamedResults results{{"logits", network->logits(batch).detach()}};
   if (argc > 4) results.emplace_back("cached_logits", cached_logits(*network, file, std::stoll(argv[4])));
-  for (const auto& item : network->named_parameters()) results.emplace_back("grad/" + item.key(), item.value().grad());
-
-  std::vector<storage::PlannedTensor> plan;
-  for (const auto& [name, tensor] : results) plan.push_back({name, at::kFloat, tensor.sizes().vec()});
-  storage::SafetensorsWriter writer(argv[3], std::move(plan));
-  for (const auto& [name, tensor] : results) writer.add(tensor.contiguous());
-  writer.finish();
+  models::write_results(argv[3], *network, network->loss_sum(batch), std::move(results));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 4) return 2;
-  try {
-    run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
-  return 0;
+  return models::run_tool([&] { run(argc, argv); });
 }

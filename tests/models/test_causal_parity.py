@@ -73,9 +73,9 @@ def make_input(length=40, rows=2, **more):
     return {"input_ids": ids, "labels": labels, **more}
 
 
-def run_tool(folder, inputs, where, *more):
+def run_tool(folder, inputs, where, *more, tool=TOOL):
     save_file({name: tensor.contiguous() for name, tensor in inputs.items()}, where / "in.safetensors")
-    done = subprocess.run([TOOL, folder, where / "in.safetensors", where / "out.safetensors", *map(str, more)],
+    done = subprocess.run([tool, folder, where / "in.safetensors", where / "out.safetensors", *map(str, more)],
                           capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return load_file(where / "out.safetensors"), done.stdout.splitlines()

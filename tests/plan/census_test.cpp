@@ -51,7 +51,7 @@ const Recorded kRecorded[] = {
      2783959040, 65798144},
 };
 
-TEST(Census, FormulasCountAsTransformersDoes) {
+TEST(Census, CountsAsTransformersDoes) {
   for (const Recorded& recorded : kRecorded) {
     const auto census = census_of_config(json::parse(recorded.config), "config.json");
     ASSERT_TRUE(census) << recorded.config;
@@ -122,7 +122,7 @@ TEST_F(CensusOfFolder, AnotherModelIsCountedFromTheHeadersOfItsWeights) {
 TEST_F(CensusOfFolder, WhatIsMissingIsNamed) {
   EXPECT_THAT(failure(), testing::HasSubstr("neither config.json nor safetensors"));
   write("config.json", R"({"model_type": "novel"})");
-  EXPECT_THAT(failure(), testing::HasSubstr("there is no formula for a 'novel'"));
+  EXPECT_THAT(failure(), testing::HasSubstr("the sizes of a 'novel' are not known"));
   write("config.json", "{");
   EXPECT_THAT(failure(), testing::HasSubstr("it is not JSON: a mistake at column 2"));
   write("config.json", R"({"model_type": "llama", "hidden_size": -4})");

@@ -52,6 +52,21 @@ TEST(MemoryModel, InFp32TheWeightsAreTheMaster) {
   EXPECT_EQ(model_state(memory_need(model_of_1000(), setup)), 4 * 1000 + 8 * 250);
 }
 
+// An adapter of 40 parameters in each block: 1,080 in all, of which 1,000 are frozen.
+TEST(MemoryModel, FrozenParametersAreWeightsAlone) {
+  ModelCensus model{.params = 1080, .frozen = 1000, .largest_layer = 400};
+  model.units = {
+      {"embeddings", 400, 400, 400}, {"block.0", 290, 200, 250}, {"block.1", 290, 200, 250}, {"head", 100, 100, 100}};
+  EXPECT_EQ(model_state(memory_need(model, mixed(0, 4))), 2 * 1080 + 14 * 80);
+  EXPECT_EQ(model_state(memory_need(model, mixed(2, 4))), 2 * 1080 + 14 * 20);
+  EXPECT_EQ(model_state(memory_need(model, mixed(3, 4))), 2 * 270 + 14 * 20);
+  EXPECT_EQ(term(memory_need(model, mixed(0, 1)), "matrix gradients"), 40 * 2);  // of the adapter's, no matrix of 200
+  TrainingSetup setup = mixed(2, 2);
+  setup.on_cpu = false;
+  setup.optimizer = kCpu;
+  EXPECT_EQ(model_state(memory_need(model, setup), Place::kHost), 14 * 40);
+}
+
 TEST(MemoryModel, AnOffloadMovesBytesAndLosesNone) {
   TrainingSetup setup = mixed(2, 2);
   setup.on_cpu = false;

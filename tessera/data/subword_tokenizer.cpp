@@ -1,4 +1,4 @@
-#include "tessera/data/bpe_tokenizer.h"
+#include "tessera/data/subword_tokenizer.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 namespace tessera::data {
 
 // Words and their ids, in parts with a lock each.
-class BpeTokenizer::Cache {
+class SubwordTokenizer::Cache {
  public:
   static constexpr size_t kLongestWord = 64;  // bytes; longer ones seldom come again
 
@@ -39,7 +39,7 @@ class BpeTokenizer::Cache {
   std::array<Part, kParts> parts_;
 };
 
-BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts) : parts_(std::move(parts)), cache_(std::make_unique<Cache>()) {
+SubwordTokenizer::SubwordTokenizer(SubwordParts parts) : parts_(std::move(parts)), cache_(std::make_unique<Cache>()) {
   int32_t largest = -1;
   for (const auto& [token, id] : parts_.model->vocabulary()) largest = std::max(largest, id);
   std::vector<AddedToken> raw, normalized;
@@ -69,9 +69,9 @@ BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts) : parts_(std::move(parts)), 
   }
 }
 
-BpeTokenizer::~BpeTokenizer() = default;
+SubwordTokenizer::~SubwordTokenizer() = default;
 
-std::vector<int32_t> BpeTokenizer::encode(std::string_view text) const {
+std::vector<int32_t> SubwordTokenizer::encode(std::string_view text) const {
   std::vector<int32_t> ids;
   std::string bytes;
   bool is_first = true;
@@ -88,7 +88,7 @@ std::vector<int32_t> BpeTokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+std::string SubwordTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::vector<std::string> tokens;
   for (const int32_t id : ids) {
     if (id < 0 || id >= vocab_size() || (skip_special && is_special(id))) continue;
@@ -99,7 +99,7 @@ std::string BpeTokenizer::decode(std::span<const int32_t> ids, bool skip_special
   return text;
 }
 
-void BpeTokenizer::encode_text(std::string text, bool is_first, std::vector<int32_t>& ids) const {
+void SubwordTokenizer::encode_text(std::string text, bool is_first, std::vector<int32_t>& ids) const {
   const auto words = [&](std::string of, bool first) {
     parts_.pre_tokenizer.split(std::move(of), first, [&](std::string_view word) { encode_word(word, ids); });
   };
@@ -116,7 +116,7 @@ void BpeTokenizer::encode_text(std::string text, bool is_first, std::vector<int3
   });
 }
 
-void BpeTokenizer::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
+void SubwordTokenizer::encode_word(std::string_view word, std::vector<int32_t>& ids) const {
   if (word.size() > Cache::kLongestWord) return parts_.model->encode(word, ids);
   if (cache_->find(word, ids)) return;
   std::vector<int32_t> own;

@@ -1,26 +1,29 @@
-// A tokenizer whose model is byte-pair encoding (bpe.h): added tokens are cut out, the rest is normalised, cut into
-// words (tokenizer_parts.h), and each word becomes its pieces. Words that came before are remembered, up to a bound.
+// A tokenizer in parts, as a tokenizer.json has them: added tokens are cut out, the rest is normalised, cut into words
+// (tokenizer_parts.h), and a model makes pieces of each word (word_model.h). Words that came before are remembered, up
+// to a bound.
 //
 // Safe to use from any thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tessera/data/added_tokens.h"
-#include "tessera/data/bpe.h"
 #include "tessera/data/tokenizer.h"
 #include "tessera/data/tokenizer_parts.h"
+#include "tessera/data/tokenizers.h"
+#include "tessera/data/word_model.h"
 
 namespace tessera::data {
 
-struct BpeTokenizerParts {
+struct SubwordParts {
   NormalizeText normalize;  // empty: none
   PreTokenizer pre_tokenizer;
-  std::unique_ptr<Bpe> model;
+  std::unique_ptr<WordModel> model;
   DecodeTokens decode;
   std::vector<AddedToken> added_tokens;
   SpecialIds special_ids;
@@ -28,10 +31,10 @@ struct BpeTokenizerParts {
   std::vector<std::string> files;
 };
 
-class BpeTokenizer final : public Tokenizer {
+class SubwordTokenizer final : public Tokenizer {
  public:
-  explicit BpeTokenizer(BpeTokenizerParts parts);
-  ~BpeTokenizer() override;
+  explicit SubwordTokenizer(SubwordParts parts);
+  ~SubwordTokenizer() override;
 
   std::vector<int32_t> encode(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
@@ -48,12 +51,22 @@ class BpeTokenizer final : public Tokenizer {
   void encode_text(std::string text, bool is_first, std::vector<int32_t>& ids) const;
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
 
-  BpeTokenizerParts parts_;
+  SubwordParts parts_;
   AddedTokens raw_tokens_;           // looked for in the text as given
   AddedTokens normalized_tokens_;    // looked for after normalisation
   std::vector<bool> special_;        // (vocab_size)
   std::vector<std::string> tokens_;  // by id; empty where there is none
   std::unique_ptr<Cache> cache_;
 };
+
+// The id of a special token; nothing where there is none of that name.
+std::optional<int32_t> special_id(const std::string& token, const SubwordParts& parts);
+
+// Reads the special tokens that tokenizer_config.json names. `otherwise`: of the roles that it does not name.
+// ErrorKind::kData for one that is not in the vocabulary.
+void read_special_ids(const TokenizerFolder& folder, const std::string& otherwise, SubwordParts& parts);
+
+// What a tokenizer.json says beside its model. pre_tokenizer: which the model may depend on.
+SubwordParts parts_of_json(const TokenizerFolder& folder, PreTokenizer pre_tokenizer, std::unique_ptr<WordModel> model);
 
 }  // namespace tessera::data

@@ -1,0 +1,33 @@
+// tessera init-model: a model with random weights, in a folder.
+#include "tessera/train/init_model.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "tessera/cli/commands.h"
+
+namespace tessera::cli {
+
+void add_init_model_command(CLI::App& app) {
+  auto* const command = app.add_subcommand("init-model", "Make a Hugging Face folder with a model of random weights");
+  const auto asked = std::make_shared<train::InitModel>();
+  command->add_option("OUTPUT", asked->output, "Folder to make")->required();
+  command->add_option("--type", asked->type, "Model type: bert, gpt2, internlm2, llama, mistral, qwen2, qwen3 or t5")
+      ->required();
+  command->add_option("--tokenizer", asked->tokenizer,
+                      "A folder with a tokenizer, to be copied; decides the vocabulary");
+  const auto size = [&](const char* name, int64_t& value, const char* help) {
+    command->add_option(name, value, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+  };
+  size("--hidden", asked->hidden, "Width of the hidden states");
+  size("--layers", asked->layers, "Number of layers");
+  size("--heads", asked->heads, "Attention heads; 0: one for each 64 of --hidden");
+  size("--kv-heads", asked->kv_heads, "Heads of keys and values; 0: as many as heads");
+  size("--ffn", asked->ffn, "Width of the feed-forward layers; 0: 4 times --hidden, 8/3 times where gated");
+  size("--vocab", asked->vocab, "Tokens of the vocabulary; 0: the tokenizer's, else the type's own");
+  size("--positions", asked->positions, "Tokens of a sample at most; 0: the type's own");
+  command->add_option("--seed", asked->seed, "Seed of the weights")->capture_default_str();
+  command->callback([asked] { std::puts(train::init_model(*asked).c_str()); });
+}
+
+}  // namespace tessera::cli

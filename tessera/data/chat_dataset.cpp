@@ -1,0 +1,185 @@
+#include "tessera/data/chat_dataset.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/data/conversations.h"
+
+namespace tessera::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ChatSample {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> is_target;
+};
+
+// In bytes of the text.
+using Span = std::pair<size_t, size_t>;
+
+class Writer {
+ public:
+  Writer(const Tokenizer& tokenizer, const ChatTemplate* chat) : tokenizer_(tokenizer), chat_(chat) {}
+
+  std::vector<ChatSample> samples_of(const Conversation& conversation) const {
+    if (conversation.is_plain()) return {plain(conversation)};
+    try {
+      return chat_->marks_generated() ? marked(conversation) : located(conversation);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData) throw;
+      throw Error(
+          ErrorKind::kData,
+          {error.report().what, fmt::format("{} ({})", conversation.where, error.report().where), error.report().fix});
+    }
+  }
+
+ private:
+  ChatSample plain(const Conversation& conversation) const {
+    const std::string text = conversation.prompt + conversation.completion;
+    ChatSample sample = tokens_of(text, {{conversation.prompt.size(), text.size()}});
+    const SampleFrame& frame = tokenizer_.frame();
+    sample.tokens.insert(sample.tokens.begin(), frame.before.begin(), frame.before.end());
+    sample.is_target.insert(sample.is_target.begin(), frame.before.size(), 0);
+    std::vector<int32_t> after = frame.after;
+    if (const auto eos = tokenizer_.special_ids().eos; eos && (after.empty() || after.back() != *eos)) {
+      after.push_back(static_cast<int32_t>(*eos));
+    }
+    sample.tokens.insert(sample.tokens.end(), after.begin(), after.end());
+    sample.is_target.resize(sample.tokens.size(), 1);
+    return sample;
+  }
+
+  std::vector<ChatSample> marked(const Conversation& conversation) const {
+    const auto rendered = chat_->render(conversation.messages, conversation.tools, false);
+    return {tokens_of(rendered.text, rendered.generated)};
+  }
+
+  // Where the template marks nothing: each answer begins where its prompt ends.
+  std::vector<ChatSample> located(const Conversation& conversation) const {
+    const std::string whole = text_of(conversation, conversation.messages.size(), false);
+    std::vector<Span> answers;
+    std::vector<ChatSample> alone;  // a sample for each answer
+    bool stays = true;              // what is written of the first turns, whatever follows
+    for (size_t i = 0; i < conversation.messages.size(); ++i) {
+      if (conversation.messages[i].value("role", "") != "assistant") continue;
+      const std::string prompt = text_of(conversation, i, true), until = text_of(conversation, i + 1, false);
+      if (!until.starts_with(prompt)) {
+        throw Error(ErrorKind::kData, {"the template writes an answer in another way than the prompt for it, so it "
+                                       "cannot be told where it begins",
+                                       chat_->name(), "use a template that marks answers with {% generation %}"});
+      }
+      stays = stays && whole.starts_with(until);
+      answers.emplace_back(prompt.size(), until.size());
+      alone.push_back(tokens_of(until, {answers.back()}));
+    }
+    if (stays) return {tokens_of(whole, answers)};
+    return alone;
+  }
+
+  std::string text_of(const Conversation& conversation, size_t count, bool add_generation_prompt) const {
+    Json messages = Json::array();
+    for (size_t i = 0; i < count; ++i) messages.push_back(conversation.messages[i]);
+    return chat_->render(messages, conversation.tools, add_generation_prompt).text;
+  }
+
+  ChatSample tokens_of(const std::string& text, const std::vector<Span>& answers) const {
+    ChatSample sample{.tokens = tokenizer_.encode(text), .is_target = {}};
+    sample.is_target.resize(sample.tokens.size());
+    for (const auto& [begin, end] : answers) {
+      const size_t first = tokens_before(sample.tokens, text, begin, false);
+      const size_t last = tokens_before(sample.tokens, text, end, true);
+      for (size_t i = first; i < last; ++i) sample.is_target[i] = 1;
+    }
+    return sample;
+  }
+
+  // How many of the text's tokens lie before a place in it; one that lies on both sides counts where `touching`.
+  size_t tokens_before(const std::vector<int32_t>& all, const std::string& text, size_t place, bool touching) const {
+    if (place == text.size()) return all.size();
+    const std::vector<int32_t> own = tokenizer_.encode(std::string_view(text).substr(0, place));
+    const size_t most = std::min(own.size(), all.size());
+    const size_t same = static_cast<size_t>(
+        std::mismatch(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(most), all.begin()).first - own.begin());
+    const bool is_cut = same < own.size();
+    return is_cut && touching ? std::min(same + 1, all.size()) : same;
+  }
+
+  const Tokenizer& tokenizer_;
+  const ChatTemplate* chat_;
+};
+
+using SamplesOfRow = std::vector<ChatSample>;
+
+// Each row's samples; half of the rows on a thread of its own.
+std::vector<SamplesOfRow> written(const Writer& writer, const std::vector<Conversation>& rows) {
+  std::vector<SamplesOfRow> all(rows.size());
+  const auto some = [&](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) all[i] = writer.samples_of(rows[i]);
+  };
+  const size_t half = rows.size() / 2;
+  std::exception_ptr first_failed, second_failed;
+  std::thread second([&] {
+    try {
+      some(half, rows.size());
+    } catch (...) {
+      second_failed = std::current_exception();
+    }
+  });
+  try {
+    some(0, half);
+  } catch (...) {
+    first_failed = std::current_exception();
+  }
+  second.join();
+  for (const auto& failed : {first_failed, second_failed}) {
+    if (failed) std::rethrow_exception(failed);
+  }
+  return all;
+}
+
+}  // namespace
+
+ChatDataset::ChatDataset(const Tokenizer& tokenizer, const ChatOptions& options) {
+  std::optional<ChatTemplate> chat;
+  for (const std::string& file : options.files) {
+    const std::vector<Conversation> rows = read_conversations(file);
+    const bool needs_template = !std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.is_plain(); });
+    if (needs_template && !chat) chat.emplace(tokenizer, options.tokenizer_folder, options.chat_template);
+    for (SamplesOfRow& samples : written(Writer(tokenizer, chat ? &*chat : nullptr), rows)) {
+      ++counts_.conversations;
+      counts_.split += samples.size() > 1;
+      for (ChatSample& sample : samples) {
+        const auto room = static_cast<size_t>(options.max_length);
+        counts_.long_samples += sample.tokens.size() > room;
+        sample.tokens.resize(std::min(sample.tokens.size(), room));
+        sample.is_target.resize(sample.tokens.size());
+        const auto targets =
+            std::count(sample.is_target.begin() + !sample.is_target.empty(), sample.is_target.end(), 1);
+        counts_.targets += targets;
+        counts_.without_answer += targets == 0;
+        if (targets > 0) add(sample.tokens, sample.is_target);
+      }
+      samples.clear();
+    }
+  }
+  if (chat) template_name_ = chat->name();
+  if (size() == 0) {
+    throw Error(
+        ErrorKind::kData,
+        {fmt::format("no answer is left to be learned in the first {} tokens of any conversation", options.max_length),
+         fmt::format("{}", fmt::join(options.files, ", ")),
+         "check that there are messages of the role 'assistant', or raise data.max_length"});
+  }
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,45 @@
+// How a model writes a conversation: its template (jinja_template.h), from the tokenizer's folder, a file, or one that
+// is built in.
+//
+//   const ChatTemplate chat(*tokenizer, "models/llama", "");
+//   chat.render(messages, tools, /*add_generation_prompt=*/true).text;   // "<|begin_of_text|><|start_header_id|>user…"
+//
+// Immutable; safe to use from any thread.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tessera/base/registry.h"
+#include "tessera/data/jinja_template.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera::data {
+
+// Templates that can be asked for by name: what the model families were trained with.
+using WriteTemplate = std::string (*)();
+Registry<WriteTemplate> chat_templates();
+
+class ChatTemplate {
+ public:
+  // choice: one of chat_templates(), a path, or empty for the folder's own: chat_template.jinja, else "chat_template"
+  // of tokenizer_config.json (of several the one named "default"). The tokenizer is used only during the call.
+  // ErrorKind::kData where the folder has none, there is no such file, or it cannot be read.
+  ChatTemplate(const Tokenizer& tokenizer, const std::string& folder, const std::string& choice);
+
+  // messages: a list of {"role", "content", …}; tools: a list of JSON schemas, or null. add_generation_prompt: also
+  // what comes before an answer. ErrorKind::kData where the template refuses them.
+  JinjaTemplate::Rendered render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+                                 bool add_generation_prompt) const;
+
+  bool marks_generated() const { return template_->marks_generated(); }
+  const std::string& name() const { return name_; }  // for one line of description
+
+ private:
+  std::string name_;
+  std::unique_ptr<const JinjaTemplate> template_;
+  nlohmann::ordered_json tokens_;  // {"bos_token": "<s>", …}
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,294 @@
+#include "tessera/models/t5.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/log.h>
+#include <ATen/ops/where.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "tessera/base/error.h"
+#include "tessera/models/config_values.h"
+#include "tessera/models/initial_values.h"
+#include "tessera/models/models.h"
+#include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/module_path.h"
+#include "tessera/nn/target_loss.h"
+
+namespace tessera::models {
+namespace {
+
+class T5 final : public Model {
+ public:
+  explicit T5(const T5Config& config) : config_(config) {}
+
+  void set_dropout(double probability) override { config_.dropout_rate = probability; }
+  std::shared_ptr<Network> network() const override { return std::make_shared<T5ForConditionalGeneration>(config_); }
+
+  // Standard deviations of Mesh TensorFlow, which keep what each matrix gives at 1 (as transformers has them).
+  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
+    const at::NoGradGuard no_grad;
+    if (is_norm(name)) {
+      value.fill_(config_.initializer_factor);
+      return;
+    }
+    const auto inverse_root = [](int64_t size) { return 1 / std::sqrt(static_cast<double>(size)); };
+    double deviation = inverse_root(config_.d_model);
+    if (name == "shared.weight" || name == "lm_head.weight") deviation = 1;
+    if (name.ends_with(".q.weight")) deviation = inverse_root(config_.d_model * config_.d_kv);
+    if (name.ends_with(".o.weight")) deviation = inverse_root(config_.num_heads * config_.d_kv);
+    if (name.ends_with(".wo.weight")) deviation = inverse_root(config_.d_ff);
+    draw_normal(seed, name, config_.initializer_factor * deviation, value);
+  }
+  bool decays(const std::string& name) const override { return !is_norm(name); }
+  std::string base_prefix() const override { return ""; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_positions() const override { return 0; }
+  int64_t hidden_size() const override { return config_.d_model; }
+  std::optional<Architecture> architecture() const override {
+    return Architecture{.layers = config_.num_layers + config_.num_decoder_layers,
+                        .hidden = config_.d_model,
+                        .heads = config_.num_heads,
+                        .kv_heads = config_.num_heads,
+                        .head_size = config_.d_kv,
+                        .ffn = config_.d_ff,
+                        .vocab = config_.vocab_size,
+                        .gated_ffn = config_.gated,
+                        .logits_of_targets_only = true,
+                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
+                        .hidden_dropout = config_.dropout_rate,
+                        .attention_dropout = config_.dropout_rate};
+  }
+
+ private:
+  static bool is_norm(const std::string& name) { return name.ends_with("layer_norm.weight"); }
+
+  T5Config config_;
+};
+
+// "relu", or "gated-gelu", which is transformers' name for gelu_new between gates.
+void read_feed_forward(const ConfigValues& values, T5Config& config) {
+  auto name = values.get("feed_forward_proj", std::string("relu"));
+  config.gated = name.starts_with("gated-");
+  if (config.gated) name = name.substr(std::string("gated-").size());
+  if (config.gated && name == "gelu") name = "gelu_new";
+  config.activation = nn::find_activation(name);
+  if (config.activation == nullptr) {
+    values.refuse(
+        fmt::format("feed_forward_proj, the activation '{:.100}', is not supported", name),
+        fmt::format("use one of these, gated- before it or not: {}", fmt::join(nn::known_activations(), ", ")));
+  }
+}
+
+// Whether the folder's weights have an output layer of their own, as those of T5 1.1 do. Without weights, or one, the
+// embeddings are it, whatever tie_word_embeddings says: so transformers has it.
+bool has_own_head(const ModelConfig& file) {
+  try {
+    const auto folder = std::filesystem::absolute(file.path).parent_path();
+    return PretrainedWeights(folder.string(), "").contains("lm_head.weight");
+  } catch (const Error&) {  // no weights; damaged ones are told when they are read
+    return false;
+  }
+}
+
+int64_t read_token(const ConfigValues& values, const char* key, int64_t otherwise, const T5Config& config) {
+  const auto id = values.get<int64_t>(key, otherwise);
+  if (id < 0 || id >= config.vocab_size)
+    values.refuse(fmt::format("{} is {}, of {} tokens", key, id, config.vocab_size), "use one of the vocabulary");
+  return id;
+}
+
+}  // namespace
+
+T5Config read_t5_config(const ModelConfig& file) {
+  const ConfigValues values(file);
+  T5Config config{.vocab_size = values.size("vocab_size", 32128),
+                  .d_model = values.size("d_model", 512),
+                  .d_kv = values.size("d_kv", 64),
+                  .d_ff = values.size("d_ff", 2048),
+                  .num_layers = values.layers("num_layers", 6),
+                  .num_heads = values.size("num_heads", 8),
+                  .relative_attention_num_buckets = values.size("relative_attention_num_buckets", 32, 4),
+                  .relative_attention_max_distance = values.size("relative_attention_max_distance", 128),
+                  .dropout_rate = values.probability("dropout_rate", 0.1),
+                  .layer_norm_epsilon = values.norm_eps("layer_norm_epsilon", 1e-6),
+                  .initializer_factor = values.get("initializer_factor", 1.0),
+                  .tie_word_embeddings = values.get("tie_word_embeddings", true)};
+  config.num_decoder_layers = values.layers("num_decoder_layers", config.num_layers);
+  config.scale_decoder_outputs = values.get("scale_decoder_outputs", config.tie_word_embeddings);
+  config.tie_word_embeddings = config.tie_word_embeddings || !has_own_head(file);
+  config.pad_token_id = read_token(values, "pad_token_id", 0, config);
+  config.decoder_start_token_id = read_token(values, "decoder_start_token_id", config.pad_token_id, config);
+  if (config.relative_attention_max_distance <= config.relative_attention_num_buckets / 2) {
+    values.refuse(
+        fmt::format("relative_attention_max_distance, {}, leaves no distances to relative_attention_num_buckets, {}",
+                    config.relative_attention_max_distance, config.relative_attention_num_buckets),
+        "check the file, or get it again");
+  }
+  read_feed_forward(values, config);
+  return config;
+}
+
+ModelType t5_model_type() {
+  return {.classes = {{.head = "Seq2SeqLM",
+                       .name = "T5ForConditionalGeneration",
+                       .weights_from = {"T5ForConditionalGeneration", "T5Model"}}},
+          .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
+            return std::make_unique<T5>(read_t5_config(config));
+          }};
+}
+
+T5PositionBias::T5PositionBias(const T5Config& config, bool is_decoder)
+    : buckets_(config.relative_attention_num_buckets),
+      max_distance_(config.relative_attention_max_distance),
+      is_decoder_(is_decoder) {
+  weight = register_parameter("weight", nn::declared_parameter({buckets_, config.num_heads}));
+}
+
+// An encoder has half of the buckets for each direction; of those half again are for one distance each, the others for
+// distances that grow by a constant factor up to max_distance.
+at::Tensor T5PositionBias::forward(const at::Tensor& places) {
+  const int64_t buckets = is_decoder_ ? buckets_ : buckets_ / 2, exact = buckets / 2;
+  const at::Tensor distance = is_decoder_ ? places.clamp_max(0).neg() : places.abs();
+  const double growth = std::log(static_cast<double>(max_distance_) / static_cast<double>(exact));
+  const at::Tensor scaled =
+      at::log(distance.to(at::kFloat) / static_cast<double>(exact)) / growth * static_cast<double>(buckets - exact);
+  const at::Tensor far = (scaled.to(at::kLong) + exact).clamp_max(buckets - 1);
+  at::Tensor bucket = at::where(distance < exact, distance, far);
+  if (!is_decoder_) bucket = bucket + (places > 0).to(at::kLong) * buckets;
+  return at::embedding(weight, bucket).permute({2, 0, 1}).unsqueeze(0);
+}
+
+T5Block::T5Block(const T5Config& config, bool is_decoder) : config_(config) {
+  self_ = add_attention(0, "SelfAttention");
+  if (is_decoder) cross_ = add_attention(1, "EncDecAttention");
+  const std::string layer = fmt::format("layer.{}", is_decoder ? 2 : 1);
+  const auto linear = [&](const char* name, int64_t in, int64_t out) {
+    return nn::add(*this, fmt::format("{}.DenseReluDense.{}", layer, name),
+                   std::make_shared<nn::Linear>(in, out, /*with_bias=*/false));
+  };
+  gate_ = linear(config.gated ? "wi_0" : "wi", config.d_model, config.d_ff);
+  if (config.gated) up_ = linear("wi_1", config.d_model, config.d_ff);
+  down_ = linear("wo", config.d_ff, config.d_model);
+  feed_forward_norm_ =
+      nn::add(*this, layer + ".layer_norm", std::make_shared<nn::RmsNorm>(config.d_model, config.layer_norm_epsilon));
+}
+
+T5Block::Attention T5Block::add_attention(int number, const char* name) {
+  const int64_t inner = config_.num_heads * config_.d_kv;
+  const auto linear = [&](const char* part, int64_t in, int64_t out) {
+    return nn::add(*this, fmt::format("layer.{}.{}.{}", number, name, part),
+                   std::make_shared<nn::Linear>(in, out, /*with_bias=*/false));
+  };
+  Attention made{.q = linear("q", config_.d_model, inner),
+                 .k = linear("k", config_.d_model, inner),
+                 .v = linear("v", config_.d_model, inner),
+                 .o = linear("o", inner, config_.d_model),
+                 .norm = nullptr};
+  made.norm = nn::add(*this, fmt::format("layer.{}.layer_norm", number),
+                      std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon));
+  return made;
+}
+
+at::Tensor T5Block::dropout(const at::Tensor& values) const {
+  return at::dropout(values, config_.dropout_rate, is_training());
+}
+
+at::Tensor T5Block::attend(const Attention& by, const at::Tensor& hidden, const at::Tensor& memory,
+                           const at::Tensor& bias, const nn::AttentionPattern& pattern) const {
+  const auto heads = [&](const nn::Linear& linear, const at::Tensor& of) {
+    return linear.forward(of).view({of.size(0), of.size(1), config_.num_heads, config_.d_kv});
+  };
+  const at::Tensor normal = by.norm->forward(hidden);
+  const at::Tensor& looked_at = memory.defined() ? memory : normal;
+  const at::Tensor attended =
+      nn::attention(heads(*by.q, normal), heads(*by.k, looked_at), heads(*by.v, looked_at), pattern,
+                    {.scale = 1, .dropout = is_training() ? config_.dropout_rate : 0, .bias = bias});
+  return hidden + dropout(by.o->forward(attended));
+}
+
+at::Tensor T5Block::feed_forward(const at::Tensor& hidden) const {
+  const at::Tensor normal = feed_forward_norm_->forward(hidden);
+  at::Tensor inner = config_.activation(gate_->forward(normal));
+  if (up_) inner = inner * up_->forward(normal);
+  return hidden + dropout(down_->forward(dropout(inner)));
+}
+
+at::Tensor T5Block::forward(const T5BlockInput& input) {
+  at::Tensor hidden = attend(self_, input.hidden, {}, input.bias, input.pattern);
+  if (input.memory.defined()) hidden = attend(cross_, hidden, input.memory, {}, input.of_memory);
+  return feed_forward(hidden);
+}
+
+T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config) : config_(config) {
+  shared_ = nn::add(*this, "shared", std::make_shared<TokenEmbeddings>(config.vocab_size, config.d_model, -1));
+  encoder_ = add_stack("encoder", config.num_layers, /*is_decoder=*/false);
+  decoder_ = add_stack("decoder", config.num_decoder_layers, /*is_decoder=*/true);
+  const at::Tensor tied = config.tie_word_embeddings ? shared_->weight : at::Tensor();
+  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.d_model, tied));
+}
+
+T5ForConditionalGeneration::Stack T5ForConditionalGeneration::add_stack(const std::string& name, int64_t layers,
+                                                                        bool is_decoder) {
+  Stack stack;
+  for (int64_t i = 0; i < layers; ++i) {
+    const std::string path = fmt::format("{}.block.{}", name, i);
+    stack.blocks.push_back(nn::add(*this, path, std::make_shared<T5Block>(config_, is_decoder)));
+    if (i > 0) continue;
+    stack.bias = nn::add(*this, path + ".layer.0.SelfAttention.relative_attention_bias",
+                         std::make_shared<T5PositionBias>(config_, is_decoder));
+  }
+  stack.norm = nn::add(*this, name + ".final_layer_norm",
+                       std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon));
+  return stack;
+}
+
+at::Tensor T5ForConditionalGeneration::run(Stack& stack, const at::Tensor& ids, T5BlockInput input) {
+  const auto dropout = [&](const at::Tensor& values) {
+    return at::dropout(values, config_.dropout_rate, is_training());
+  };
+  input.hidden = dropout((*shared_)(ids));
+  const at::Tensor place = at::arange(ids.size(1), ids.options());
+  if (stack.bias) input.bias = (*stack.bias)(place.unsqueeze(0) - place.unsqueeze(1));
+  for (const auto& block : stack.blocks) {
+    const auto run_block = [block, input](const at::Tensor& hidden, const at::Tensor& bias, const at::Tensor& memory) {
+      T5BlockInput with = input;
+      with.hidden = hidden;
+      with.bias = bias;
+      with.memory = memory;
+      return (*block)(with);
+    };
+    input.hidden = checkpoints_activations_ ? nn::checkpoint(run_block, input.hidden, input.bias, input.memory)
+                                            : run_block(input.hidden, input.bias, input.memory);
+  }
+  return dropout(stack.norm->forward(input.hidden));
+}
+
+at::Tensor T5ForConditionalGeneration::decode(const NamedTensors& batch) {
+  const at::Tensor& labels = batch.at("labels");
+  nn::AttentionPattern read;
+  if (const at::Tensor mask = batch.get("attention_mask"); mask.defined()) read.present = mask.to(at::kBool);
+  const at::Tensor memory = run(encoder_, batch.at("input_ids"), {.pattern = read});
+
+  // What has been written before each token; a place without a label is padding.
+  const at::Tensor start = at::full({labels.size(0), 1}, config_.decoder_start_token_id, labels.options());
+  const at::Tensor before = at::cat({start, labels.narrow(1, 0, labels.size(1) - 1)}, 1);
+  const at::Tensor written = before.masked_fill(before == nn::kNoTarget, config_.pad_token_id);
+  const at::Tensor hidden = run(decoder_, written, {.pattern = {.causal = true}, .memory = memory, .of_memory = read});
+  return config_.scale_decoder_outputs ? hidden * (1 / std::sqrt(static_cast<double>(config_.d_model))) : hidden;
+}
+
+at::Tensor T5ForConditionalGeneration::loss_sum(const NamedTensors& batch) {
+  return (*head_)(decode(batch), batch.at("labels"));
+}
+
+at::Tensor T5ForConditionalGeneration::logits(const NamedTensors& batch) { return (*head_)(decode(batch)); }
+
+}  // namespace tessera::models

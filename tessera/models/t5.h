@@ -1,0 +1,123 @@
+// T5 (Raffel et al. 2020): an encoder that reads a text, a decoder that writes another. Its positions are a bias of the
+// attention by how far two tokens are apart; its norms have no mean and no bias. T5 1.1 (gated) is the same class.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tessera/models/causal_network.h"
+#include "tessera/models/model.h"
+#include "tessera/nn/activations.h"
+#include "tessera/nn/attention.h"
+#include "tessera/nn/layers.h"
+#include "tessera/nn/unit_module.h"
+
+namespace tessera::models {
+
+struct T5Config {
+  int64_t vocab_size = 0;
+  int64_t d_model = 0;
+  int64_t d_kv = 0;
+  int64_t d_ff = 0;
+  int64_t num_layers = 0;  // of the encoder
+  int64_t num_decoder_layers = 0;
+  int64_t num_heads = 0;
+  int64_t relative_attention_num_buckets = 32;
+  int64_t relative_attention_max_distance = 128;
+  double dropout_rate = 0.1;
+  double layer_norm_epsilon = 1e-6;
+  double initializer_factor = 1;
+  int64_t pad_token_id = 0;
+  int64_t decoder_start_token_id = 0;
+  bool gated = false;                   // T5 1.1: two matrices before the third
+  nn::Activation activation = nullptr;  // between them
+  bool tie_word_embeddings = true;
+  bool scale_decoder_outputs = true;  // by 1 / sqrt(d_model) before the output layer
+};
+
+// The bias of attention by distance, for all blocks of a stack: a table of buckets, the nearer the finer (section 2.1).
+class T5PositionBias : public nn::UnitModule<T5PositionBias> {
+ public:
+  T5PositionBias(const T5Config& config, bool is_decoder);
+  at::Tensor forward(const at::Tensor& places);  // (queries, keys) int64, key - query -> (1, heads, queries, keys)
+
+  at::Tensor weight;  // (buckets, heads)
+
+ private:
+  int64_t buckets_, max_distance_;
+  bool is_decoder_;
+};
+
+// What a block reads.
+struct T5BlockInput {
+  at::Tensor hidden;  // (batch, length, d_model)
+  at::Tensor bias;    // T5PositionBias's
+  nn::AttentionPattern pattern;
+
+  at::Tensor memory;               // the encoder's output; undefined in the encoder
+  nn::AttentionPattern of_memory;  // which of its tokens are there
+
+  template <class F>
+  void for_each_tensor(F f) const {
+    f(hidden);
+    f(bias);
+    if (memory.defined()) f(memory);
+  }
+};
+
+class T5Block : public nn::UnitModule<T5Block> {
+ public:
+  T5Block(const T5Config& config, bool is_decoder);
+  at::Tensor forward(const T5BlockInput& input);  // -> (batch, length, d_model)
+
+ private:
+  struct Attention {
+    std::shared_ptr<nn::Linear> q, k, v, o;
+    std::shared_ptr<nn::RmsNorm> norm;
+  };
+  Attention add_attention(int number, const char* name);
+  at::Tensor attend(const Attention& by, const at::Tensor& hidden, const at::Tensor& memory, const at::Tensor& bias,
+                    const nn::AttentionPattern& pattern) const;
+  at::Tensor feed_forward(const at::Tensor& hidden) const;
+  at::Tensor dropout(const at::Tensor& values) const;
+
+  T5Config config_;
+  Attention self_, cross_;                        // the latter of decoders
+  std::shared_ptr<nn::Linear> gate_, up_, down_;  // gate_ alone where it is not gated
+  std::shared_ptr<nn::RmsNorm> feed_forward_norm_;
+};
+
+class T5ForConditionalGeneration : public Network {
+ public:
+  explicit T5ForConditionalGeneration(const T5Config& config);
+
+  // Reads "input_ids" and, where some are padding, "attention_mask" (batch, length), and "labels" (batch, target
+  // length), the text to be written.
+  at::Tensor loss_sum(const NamedTensors& batch) override;
+  at::Tensor logits(const NamedTensors& batch);  // -> (batch, target length, vocab)
+  void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
+
+ private:
+  struct Stack {
+    std::shared_ptr<T5PositionBias> bias;
+    std::vector<std::shared_ptr<T5Block>> blocks;
+    std::shared_ptr<nn::RmsNorm> norm;
+  };
+  Stack add_stack(const std::string& name, int64_t layers, bool is_decoder);
+  at::Tensor run(Stack& stack, const at::Tensor& ids, T5BlockInput input);
+  at::Tensor decode(const NamedTensors& batch);  // the decoder's output, scaled
+
+  T5Config config_;
+  std::shared_ptr<TokenEmbeddings> shared_;
+  Stack encoder_, decoder_;
+  std::shared_ptr<LanguageHead> head_;
+  bool checkpoints_activations_ = false;
+};
+
+// ErrorKind::kData for a config.json that describes none.
+T5Config read_t5_config(const ModelConfig& file);
+
+}  // namespace tessera::models
