@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr const char* kChatTemplate = "chat_template.jinja";
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer_config.json",
                                            "vocab.txt",
@@ -30,7 +31,7 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "merges.txt",
                                            "tokenizer.model",
                                            "spiece.model",
-                                           "chat_template.jinja",
+                                           kChatTemplate,
                                            "generation_config.json",
                                            "special_tokens_map.json",
                                            "added_tokens.json"};
@@ -105,10 +106,16 @@ ShardFile write_config(const fs::path& model, const fs::path& output, at::Scalar
   return write_summed(output, "config.json", config.dump(2) + "\n");
 }
 
-void copy_tokenizer(const fs::path& model, const fs::path& output, std::vector<ShardFile>& files) {
-  for (const char* const name : kTokenizerFiles) {
-    if (fs::exists(model / name)) files.push_back(write_summed(output, name, read_input_file(model / name)));
+// `chat_template`: instead of the folder's, by which tessera train wrote the conversations; null: none.
+void copy_tokenizer(const fs::path& model, const fs::path& output, const nlohmann::json& chat_template,
+                    std::vector<ShardFile>& files) {
+  for (const std::string name : kTokenizerFiles) {
+    const bool is_replaced = chat_template.is_string() && name == kChatTemplate;
+    if (!is_replaced && fs::exists(model / name)) {
+      files.push_back(write_summed(output, name, read_input_file(model / name)));
+    }
   }
+  if (chat_template.is_string()) files.push_back(write_summed(output, kChatTemplate, chat_template.get<std::string>()));
 }
 
 // Has `write` fill a folder aside, which then takes the place of an earlier export.
@@ -141,7 +148,7 @@ void export_hf(const ExportInput& input) {
         is_adapter ? write_adapter(checkpoint, aside, input) : write_weights(checkpoint, aside, input);
     const auto architecture = manifest.client_state.value("architecture", nlohmann::json());
     if (!is_adapter) files.push_back(write_config(model, aside, input.dtype, architecture));
-    copy_tokenizer(model, aside, files);
+    copy_tokenizer(model, aside, manifest.client_state.value("chat_template", nlohmann::json()), files);
     write_export_sums(aside, files);
   });
 }
@@ -152,7 +159,7 @@ void export_weights(const WeightsToExport& weights) {
     for (const auto& [name, shape] : weights.shapes) plan.push_back({name, weights.dtype, shape});
     std::vector<ShardFile> files = write_weight_files(aside, plan, weights.read, {});
     files.push_back(write_config(weights.model, aside, weights.dtype, nullptr));
-    copy_tokenizer(weights.model, aside, files);
+    copy_tokenizer(weights.model, aside, nullptr, files);
     write_export_sums(aside, files);
   });
 }

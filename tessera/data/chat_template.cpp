@@ -74,6 +74,8 @@ nlohmann::ordered_json token_texts(const Tokenizer& tokenizer, const json& confi
 
 }  // namespace
 
+std::string chat_template_text(const std::string& choice) { return chosen(choice).text; }
+
 ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const std::string& folder, const std::string& choice) {
   const std::string config_path = folder + "/tokenizer_config.json";
   const json config = fs::is_regular_file(config_path) ? read_json_file(config_path) : json();

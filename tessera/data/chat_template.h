@@ -21,6 +21,9 @@ namespace tessera::data {
 using WriteTemplate = std::string (*)();
 Registry<WriteTemplate> chat_templates();
 
+// The template of that choice, as ChatTemplate has it; never the folder's own. Errors: ChatTemplate's.
+std::string chat_template_text(const std::string& choice);
+
 class ChatTemplate {
  public:
   // choice: one of chat_templates(), a path, or empty for the folder's own: chat_template.jinja, else "chat_template"

@@ -278,29 +278,30 @@ Expression ExpressionParser::in_brackets() {
   return value;
 }
 
+// "a, b" up to the closing mark, with or without a comma before that.
+void ExpressionParser::items_until(const char* end, const std::function<void()>& parse_one) {
+  for (bool is_first = true; !take_sign(end); is_first = false) {
+    if (!is_first) {
+      expect_sign(",");
+      if (take_sign(end)) return;
+    }
+    parse_one();
+  }
+}
+
 std::vector<Expression> ExpressionParser::expressions_until(const char* end) {
   std::vector<Expression> all;
-  while (!take_sign(end)) {
-    if (!all.empty()) {
-      expect_sign(",");
-      if (take_sign(end)) break;
-    }
-    all.push_back(expression());
-  }
+  items_until(end, [&] { all.push_back(expression()); });
   return all;
 }
 
 Expression ExpressionParser::map() {
   std::vector<std::pair<Expression, Expression>> entries;
-  while (!take_sign("}")) {
-    if (!entries.empty()) {
-      expect_sign(",");
-      if (take_sign("}")) break;
-    }
+  items_until("}", [&] {
     Expression key = expression();
     expect_sign(":");
     entries.emplace_back(std::move(key), expression());
-  }
+  });
   return [entries = std::move(entries)](State& state) {
     Entries made;
     for (const auto& [key, value] : entries) {
@@ -367,21 +368,13 @@ Expression ExpressionParser::with_subscript(Expression value) {
 // Behind the opening bracket.
 CallParts ExpressionParser::call_parts() {
   CallParts parts;
-  bool first = true;
-  while (!take_sign(")")) {
-    if (!first) {
-      expect_sign(",");
-      if (take_sign(")")) break;
-    }
-    first = false;
-    if (current().kind == Kind::kName && ahead(1).kind == Kind::kSign && ahead(1).text == "=") {
-      const std::string name = expect_name();
-      expect_sign("=");
-      parts.named.emplace_back(name, expression());
-    } else {
-      parts.values.push_back(expression());
-    }
-  }
+  items_until(")", [&] {
+    const bool is_named = current().kind == Kind::kName && ahead(1).kind == Kind::kSign && ahead(1).text == "=";
+    if (!is_named) return parts.values.push_back(expression());
+    const std::string name = expect_name();
+    expect_sign("=");
+    parts.named.emplace_back(name, expression());
+  });
   return parts;
 }
 

@@ -2,6 +2,7 @@
 // that make functions. Throws Mistake.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,6 +83,7 @@ class ExpressionParser {
   Expression with_test(Expression value);
   Expression from_left(Rule rule, std::initializer_list<const char*> signs);
 
+  void items_until(const char* end, const std::function<void()>& parse_one);
   std::vector<Expression> expressions_until(const char* end);
   CallParts call_parts();
   std::string comparing_sign();

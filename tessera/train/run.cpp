@@ -17,6 +17,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
+#include "tessera/data/chat_template.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/models/initial_values.h"
@@ -96,6 +97,8 @@ std::string client_state(const config::RunFile& run, const models::FolderModel& 
   const std::string base = fs::absolute(run.model.path).string();
   nlohmann::ordered_json state{{"architecture", model.as.name}, {"model_folder", base}};
   if (const auto adapter = adapter_of(run)) state["adapter"] = models::peft_config(*model.model, *adapter, base);
+  // Exports get the template by which the model was trained.
+  if (!run.data.chat_template.empty()) state["chat_template"] = data::chat_template_text(run.data.chat_template);
   return state.dump();
 }
 

@@ -57,6 +57,8 @@ def test_only_answers_count(tmp_path, form, packing):
     batch = {"deepspeed.train_batch_size": 16} if packing == "none" else {"deepspeed.train_batch_size": 6}
     result = train(run_file, 2, {**settings, **batch, "data.chat_template": tmp_path / "simple.jinja", "deepspeed.zero_optimization.stage": 3})
     assert "16 conversations; 16 samples" in result.err and "simple.jinja" in result.err, str(result)
+    assert (tmp_path / "out" / "export" / "chat_template.jinja").read_text() == TEMPLATE
+    assert tessera("checkpoint", "verify", tmp_path / "out" / "export").code == 0
     want = trained_by_torch(model, [(ids_of(f"q {letters(q)} z {letters(a)}"), len(q) + 2) for q, a in zip(QUESTIONS, ANSWERS)])
     got = [row["loss"] for row in metrics(tmp_path / "out")]
     if packing == "fit" and "packed into 6 rows" not in result.err:
