@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "tessera/data/chat_template.h"
-#include "tessera/data/token_samples.h"
+#include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "tessera/data/collator.h"
+#include "tessera/data/dataset.h"
 #include "tessera/data/packing.h"
-#include "tessera/data/token_samples.h"
 
 namespace tessera::data {
 

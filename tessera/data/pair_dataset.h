@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/data/token_samples.h"
+#include "tessera/data/dataset.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {

@@ -15,6 +15,7 @@
 
 #include "tessera/models/causal_network.h"
 #include "tessera/nn/activations.h"
+#include "tessera/nn/lora.h"
 
 namespace tessera::models {
 

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "tessera/kernels/matrix_products.h"
+#include "tessera/nn/lora.h"
 
 namespace tessera::nn {
 namespace {
@@ -89,6 +90,8 @@ Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias) {
   weight = register_parameter("weight", declared_parameter({out_features, in_features}));
   if (with_bias) bias = register_parameter("bias", declared_parameter({out_features}));
 }
+
+Linear::~Linear() = default;
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
   if (input.is_cpu() && !kernels::has_fast_products(input.scalar_type())) {

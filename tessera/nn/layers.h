@@ -4,12 +4,12 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tessera/nn/lora.h"
 #include "tessera/nn/unit_module.h"
 
 namespace tessera::nn {
@@ -22,10 +22,33 @@ at::Tensor declared_parameter(std::vector<int64_t> shape);
 // wide.
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
+// Of low-rank adaptation (Hu et al. 2021): what a layer adds is scaled by alpha / rank, of rsLoRA (Kalajdzievski 2023)
+// by alpha / sqrt(rank).
+struct LoraOptions {
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+  bool rank_stabilized = false;  // rsLoRA
+
+  double scale() const;
+};
+
+class LoraBranch;  // lora.h
+
+// A layer beside whose frozen matrix two thin ones can be trained: its parameters "lora_A.weight" (rank, in) and
+// "lora_B.weight" (out, rank), as in the package PEFT.
+class Adaptable {
+ public:
+  virtual ~Adaptable() = default;
+  virtual void adapt(const LoraOptions& options) = 0;
+  virtual bool is_transposed() const { return false; }  // its weight is (in, out)
+};
+
 // y = x weight^T + bias; weight (out_features, in_features), bias (out_features).
 class Linear : public torch::nn::Module, public Adaptable {
  public:
   Linear(int64_t in_features, int64_t out_features, bool with_bias = true);
+  ~Linear() override;
   at::Tensor forward(const at::Tensor& input) const;  // (…, in_features) -> (…, out_features)
   void adapt(const LoraOptions& options) override;
 

@@ -13,18 +13,9 @@
 #include <memory>
 #include <string_view>
 
+#include "tessera/nn/layers.h"
+
 namespace tessera::nn {
-
-class Linear;
-
-struct LoraOptions {
-  int64_t rank = 8;
-  double alpha = 16;
-  double dropout = 0;
-  bool rank_stabilized = false;  // rsLoRA
-
-  double scale() const;
-};
 
 // A and B of one layer.
 class LoraBranch {
@@ -37,14 +28,6 @@ class LoraBranch {
  private:
   std::shared_ptr<Linear> a_, b_;
   double scale_, dropout_;
-};
-
-// A layer that can be given a branch.
-class Adaptable {
- public:
-  virtual ~Adaptable() = default;
-  virtual void adapt(const LoraOptions& options) = 0;
-  virtual bool is_transposed() const { return false; }  // its weight is (in, out)
 };
 
 inline bool is_lora_parameter(std::string_view name) {
