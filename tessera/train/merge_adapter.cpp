@@ -25,20 +25,22 @@ class Merger {
       : adapter_(models::read_peft_folder(adapter)),
         deltas_(adapter + "/" + storage::kAdapterWeights),
         found_(models::read_model(model, "CausalLM", "tessera checkpoint merge merges")),
-        weights_(model, found_.model->base_prefix()) {
+        weights_(model, found_.model->base_prefix()),
+        shapes_(weights_.shapes()) {
     for (const auto& item : found_.model->network()->named_modules()) {
       const auto* const layer = dynamic_cast<const nn::Adaptable*>(item.value().get());
       if (layer != nullptr && layer->is_transposed()) transposed_.insert(item.key());
     }
     for (const auto& [name, entry] : deltas_.entries()) unused_.insert(name);
+    for (const auto& [name, shape] : shapes_) is_bare_ = is_bare_ && !name.starts_with(found_.model->base_prefix());
   }
 
-  std::map<std::string, std::vector<int64_t>> shapes() const { return weights_.shapes(); }
+  const std::map<std::string, std::vector<int64_t>>& shapes() const { return shapes_; }
 
   at::Tensor merged(const std::string& name, at::ScalarType dtype) {
     const at::NoGradGuard no_grad;
     const std::string full = adapted_name(name);
-    const at::Tensor value = at::empty(weights_.shapes().at(name), at::kFloat);
+    const at::Tensor value = at::empty(shapes_.at(name), at::kFloat);
     if (const auto whole = take(full)) {  // of a module that was trained whole
       value.copy_(*whole);
       return value.to(dtype);
@@ -62,15 +64,7 @@ class Merger {
  private:
   // A bare model's weights lack the prefix by which the adapter knows them.
   std::string adapted_name(const std::string& name) const {
-    const std::string prefix = found_.model->base_prefix();
-    const bool has_names = name.starts_with(prefix) || !is_bare();
-    return has_names ? name : prefix + name;
-  }
-  bool is_bare() const {
-    for (const auto& [name, shape] : weights_.shapes()) {
-      if (name.starts_with(found_.model->base_prefix())) return false;
-    }
-    return true;
+    return is_bare_ ? found_.model->base_prefix() + name : name;
   }
 
   std::optional<at::Tensor> take(const std::string& name) {
@@ -84,6 +78,8 @@ class Merger {
   storage::SafetensorsFile deltas_;
   models::FolderModel found_;
   models::PretrainedWeights weights_;
+  std::map<std::string, std::vector<int64_t>> shapes_;
+  bool is_bare_ = true;  // no name begins with the model's prefix
   std::set<std::string> transposed_, unused_;
 };
 
@@ -92,11 +88,10 @@ class Merger {
 void merge_adapter(const MergeInput& input) {
   const std::string model = input.model.empty() ? models::base_of(input.adapter) : input.model;
   Merger merger(model, input.adapter);
-  const auto shapes = merger.shapes();
-  size_t left = shapes.size();
+  size_t left = merger.shapes().size();
   checkpoint::export_weights({.model = model,
                               .output = input.output,
-                              .shapes = shapes,
+                              .shapes = merger.shapes(),
                               .dtype = input.dtype,
                               .read = [&](const std::string& name) {
                                 at::Tensor value = merger.merged(name, input.dtype);
