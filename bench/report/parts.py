@@ -42,6 +42,7 @@ PARTS = [
     Part("start", "Start to the end of the first step", "start", [], 2.5, ["--model", "bert-tiny", "--rounds", 1], 3),
     Part("collectives", "Collectives", "collectives", [], 1, ["--mib", "1", "--rounds", 2]),
     Part("optimizer", "Optimizer", "optimizer", [], 0.5, ["--params", 1_000_000, "--rounds", 2], 20),
+    Part("tokenizing", "Tokenising", "tokenizing", [], 0.5, ["--rounds", 1], 15),
     Part("checkpoint", "Checkpoints", "checkpoint", ["--stages", "3"], 1.7, None, 2),
     Part("offload", "Offload to NVMe", "offload", ["--size", 256], 1, ["--only", "io", "--size", 16, "--rounds", 1]),
     Part("memory", "Memory of `tessera train`", "memory", ["--ranks", "2"], 0.7, None, 0),
