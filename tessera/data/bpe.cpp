@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/data/unicode.h"
 
 namespace tessera::data {
 namespace {
@@ -15,11 +16,6 @@ constexpr size_t kShort = 48;  // symbols: up to there looking through all pairs
 
 uint64_t pair_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-}
-
-size_t character_length(char first) {
-  const auto byte = static_cast<unsigned char>(first);
-  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
 }  // namespace
@@ -64,7 +60,7 @@ std::vector<int32_t> Bpe::characters_of(std::string_view word) const {
   std::vector<int32_t> ids;
   bool after_unknown = false;
   for (size_t at = 0; at < word.size();) {
-    const size_t length = options_.of_bytes ? 1 : std::min(character_length(word[at]), word.size() - at);
+    const size_t length = options_.of_bytes ? 1 : std::min(utf8_length(word[at]), word.size() - at);
     const std::string_view character = word.substr(at, length);
     std::string token = at == 0 ? std::string(character) : options_.inner_prefix + std::string(character);
     at += length;

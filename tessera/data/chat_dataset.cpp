@@ -47,14 +47,10 @@ class Writer {
   ChatSample plain(const Conversation& conversation) const {
     const std::string text = conversation.prompt + conversation.completion;
     ChatSample sample = tokens_of(text, {{conversation.prompt.size(), text.size()}});
-    const SampleFrame& frame = tokenizer_.frame();
+    const SampleFrame frame = frame_with_eos(tokenizer_);
     sample.tokens.insert(sample.tokens.begin(), frame.before.begin(), frame.before.end());
     sample.is_target.insert(sample.is_target.begin(), frame.before.size(), 0);
-    std::vector<int32_t> after = frame.after;
-    if (const auto eos = tokenizer_.special_ids().eos; eos && (after.empty() || after.back() != *eos)) {
-      after.push_back(static_cast<int32_t>(*eos));
-    }
-    sample.tokens.insert(sample.tokens.end(), after.begin(), after.end());
+    sample.tokens.insert(sample.tokens.end(), frame.after.begin(), frame.after.end());
     sample.is_target.resize(sample.tokens.size(), 1);
     return sample;
   }
@@ -68,11 +64,12 @@ class Writer {
   std::vector<ChatSample> located(const Conversation& conversation) const {
     const std::string whole = text_of(conversation, conversation.messages.size(), false);
     std::vector<Span> answers;
-    std::vector<ChatSample> alone;  // a sample for each answer
-    bool stays = true;              // what is written of the first turns, whatever follows
+    std::vector<std::string> texts;  // each up to its answer's end
+    bool stays = true;               // what is written of the first turns, whatever follows
     for (size_t i = 0; i < conversation.messages.size(); ++i) {
       if (conversation.messages[i].value("role", "") != "assistant") continue;
-      const std::string prompt = text_of(conversation, i, true), until = text_of(conversation, i + 1, false);
+      const std::string prompt = text_of(conversation, i, true);
+      std::string until = text_of(conversation, i + 1, false);
       if (!until.starts_with(prompt)) {
         throw Error(ErrorKind::kData, {"the template writes an answer in another way than the prompt for it, so it "
                                        "cannot be told where it begins",
@@ -80,9 +77,11 @@ class Writer {
       }
       stays = stays && whole.starts_with(until);
       answers.emplace_back(prompt.size(), until.size());
-      alone.push_back(tokens_of(until, {answers.back()}));
+      texts.push_back(std::move(until));
     }
     if (stays) return {tokens_of(whole, answers)};
+    std::vector<ChatSample> alone;
+    for (size_t i = 0; i < texts.size(); ++i) alone.push_back(tokens_of(texts[i], {answers[i]}));
     return alone;
   }
 

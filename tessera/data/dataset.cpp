@@ -41,12 +41,7 @@ void add_counts(TextCounts& sum, const TextCounts& counts) {
 }
 
 SampleFrame frame_of(const Tokenizer& tokenizer, const DatasetOptions& options) {
-  SampleFrame frame = tokenizer.frame();
-  const auto eos = tokenizer.special_ids().eos;
-  if (!options.ends_with_eos || !eos) return frame;
-  const auto id = static_cast<int32_t>(*eos);
-  if (frame.after.empty() || frame.after.back() != id) frame.after.push_back(id);
-  return frame;
+  return options.ends_with_eos ? frame_with_eos(tokenizer) : tokenizer.frame();
 }
 
 Part tokenize(const Tokenizer& tokenizer, std::span<const std::string> rows, const DatasetOptions& options) {

@@ -50,6 +50,13 @@ Value call(State& state, const Value& function, const Arguments& arguments) {
   return function.function()->call(arguments);
 }
 
+Expression called(Expression function, CallParts parts) {
+  return [function = std::move(function), parts = std::move(parts)](State& state) {
+    const Value of = function(state);
+    return call(state, of, parts.evaluate(state));
+  };
+}
+
 // A name that the tables do not have is a mistake of the template.
 template <class Find>
 auto known(const std::string& name, int line, Find find) {
@@ -330,10 +337,7 @@ Expression ExpressionParser::with_postfixes(Expression value) {
     } else if (take_sign("[")) {
       value = with_subscript(std::move(value));
     } else if (take_sign("(")) {
-      value = [value = std::move(value), parts = call_parts()](State& state) {
-        const Value function = value(state);
-        return call(state, function, parts.evaluate(state));
-      };
+      value = called(std::move(value), call_parts());
     } else {
       return value;
     }
@@ -402,10 +406,7 @@ Expression ExpressionParser::with_filters_and_tests(Expression value) {
     } else if (take_name("is")) {
       value = with_test(std::move(value));
     } else if (take_sign("(")) {
-      value = [value = std::move(value), parts = call_parts()](State& state) {
-        const Value function = value(state);
-        return call(state, function, parts.evaluate(state));
-      };
+      value = called(std::move(value), call_parts());
     } else {
       return value;
     }

@@ -56,6 +56,9 @@ class Tokenizer {
   virtual std::vector<std::string> files() const = 0;
 };
 
+// Its frame, whose last token is that of a text's end, where it has one.
+SampleFrame frame_with_eos(const Tokenizer& tokenizer);
+
 // From tokenizer.json where the folder has one, else from vocab.txt; tokenizer_config.json names the special tokens
 // (and, for vocab.txt, do_lower_case, tokenize_chinese_chars and strip_accents). Truncation and padding that
 // tokenizer.json may ask for are left to the dataset and the collator.

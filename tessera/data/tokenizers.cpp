@@ -65,6 +65,13 @@ int64_t required_id(std::optional<int64_t> id, const std::string& role) {
                                  "the tokenizer's folder", "use a tokenizer that has one, or another task"});
 }
 
+SampleFrame frame_with_eos(const Tokenizer& tokenizer) {
+  SampleFrame frame = tokenizer.frame();
+  const auto eos = tokenizer.special_ids().eos;
+  if (eos && (frame.after.empty() || frame.after.back() != *eos)) frame.after.push_back(static_cast<int32_t>(*eos));
+  return frame;
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const TokenizerFolder folder = open_folder(path);
   if (folder.tokenizer.is_null()) {

@@ -56,6 +56,11 @@ void append_utf8(std::u32string_view text, std::string& bytes) {
   }
 }
 
+size_t utf8_length(char first) {
+  const auto byte = static_cast<unsigned char>(first);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
+
 std::optional<size_t> find_ill_formed_utf8(std::string_view text) {
   const size_t length = text.size();
   for (size_t i = 0; i < length;) {

@@ -13,6 +13,9 @@ namespace tessera::data {
 std::u32string decode_utf8(std::string_view text);
 void append_utf8(std::u32string_view text, std::string& bytes);
 
+// Bytes of a character whose UTF-8 sequence begins with this one.
+size_t utf8_length(char first);
+
 // The offset in bytes of the first ill-formed sequence.
 std::optional<size_t> find_ill_formed_utf8(std::string_view text);
 

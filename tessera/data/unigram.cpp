@@ -6,16 +6,12 @@
 #include <limits>
 
 #include "tessera/base/error.h"
+#include "tessera/data/unicode.h"
 
 namespace tessera::data {
 namespace {
 
 constexpr double kUnknownPenalty = 10;  // below the least likely piece, as SentencePiece has it
-
-size_t length_of_character(char first) {
-  const auto byte = static_cast<unsigned char>(first);
-  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-}
 
 }  // namespace
 
@@ -108,7 +104,7 @@ void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
     if (!best[end].is_there || score > best[end].score) best[end] = {score, begin, id, true};
   };
   for (size_t begin = 0; begin < word.size();) {
-    const size_t length = std::min(length_of_character(word[begin]), word.size() - begin);
+    const size_t length = std::min(utf8_length(word[begin]), word.size() - begin);
     const double before = best[begin].score;
     bool has_character = false;
     const Node* node = nodes_.data();
