@@ -9,11 +9,12 @@ from tessera import gloo_threads
 
 
 def test_it_sees_the_threads_of_gloo():
-    """By the name that torch gives them, which another torch may change."""
-    program = ("import torch.distributed as dist; from tessera import gloo_threads; before = len(gloo_threads._threads()); "
-               "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1); "
+    """By the name that torch gives them, which another torch may change. A thread takes its name only once it runs."""
+    program = ("import time; import torch.distributed as dist; from tessera import gloo_threads; before = len(gloo_threads._threads())\n"
+               "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1); end = time.monotonic() + 30\n"
+               "while not gloo_threads._threads() and time.monotonic() < end: time.sleep(0.01)\n"
                "print(before, len(gloo_threads._threads()))")
-    done = subprocess.run([sys.executable, "-c", program], env=ranks.environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], env=ranks.environment(), capture_output=True, text=True, timeout=90)
     before, after = map(int, done.stdout.split())
     assert (before, after > 0) == (0, True), done.stderr
 
