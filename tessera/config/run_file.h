@@ -36,6 +36,8 @@ struct RunFile {
   };
   // LoRA (models/adapters.h).
   struct Adapter {
+    static constexpr int64_t kLargestRank = 1'000'000;  // beyond any layer's width; products do not overflow
+
     int64_t rank = 0;  // 0: the model itself is trained
     double alpha = 0;
     double dropout = 0;

@@ -1,5 +1,6 @@
 // The rows of the run file.
 #include "tessera/config/key_table.h"
+#include "tessera/config/run_file.h"
 
 namespace tessera::config {
 namespace {
@@ -24,7 +25,7 @@ constexpr Key kRunKeys[] = {
      "overrides config.json's dropout"},
     {"adapter", kBlock, "{}", kHonoured, "LoRA: train small matrices beside the model's frozen ones"},
     {"adapter.rank",
-     {.type = kInt, .low = 0, .high = 1e6},
+     {.type = kInt, .low = 0, .high = RunFile::Adapter::kLargestRank},
      "0",
      kHonoured,
      "rank of those matrices; 0: no adapter, the model itself is trained"},

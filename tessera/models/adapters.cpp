@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/json_value.h"
+#include "tessera/config/run_file.h"
 #include "tessera/nn/layers.h"
 #include "tessera/storage/peft_format.h"
 
@@ -23,7 +24,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kAllLinear = "all-linear";
-constexpr int64_t kLargestRank = 1'000'000;  // far beyond the width of any layer; products with it do not overflow
 
 bool ends_with_name(const std::string& module, const std::string& name) {
   return module == name ||
@@ -219,7 +219,7 @@ PeftFolder read_peft_folder(const std::string& folder) {
   lora.alpha = json_value(config, "lora_alpha", 8.0, path);
   lora.dropout = json_value(config, "lora_dropout", 0.0, path);
   lora.rank_stabilized = json_value(config, "use_rslora", false, path);
-  if (lora.rank < 1 || lora.rank > kLargestRank || !(lora.dropout >= 0 && lora.dropout < 1)) {
+  if (lora.rank < 1 || lora.rank > config::RunFile::Adapter::kLargestRank || !(lora.dropout >= 0 && lora.dropout < 1)) {
     refuse_peft(fmt::format("'r' is {} and 'lora_dropout' {}", lora.rank, lora.dropout), path,
                 "check the file, or get it again");
   }
