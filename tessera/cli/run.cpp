@@ -1,5 +1,7 @@
 #include "tessera/cli/run.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -46,6 +48,10 @@ tessera::Error as_error(const std::exception& thrown) {
   if (const auto* const error = dynamic_cast<const std::system_error*>(&thrown)) {  // of a thread
     return Error(ErrorKind::kMachine,
                  {tessera::errno_text(error->code().value()), "this process", "raise its limits (ulimit -a)"});
+  }
+  if (const auto* const error = dynamic_cast<const c10::DistError*>(&thrown)) {  // of a store or of gloo
+    return Error(ErrorKind::kPeer,
+                 {error->what_without_backtrace(), "this process", "look at the other ranks' output"});
   }
   return Error(ErrorKind::kInternal, {thrown.what(), "", ""});
 }

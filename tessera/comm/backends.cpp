@@ -39,9 +39,9 @@ std::unique_ptr<Exchange> join_hosts(const BackendInput& input, int ranks_a_host
   c10d::PrefixStore store(fmt::format("host {}", host), input.store);
   auto within =
       shm::join_host(store, host * ranks_a_host, world.rank % ranks_a_host, ranks_a_host, input.timeout, refusal);
-  const auto wait = [&](const Keys& keys) { input.store->wait(keys, input.timeout); };
+  const StartStep step{"two levels", "did not join its host's shared memory", fmt::format("rank {}", world.rank)};
   for (const std::string& reason :
-       exchange_texts(*input.store, "two levels", world.rank, world.size, refusal.reason, wait)) {
+       exchange_texts_at_start(*input.store, step, world.rank, world.size, refusal.reason, input.timeout)) {
     if (reason.empty()) continue;
     refusal.reason = reason;
     return nullptr;

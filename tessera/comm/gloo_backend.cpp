@@ -27,10 +27,11 @@ constexpr const char* kSetInterface = "set GLOO_SOCKET_IFNAME to the network int
 constexpr std::chrono::milliseconds kMoment{5'000};
 
 std::vector<Route> routes_of_ranks(const BackendInput& input, const Route& own) {
-  const auto wait = [&](const Keys& keys) { input.store->wait(keys, input.timeout); };
+  const World& world = input.world;
+  const StartStep step{"routes", "did not tell its address", fmt::format("rank {}", world.rank)};
   std::vector<Route> routes;
-  for (const std::string& text : exchange_texts(*input.store, "routes", input.world.rank, input.world.size,
-                                                fmt::format("{} {}", own.own, own.far), wait)) {
+  for (const std::string& text : exchange_texts_at_start(*input.store, step, world.rank, world.size,
+                                                         fmt::format("{} {}", own.own, own.far), input.timeout)) {
     const size_t blank = text.find(' ');
     routes.push_back({text.substr(0, blank), text.substr(blank + 1)});
   }

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -280,18 +281,13 @@ bool Group::look_until(const std::vector<std::string>& keys) const {
 
 // keys[r]: what rank r should have set. Asks over the board's connection, as that which waited may be left behind.
 void Group::explain_missing(const std::vector<std::string>& keys, const std::string& label) const {
-  std::vector<int> missing;
-  try {
-    c10d::Store& store = connection_->board.store();
-    for (size_t rank = 0; rank < keys.size(); ++rank) {
-      if (!store.check({keys[rank]})) missing.push_back(member(static_cast<int>(rank)));
-    }
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception&) {  // the store is gone, so the world's rank 0 is
+  const auto found = missing_ranks(connection_->board.store(), keys);
+  if (!found) {  // the store is gone, so the world's rank 0 is
     throw Error(ErrorKind::kPeer, {fmt::format("rank 0 went away during '{}'{}", label, of_group()), where(),
                                    "look at the end of that rank's output"});
   }
+  std::vector<int> missing;
+  for (const int rank : *found) missing.push_back(member(rank));
   throw Error(ErrorKind::kPeer, {fmt::format("rank {} did not reach '{}'{} within {}", fmt::join(missing, ", rank "),
                                              label, of_group(), format_duration(connection_->timeout)),
                                  where(), "look at that rank's output"});
@@ -299,14 +295,15 @@ void Group::explain_missing(const std::vector<std::string>& keys, const std::str
 
 std::vector<std::string> Group::exchange_texts(const std::string& text, const std::string& label) {
   if (!connection_) return {text};
-  // The last reader of an exchange could delete its keys; a run has few of them, so they stay until the store closes.
   const std::string name = fmt::format("exchange/{}/{}/{}", channel_, text_number_++, label);
+  const std::string before = std::exchange(last_texts_, name);
   c10d::Store& store = own_store_ ? *own_store_->store : *connection_->store;
+  const auto wait = [&](const Keys& keys) {
+    if (!own_store_) store.wait(keys, connection_->timeout);
+    if (own_store_ && !look_until(keys)) explain_missing(keys, label);
+  };
   try {
-    return comm::exchange_texts(store, name, rank_, size(), text, [&](const Keys& keys) {
-      if (!own_store_) store.wait(keys, connection_->timeout);
-      if (own_store_ && !look_until(keys)) explain_missing(keys, label);
-    });
+    return comm::exchange_texts(store, name, rank_, size(), text, wait, before);
   } catch (const SilentStore&) {  // LibTorch's client may hang when it gives a wait up, though the store is well
     explain_missing(keys_of_all(name, size()), label);
   } catch (const Error&) {

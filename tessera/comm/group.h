@@ -167,6 +167,7 @@ class Group {
   std::map<std::string, int64_t> subgroups_;  // … by what they are called and who is in them
   int64_t sequence_number_ = 0;
   int64_t text_number_ = 0;  // … of exchange_texts
+  std::string last_texts_;   // … and the name of the last
 };
 
 struct InitOptions {

@@ -1,7 +1,6 @@
 #include "tessera/comm/rendezvous.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <strings.h>
 
 #include <algorithm>
@@ -203,25 +202,10 @@ void require_same_facts(const std::vector<std::string>& facts, const std::string
 
 void wait_for_everybody(c10d::Store& store, const World& world, const std::string& place, const std::string& facts,
                         milliseconds timeout) {
-  const Keys keys = keys_of_all("joined", world.size);
-  std::vector<std::string> of_all;
-  try {
-    of_all = exchange_texts(store, "joined", world.rank, world.size, facts,
-                            [&](const Keys& all) { store.wait(all, timeout); });
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception&) {
-    std::vector<int> missing;
-    for (int rank = 0; rank < world.size; ++rank) {
-      if (!store.check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
-    }
-    throw Error(ErrorKind::kPeer,
-                {fmt::format("rank {} did not join the run within {} s", fmt::join(missing, ", rank "),
-                             std::chrono::duration_cast<std::chrono::seconds>(timeout).count()),
-                 fmt::format("{}, a run of {} ranks", place, world.size),
-                 "look at that rank's output, and check that WORLD_SIZE is the number of processes started"});
-  }
-  require_same_facts(of_all, place);
+  const StartStep step{.name = "joined",
+                       .missed = "did not join the run",
+                       .where = fmt::format("{}, a run of {} ranks", place, world.size)};
+  require_same_facts(exchange_texts_at_start(store, step, world.rank, world.size, facts, timeout), place);
 }
 
 // `store`, whose calls all end.

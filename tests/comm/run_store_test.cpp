@@ -18,6 +18,7 @@
 #include "tessera/comm/store/handshake.h"
 #include "tessera/comm/store/store_listener.h"
 #include "tessera/comm/store/store_server.h"
+#include "tessera/comm/store/store_texts.h"
 
 namespace tessera::comm::run_store_test {
 namespace {
@@ -163,6 +164,48 @@ TEST(RunStore, AStoreThatGoesAwayIsAnErrorOfTheNetwork) {
   const auto store = served.join();
   served.stop();
   EXPECT_THROW(store->get("anything"), c10::DistNetworkError);
+}
+
+TEST(StoreTexts, OfEarlierExchangesAreDeleted) {
+  const Served served;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&served, rank] {
+      const auto store = served.join();
+      std::string before;
+      for (int round = 0; round < 20; ++round) {
+        const std::string name = "round " + std::to_string(round);
+        const auto texts = exchange_texts(
+            *store, name, rank, kRanks, std::to_string(rank + round),
+            [&](const Keys& keys) { store->wait(keys, seconds(30)); }, before);
+        EXPECT_THAT(texts, testing::ElementsAre(std::to_string(round), std::to_string(1 + round)));
+        before = name;
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(served.join()->getNumKeys(), 3);  // two texts and the mark of rank 1, of the last round
+}
+
+std::string error_of_starting(c10d::Store& store, milliseconds timeout) {
+  try {
+    exchange_texts_at_start(store, {"joined", "did not join the run", "a run of 2 ranks"}, 1, kRanks, "here", timeout);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error of ours";
+}
+
+TEST(StoreTexts, AtTheStartWhoIsMissedAndAStoreThatWentAwayAreTold) {
+  Served served;
+  const auto store = served.join();
+  EXPECT_THAT(error_of_starting(*store, milliseconds(1'000)), HasSubstr("rank 0 did not join the run within 1 s"));
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(milliseconds(200));
+    served.stop();
+  });
+  EXPECT_THAT(error_of_starting(*store, seconds(30)), HasSubstr("the run's store is gone: rank 0"));
+  stopper.join();
 }
 
 TEST(RunStore, WhoLacksTheSecretIsRefused) {

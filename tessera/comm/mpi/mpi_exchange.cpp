@@ -29,12 +29,11 @@ std::vector<int> ranks_of_job(const BackendInput& input) {
   }
   std::vector<std::string> texts;
   try {
-    texts = exchange_texts(*input.store, "mpi", input.world.rank, input.world.size, own,
-                           [&](const Keys& keys) { input.store->wait(keys, input.timeout); });
-  } catch (const std::exception&) {
+    const StartStep step{"mpi", "did not connect over MPI", fmt::format("rank {}", input.world.rank)};
+    texts = exchange_texts_at_start(*input.store, step, input.world.rank, input.world.size, own, input.timeout);
+  } catch (const Error&) {
     if (failure) throw *failure;
-    throw Error(ErrorKind::kPeer, {"a rank did not connect over MPI", fmt::format("rank {}", input.world.rank),
-                                   "look at the other ranks' output"});
+    throw;
   }
   if (failure) throw *failure;
   std::vector<int> ranks;

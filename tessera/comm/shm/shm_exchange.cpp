@@ -367,12 +367,9 @@ size_t segment_bytes(int size) {
 
 std::vector<std::string> tell_all(c10d::Store& store, const std::string& step, int rank, int size,
                                   const std::string& text, milliseconds timeout) {
-  try {
-    return exchange_texts(store, "shm/" + step, rank, size, text, [&](const Keys& keys) { store.wait(keys, timeout); });
-  } catch (const std::exception&) {
-    throw Error(ErrorKind::kPeer, {"not every rank joined its host's shared memory", fmt::format("rank {}", rank),
-                                   "look at the other ranks' output"});
-  }
+  return exchange_texts_at_start(store,
+                                 {"shm/" + step, "did not join its host's shared memory", fmt::format("rank {}", rank)},
+                                 rank, size, text, timeout);
 }
 
 // What is said where all is well, before it.
