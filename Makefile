@@ -44,7 +44,7 @@ storm-peers: configured-with-tests  ## The same against DeepSpeed itself and aga
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python
 	@tests/storm/peers $(ARGS)
 
-bench: configured-with-tests  ## Compare with the peers, into bench/results.md, about 45 minutes (ARGS="--quick": 3)
+bench: configured-with-tests  ## Compare with the peers, into bench/results.md, about an hour (ARGS="--quick": 3)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs
 	@bench/run $(ARGS)
 

@@ -52,6 +52,8 @@ const char* name_of(config::Type type) {
       return "number";
     case kNumberOrList:
       return "number or list";
+    case kNumberList:
+      return "numbers";
     case kPair:
       return "pair";
     case kText:

@@ -94,12 +94,19 @@ std::vector<ShardFile> write_adapter(CheckpointReader& checkpoint, const fs::pat
       write_summed(output, storage::kAdapterConfig, checkpoint.manifest().client_state.at("adapter").dump(2) + "\n")};
 }
 
-// The weights may be of a model with a head where the original config names the bare encoder: `architecture`, if any.
+// What tessera train notes of the config.json of what it trains, where that differs from its model folder's: the class,
+// as the weights may be of a model with a head where the folder's are of the bare encoder, and names of labels.
+struct ConfigChanges {
+  nlohmann::json architecture = nullptr;
+  nlohmann::json values = nlohmann::json::object();
+};
+
 ShardFile write_config(const fs::path& model, const fs::path& output, at::ScalarType dtype,
-                       const nlohmann::json& architecture) {
+                       const ConfigChanges& changes) {
   read_json_file(model / "config.json");  // throws where it is none
   auto config = nlohmann::ordered_json::parse(read_input_file(model / "config.json"));
-  if (!architecture.is_null()) config["architectures"] = {architecture};
+  if (!changes.architecture.is_null()) config["architectures"] = {changes.architecture};
+  if (changes.values.is_object()) config.update(nlohmann::ordered_json(changes.values));
   const std::string name = dtype == at::kFloat ? "float32" : dtype == at::kBFloat16 ? "bfloat16" : "float16";
   config.erase("torch_dtype");
   config["dtype"] = name;
@@ -146,8 +153,9 @@ void export_hf(const ExportInput& input) {
     const bool is_adapter = manifest.client_state.contains("adapter");
     std::vector<ShardFile> files =
         is_adapter ? write_adapter(checkpoint, aside, input) : write_weights(checkpoint, aside, input);
-    const auto architecture = manifest.client_state.value("architecture", nlohmann::json());
-    if (!is_adapter) files.push_back(write_config(model, aside, input.dtype, architecture));
+    const ConfigChanges changes{.architecture = manifest.client_state.value("architecture", nlohmann::json()),
+                                .values = manifest.client_state.value("config", nlohmann::json::object())};
+    if (!is_adapter) files.push_back(write_config(model, aside, input.dtype, changes));
     copy_tokenizer(model, aside, manifest.client_state.value("chat_template", nlohmann::json()), files);
     write_export_sums(aside, files);
   });
@@ -158,7 +166,7 @@ void export_weights(const WeightsToExport& weights) {
     std::vector<storage::PlannedTensor> plan;
     for (const auto& [name, shape] : weights.shapes) plan.push_back({name, weights.dtype, shape});
     std::vector<ShardFile> files = write_weight_files(aside, plan, weights.read, {});
-    files.push_back(write_config(weights.model, aside, weights.dtype, nullptr));
+    files.push_back(write_config(weights.model, aside, weights.dtype, {}));
     copy_tokenizer(weights.model, aside, nullptr, files);
     write_export_sums(aside, files);
   });

@@ -29,7 +29,7 @@ class WeightsFile {
     for (const auto& unit : model.units()) {
       if (!is_written(*unit, exclude_frozen)) continue;
       for (const layout::FlatParam& param : unit->layout().params()) {
-        plan.push_back({param.name, model.policy().compute_dtype, param.shape});
+        plan.push_back({param.name, unit->compute().dtype(), param.shape});
       }
     }
     safetensors_ = std::make_unique<storage::SafetensorsWriter>(path.string(), std::move(plan),

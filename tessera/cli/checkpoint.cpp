@@ -176,7 +176,8 @@ void add_export(CLI::App& command) {
 void add_merge(CLI::App& command) {
   auto input = std::make_shared<train::MergeInput>();
   auto dtype = std::make_shared<std::string>("fp32");
-  CLI::App* merging = command.add_subcommand("merge", "Merge an adapter (LoRA) into the model that it was trained for");
+  CLI::App* merging =
+      command.add_subcommand("merge", "Merge an adapter (LoRA, DoRA) into the model that it was trained for");
   merging->add_option("ADAPTER", input->adapter, "A folder with an adapter, in PEFT's format")->required();
   merging->add_option("--to", input->output, "Folder to write, a Hugging Face folder")->required();
   merging->add_option("--model", input->model, "Folder of the model; without it, where the adapter says that it lies");
@@ -184,7 +185,7 @@ void add_merge(CLI::App& command) {
   merging->callback([input, dtype] {
     input->dtype = dtype_of(*dtype);
     train::merge_adapter(*input);
-    log_info("wrote {}", input->output);
+    log_info("wrote {}: the adapter merged into the model's weights in full precision", input->output);
   });
 }
 

@@ -17,6 +17,7 @@
 #include "tessera/base/log.h"
 #include "tessera/cli/commands.h"
 #include "tessera/config/hjson.h"
+#include "tessera/config/run_file.h"
 #include "tessera/config/yaml_file.h"
 #include "tessera/plan/deepspeed_estimates.h"
 #include "tessera/plan/memory_check.h"
@@ -29,6 +30,8 @@ struct EstimateOptions {
   std::string params;
   std::string largest_layer;
   std::string model;
+  int64_t lora = 0;
+  std::string quantization = "none";
   bool deepspeed = false;
   int64_t nodes = 1;
   int64_t gpus_per_node = 1;
@@ -226,7 +229,15 @@ void estimate(const EstimateOptions& options) {
                                                           : "--model and --params are both given",
                                     "the command line", "use --model FOLDER or --params N"});
   }
+  if (options.quantization != "none" && options.lora == 0) {
+    throw Error(ErrorKind::kUsage, {"quantized weights cannot be trained, and there is no adapter", "--quantization",
+                                    "add --lora 16, or leave --quantization out"});
+  }
   if (!options.params.empty() || options.deepspeed) {
+    if (options.lora > 0) {
+      throw Error(ErrorKind::kUsage, {"DeepSpeed's tables know no adapters", "--lora",
+                                      "use --model FOLDER alone, for Tessera's own estimate"});
+    }
     if (options.plan) {
       throw Error(ErrorKind::kUsage,
                   {"--plan needs a model, not just a parameter count", "--plan", "use --model FOLDER instead"});
@@ -234,9 +245,11 @@ void estimate(const EstimateOptions& options) {
     print_deepspeed(options, deepspeed_input(options));
     return;
   }
-  const plan::ModelCensus model = plan::read_census(options.model);
+  const plan::ModelCensus model =
+      plan::read_census(options.model, {.adapter_rank = options.lora, .nf4 = options.quantization == "nf4"});
   Wanted wanted = wanted_of(options);
   wanted.setup.length = length_of(options, model);
+  if (model.architecture) wanted.setup.target_share = model.architecture->usual_target_share;
   const plan::RankShare share = share_for(options, wanted.nvme_path);
   if (options.plan) {
     print_plan(options, model, wanted, share);
@@ -264,6 +277,12 @@ void add_estimate_command(CLI::App& app, int& exit_code) {
                       "Number of parameters instead of a model, for DeepSpeed's tables, e.g. 2783e6 or 2.7B");
   command->add_option("--largest-layer-params", options->largest_layer,
                       "Number of parameters in the largest layer, e.g. 65M");
+  command->add_option("--lora", options->lora, "Rank of an adapter beside every linear layer, which alone is trained")
+      ->check(CLI::Range(int64_t{1}, config::RunFile::Adapter::kLargestRank));
+  command
+      ->add_option("--quantization", options->quantization, "How the weights beside an adapter are kept: none or nf4")
+      ->check(CLI::IsMember({"none", "nf4"}))
+      ->capture_default_str();
   command->add_flag("--deepspeed", options->deepspeed, "Print DeepSpeed's tables for the model instead of Tessera's");
   command->add_option("--nodes", options->nodes, "Number of hosts")->check(positive)->capture_default_str();
   command->add_option("--ranks,--gpus-per-node", options->gpus_per_node, "Number of ranks on each host")

@@ -12,7 +12,10 @@ void add_init_model_command(CLI::App& app) {
   auto* const command = app.add_subcommand("init-model", "Make a Hugging Face folder with a model of random weights");
   const auto asked = std::make_shared<train::InitModel>();
   command->add_option("OUTPUT", asked->output, "Folder to make")->required();
-  command->add_option("--type", asked->type, "Model type: bert, gpt2, internlm2, llama, mistral, qwen2, qwen3 or t5")
+  command
+      ->add_option(
+          "--type", asked->type,
+          "Model type: bert, distilbert, gemma3_text, gpt2, internlm2, llama, mistral, qwen2, qwen3, roberta or t5")
       ->required();
   command->add_option("--tokenizer", asked->tokenizer,
                       "A folder with a tokenizer, to be copied; decides the vocabulary");

@@ -46,7 +46,7 @@ constexpr const char* kQuickOptions[] = {"--model", "--task", "--data", "--eval"
 
 void add_quick_options(CLI::App& command, train::QuickRun& quick) {
   command.add_option("--model", quick.model, "Without a run file: folder of the model to train");
-  command.add_option("--task", quick.task, "Without a run file: clm, sft, seq2seq or mlm");
+  command.add_option("--task", quick.task, "Without a run file: classification, clm, sft, dpo, seq2seq or mlm");
   command.add_option("--data", quick.data, "Without a run file: file, pattern or folder to train on (repeatable)")
       ->allow_extra_args(false);
   command.add_option("--eval", quick.eval, "Without a run file: what to evaluate on (repeatable)")

@@ -105,6 +105,10 @@ std::optional<Json> as_kind(const Kind& kind, const Json& value) {
       return real_number(kind, value);
     case Type::kNumberOrList:
       return when(value.is_array() ? !value.empty() && all_of(value, is_number) : bool(real_number(kind, value)));
+    case Type::kNumberList:
+      return when(value.is_array() && std::all_of(value.begin(), value.end(), [&](const Json& each) {
+                    return real_number(kind, each).has_value();
+                  }));
     case Type::kPair:
       return when(value.is_array() && value.size() == 2 && real_number(kind, value[0]) && real_number(kind, value[1]));
     case Type::kText:

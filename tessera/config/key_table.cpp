@@ -54,6 +54,8 @@ std::string describe(const Kind& kind) {
       return "a number" + range_of(kind);
     case Type::kNumberOrList:
       return "a number, or a list with one per parameter group";
+    case Type::kNumberList:
+      return "a list of numbers" + range_of(kind);
     case Type::kPair:
       return "two numbers" + range_of(kind);
     case Type::kText:

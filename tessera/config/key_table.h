@@ -33,7 +33,8 @@ enum class Type {
   kIntOrNever,  // infinity means never
   kNumber,
   kNumberOrList,  // one value, or one a parameter group
-  kPair,          // two numbers
+  kNumberList,
+  kPair,  // two numbers
   kText,
   kTextList,  // a list of text; a single text is a list of one
   kChoice,    // one of `choices`

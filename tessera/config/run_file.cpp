@@ -75,6 +75,17 @@ std::string chat_template_of(const RunFile& run, const Paths& paths) {
   return is_file ? paths.resolve(choice, pointer_to("data.chat_template")) : choice;
 }
 
+void read_quantization(RunFile& run, const Document& document) {
+  if (value_of(run, "model.quantization") == "none") return;
+  if (run.adapter.rank == 0 && run.adapter.path.empty()) {
+    throw Error(ErrorKind::kConfig,
+                {"'model.quantization' is nf4, and quantized weights cannot be trained: there is no adapter to train",
+                 document.place(pointer_to("model.quantization")).text(),
+                 "add an adapter (adapter.rank: 16), or leave model.quantization out"});
+  }
+  run.model.quantization = RunFile::Model::Quantization::kNf4;
+}
+
 void read_adapter(RunFile& run, const Paths& paths) {
   RunFile::Adapter& adapter = run.adapter;
   adapter.rank = value_of(run, "adapter.rank").get<int64_t>();
@@ -82,11 +93,35 @@ void read_adapter(RunFile& run, const Paths& paths) {
   adapter.alpha = alpha.is_null() ? 2 * static_cast<double>(adapter.rank) : alpha.get<double>();
   adapter.dropout = value_of(run, "adapter.dropout").get<double>();
   adapter.use_rslora = value_of(run, "adapter.use_rslora").get<bool>();
+  adapter.use_dora = value_of(run, "adapter.use_dora").get<bool>();
   adapter.targets = value_of(run, "adapter.targets").get<std::vector<std::string>>();
   adapter.modules_to_save = value_of(run, "adapter.modules_to_save").get<std::vector<std::string>>();
   if (const Json& path = value_of(run, "adapter.path"); !path.is_null()) {
     adapter.path = paths.resolve(path.get<std::string>(), pointer_to("adapter.path"));
   }
+}
+
+RunFile::Dpo dpo_of(const RunFile& run) {
+  constexpr std::pair<const char*, RunFile::Dpo::Loss> kLosses[] = {{"sigmoid", RunFile::Dpo::Loss::kSigmoid},
+                                                                    {"hinge", RunFile::Dpo::Loss::kHinge},
+                                                                    {"ipo", RunFile::Dpo::Loss::kIpo}};
+  RunFile::Dpo dpo{.beta = value_of(run, "dpo.beta").get<double>(),
+                   .label_smoothing = value_of(run, "dpo.label_smoothing").get<double>()};
+  for (const auto& [name, loss] : kLosses) {
+    if (value_of(run, "dpo.loss") == name) dpo.loss = loss;
+  }
+  return dpo;
+}
+
+// One for each entry of data.train.
+void check_weights(const Document& document, KeyCheck& check) {
+  const Json& data = document.value.contains("data") ? document.value["data"] : Json();
+  if (!data.is_object() || !data.contains("weights") || !data.contains("train")) return;
+  const Json &weights = data["weights"], &train = data["train"];
+  const size_t entries = train.is_array() ? train.size() : 1;
+  if (!weights.is_array() || weights.empty() || weights.size() == entries) return;
+  check.problems.add(fmt::format("'data.weights' has {}, but 'data.train' has {}", weights.size(), entries),
+                     document.place(pointer_to("data.weights")), "write one weight for each entry of data.train");
 }
 
 }  // namespace
@@ -112,6 +147,18 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   if (document.value.contains(pointer_to("data.train")) && document.value["data"]["train"] == Json::array()) {
     check.problems.add("'data.train' is empty", document.place(pointer_to("data.train")), "name at least one file");
   }
+  const auto given = [&](const char* key) { return document.value.contains(pointer_to(key)); };
+  if (given("data.eval_share") && given("data.eval") && document.value["data"]["eval"] != Json::array() &&
+      document.value["data"]["eval_share"] != 0) {
+    check.problems.add("'data.eval_share' holds out samples of data.train, but 'data.eval' names what to evaluate on",
+                       document.place(pointer_to("data.eval_share")), "leave one of them out");
+  }
+  check_weights(document, check);
+  if (given("data.weights") && given("data.eval_share") && document.value["data"]["weights"] != Json::array() &&
+      document.value["data"]["eval_share"] != 0) {
+    check.problems.add("'data.eval_share' holds out samples of data.train, which 'data.weights' mixes anew each epoch",
+                       document.place(pointer_to("data.eval_share")), "name held-out data with data.eval");
+  }
   check.problems.raise();
 
   RunFile run;
@@ -125,13 +172,21 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.model.init = text("model.init") == "random" ? RunFile::Model::Init::kRandom : RunFile::Model::Init::kPretrained;
   if (const Json& dropout = value_of(run, "model.dropout"); !dropout.is_null())
     run.model.dropout = dropout.get<double>();
+  run.model.freeze = value_of(run, "model.freeze").get<std::vector<std::string>>();
   read_adapter(run, paths);
+  read_quantization(run, document);
   const bool own_tokenizer = !value_of(run, "tokenizer").is_null();
   run.tokenizer = own_tokenizer ? paths.resolve(text("tokenizer"), pointer_to("tokenizer")) : run.model.path;
   run.task = text("task");
 
   run.data.train = files_of(run, "data.train", paths);
   run.data.eval = files_of(run, "data.eval", paths);
+  run.data.eval_share = value_of(run, "data.eval_share").get<double>();
+  run.data.weights = value_of(run, "data.weights").get<std::vector<double>>();
+  run.data.cache = text("data.cache");
+  if (run.data.cache != "auto" && run.data.cache != "none") {
+    run.data.cache = paths.resolve(run.data.cache, pointer_to("data.cache"));
+  }
   run.data.text_column = text("data.text_column");
   run.data.max_length = number("data.max_length");
   run.data.padding =
@@ -149,20 +204,31 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.data.target_column = text("data.target_column");
   run.data.source_prefix = text("data.source_prefix");
   run.data.max_target_length = number("data.max_target_length");
+  if (const Json& pair = value_of(run, "data.text_pair_column"); !pair.is_null()) {
+    run.data.text_pair_column = pair.get<std::string>();
+  }
+  run.data.label_column = text("data.label_column");
+  run.data.labels = value_of(run, "data.labels").get<std::vector<std::string>>();
   if (!value_of(run, "data.chat_template").is_null()) run.data.chat_template = chat_template_of(run, paths);
   run.data.drop_empty = value_of(run, "data.drop_empty").get<bool>();
   run.data.mlm_probability = value_of(run, "data.mlm_probability").get<double>();
 
+  run.dpo = dpo_of(run);
   run.training.epochs = value_of(run, "training.epochs").get<double>();
   run.training.max_steps = number("training.max_steps");
   run.training.seed = number("training.seed");
   run.training.eval_steps = number("training.eval_steps");
   run.training.eval_samples = number("training.eval_samples");
   run.training.eval_at_start = value_of(run, "training.eval_at_start").get<bool>();
+  run.training.eval_bleu = number("training.eval_bleu");
   run.training.save_steps = number("training.save_steps");
   run.training.keep_last = number("training.keep_last");
   run.training.keep_every = number("training.keep_every");
   run.training.keep_best = value_of(run, "training.keep_best").get<bool>();
+  if (const Json& metric = value_of(run, "training.best_by"); !metric.is_null()) {
+    run.training.best_by = metric.get<std::string>();
+  }
+  run.training.patience = number("training.patience");
   run.training.max_bad_steps = number("training.max_bad_steps");
   run.training.async_save = value_of(run, "training.async_save").get<bool>();
   run.training.device = text("training.device");

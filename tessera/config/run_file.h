@@ -30,9 +30,12 @@ namespace tessera::config {
 struct RunFile {
   struct Model {
     enum class Init { kPretrained, kRandom };
+    enum class Quantization { kNone, kNf4 };
     std::string path;  // a folder with config.json and weights
     Init init = Init::kPretrained;
-    std::optional<double> dropout;  // overrides config.json
+    std::optional<double> dropout;    // overrides config.json
+    std::vector<std::string> freeze;  // names and patterns of parameters and modules (models/freezing.h)
+    Quantization quantization = Quantization::kNone;  // of what an adapter leaves frozen (models/quantized_model.h)
   };
   // LoRA (models/adapters.h).
   struct Adapter {
@@ -42,6 +45,7 @@ struct RunFile {
     double alpha = 0;
     double dropout = 0;
     bool use_rslora = false;
+    bool use_dora = false;
     std::vector<std::string> targets = {"all-linear"};
     std::vector<std::string> modules_to_save;
     std::string path;  // of one to go on from, in PEFT's format; empty: a new one
@@ -52,6 +56,9 @@ struct RunFile {
     enum class Packing { kAuto, kNone, kFill, kFit };
     std::vector<std::string> train;  // files, patterns or folders; at least one
     std::vector<std::string> eval;   // may be empty
+    double eval_share = 0;           // of what `train` holds, where `eval` is empty
+    std::vector<double> weights;     // of each entry of `train`; empty: all samples of all
+    std::string cache = "auto";      // a folder, auto or none
     std::string text_column = "text";
     int64_t max_length = 128;  // tokens
     LongText long_text = LongText::kTruncate;
@@ -62,8 +69,18 @@ struct RunFile {
     std::string target_column = "target";
     std::string source_prefix;
     int64_t max_target_length = 128;  // tokens
+    std::string text_pair_column;     // of classification; empty: one text a row
+    std::string label_column = "label";
+    std::vector<std::string> labels;  // in the order of their numbers; empty: what the model or the data say
     std::string chat_template;        // a name, a file, or empty: the tokenizer's own
     double mlm_probability = 0.15;
+  };
+  // Of the task dpo (train/preference_loss.h).
+  struct Dpo {
+    enum class Loss { kSigmoid, kHinge, kIpo };
+    Loss loss = Loss::kSigmoid;
+    double beta = 0.1;
+    double label_smoothing = 0;  // share of pairs whose preference is taken to be the wrong way round
   };
   struct Training {
     double epochs = 3;
@@ -72,10 +89,13 @@ struct RunFile {
     int64_t eval_steps = 0;                 // evaluate every so many optimizer steps; 0: at the end of each epoch
     int64_t eval_samples = 0;               // of one evaluation; 0: all
     bool eval_at_start = false;             // also before the first step
+    int64_t eval_bleu = 0;                  // of seq2seq: texts that an evaluation has the model write; 0: none
     int64_t save_steps = 0;                 // save every so many optimizer steps; 0: at the end of each epoch
     int64_t keep_last = 2;                  // checkpoints that are kept; 0: all
     int64_t keep_every = 0;                 // and those whose step is a multiple of this
     bool keep_best = false;                 // save and keep the one of the lowest loss on held-out text
+    std::string best_by;                    // a metric of evaluations; empty: the loss, and nothing is exported by it
+    int64_t patience = 0;                   // evaluations without a better one, then the run stops; 0: it never does
     int64_t max_bad_steps = 10;             // in a row, of a loss or gradients that are not finite; 0: any number
     bool async_save = true;                 // write them beside training
     std::string device = "auto";            // auto, cpu or cuda
@@ -89,6 +109,7 @@ struct RunFile {
   std::string task;
   Adapter adapter;
   Data data;
+  Dpo dpo;
   Training training;
   Document deepspeed;                             // the ds_config as written, overrides applied; see resolve_ds_config
   std::string output = "out";                     // metrics.jsonl, checkpoints/, export/

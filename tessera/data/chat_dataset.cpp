@@ -4,15 +4,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <exception>
+#include <array>
+#include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/data/conversations.h"
+#include "tessera/data/token_cache.h"
+#include "tessera/data/two_threads.h"
 
 namespace tessera::data {
 namespace {
@@ -119,66 +122,119 @@ class Writer {
 
 using SamplesOfRow = std::vector<ChatSample>;
 
-// Each row's samples; half of the rows on a thread of its own.
+// Each row's samples.
 std::vector<SamplesOfRow> written(const Writer& writer, const std::vector<Conversation>& rows) {
   std::vector<SamplesOfRow> all(rows.size());
-  const auto some = [&](size_t from, size_t to) {
+  on_two_threads(rows.size(), [&](size_t from, size_t to) {
     for (size_t i = from; i < to; ++i) all[i] = writer.samples_of(rows[i]);
-  };
-  const size_t half = rows.size() / 2;
-  std::exception_ptr first_failed, second_failed;
-  std::thread second([&] {
-    try {
-      some(half, rows.size());
-    } catch (...) {
-      second_failed = std::current_exception();
-    }
   });
-  try {
-    some(0, half);
-  } catch (...) {
-    first_failed = std::current_exception();
-  }
-  second.join();
-  for (const auto& failed : {first_failed, second_failed}) {
-    if (failed) std::rethrow_exception(failed);
-  }
   return all;
 }
 
-}  // namespace
+// What files held beside their samples.
+struct ChatFacts {
+  ChatCounts counts;
+  std::string template_name;
+  std::vector<uint64_t> file_ends;
+};
 
-ChatDataset::ChatDataset(const Tokenizer& tokenizer, const ChatOptions& options) {
+nlohmann::json to_json(const ChatFacts& facts) {
+  const ChatCounts& counts = facts.counts;
+  return {{"conversations", counts.conversations},
+          {"split", counts.split},
+          {"long_samples", counts.long_samples},
+          {"without_answer", counts.without_answer},
+          {"targets", counts.targets},
+          {"template", facts.template_name},
+          {"file_ends", facts.file_ends}};
+}
+
+ChatFacts chat_facts_of(const nlohmann::json& from) {
+  return {.counts = {.conversations = from.at("conversations"),
+                     .split = from.at("split"),
+                     .long_samples = from.at("long_samples"),
+                     .without_answer = from.at("without_answer"),
+                     .targets = from.at("targets")},
+          .template_name = from.at("template"),
+          .file_ends = from.at("file_ends")};
+}
+
+ChatFacts write_files(const Tokenizer& tokenizer, const ChatOptions& options, TokenSink& sink) {
+  ChatFacts facts;
+  ChatCounts& counts = facts.counts;
+  uint64_t kept = 0;
   std::optional<ChatTemplate> chat;
   for (const std::string& file : options.files) {
     const std::vector<Conversation> rows = read_conversations(file);
     const bool needs_template = !std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.is_plain(); });
     if (needs_template && !chat) chat.emplace(tokenizer, options.tokenizer_folder, options.chat_template);
     for (SamplesOfRow& samples : written(Writer(tokenizer, chat ? &*chat : nullptr), rows)) {
-      ++counts_.conversations;
-      counts_.split += samples.size() > 1;
+      ++counts.conversations;
+      counts.split += samples.size() > 1;
       for (ChatSample& sample : samples) {
         const auto room = static_cast<size_t>(options.max_length);
-        counts_.long_samples += sample.tokens.size() > room;
+        counts.long_samples += sample.tokens.size() > room;
         sample.tokens.resize(std::min(sample.tokens.size(), room));
         sample.is_target.resize(sample.tokens.size());
         const auto targets =
             std::count(sample.is_target.begin() + !sample.is_target.empty(), sample.is_target.end(), 1);
-        counts_.targets += targets;
-        counts_.without_answer += targets == 0;
-        if (targets > 0) add(sample.tokens, sample.is_target);
+        counts.targets += targets;
+        counts.without_answer += targets == 0;
+        kept += targets > 0;
+        if (targets > 0) sink.add(sample.tokens, sample.is_target);
       }
       samples.clear();
     }
+    facts.file_ends.push_back(kept);
   }
-  if (chat) template_name_ = chat->name();
-  if (size() == 0) {
+  if (chat) facts.template_name = chat->name();
+  if (kept == 0) {
     throw Error(
         ErrorKind::kData,
         {fmt::format("no answer is left to be learned in the first {} tokens of any conversation", options.max_length),
          fmt::format("{}", fmt::join(options.files, ", ")),
          "check that there are messages of the role 'assistant', or raise data.max_length"});
   }
+  return facts;
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%F", localtime_r(&now, &parts))};
+}
+
+TokenKey key_of(const Tokenizer& tokenizer, const ChatOptions& options) {
+  TokenKey key{.files = options.files, .options = {}};
+  for (const std::string& file : tokenizer.files()) key.files.push_back(file);
+  const std::string& choice = options.chat_template;
+  for (const char* const name : {"chat_template.jinja", "tokenizer_config.json"}) {  // which may hold the template
+    const std::string path = (std::filesystem::path(options.tokenizer_folder) / name).string();
+    if (std::filesystem::is_regular_file(path)) key.files.push_back(path);
+  }
+  key.options = {{"template", choice.empty() ? "" : chat_template_text(choice)},
+                 {"day", today()},  // which a template may write
+                 {"max_length", options.max_length}};
+  return key;
+}
+
+}  // namespace
+
+ChatDataset::ChatDataset(const Tokenizer& tokenizer, const ChatOptions& options) {
+  ChatFacts facts;
+  if (options.cache.empty()) {
+    facts = write_files(tokenizer, options, *this);
+  } else {
+    CachedTokens cached = cached_tokens(options.cache, key_of(tokenizer, options), options.name, [&](TokenSink& sink) {
+      return to_json(write_files(tokenizer, options, sink));
+    });
+    facts = chat_facts_of(cached.facts);
+    static_cast<TokenSamples&>(*this) = std::move(cached.samples);
+  }
+  counts_ = facts.counts;
+  template_name_ = std::move(facts.template_name);
+  file_ends_ = std::move(facts.file_ends);
 }
 
 }  // namespace tessera::data

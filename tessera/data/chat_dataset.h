@@ -28,6 +28,9 @@ struct ChatOptions {
   std::string tokenizer_folder;
   std::string chat_template;  // as ChatTemplate's choice
   int64_t max_length = 512;   // tokens of a sample; what is beyond is cut
+
+  std::string cache;               // the folder where samples are kept and found (token_cache.h); empty: in memory
+  std::string name = "the texts";  // for messages: "data.train"
 };
 
 struct ChatCounts {
@@ -47,9 +50,13 @@ class ChatDataset : public TokenSamples {
   const ChatCounts& counts() const { return counts_; }
   const std::string& template_name() const { return template_name_; }  // empty: no row needed one
 
+  // How many samples there are up to the end of each file.
+  const std::vector<uint64_t>& file_ends() const { return file_ends_; }
+
  private:
   ChatCounts counts_;
   std::string template_name_;
+  std::vector<uint64_t> file_ends_;
 };
 
 }  // namespace tessera::data

@@ -43,12 +43,12 @@ std::optional<Source> folders_own(const std::string& folder, const json& config,
   return Source{config_path, text};
 }
 
-Source chosen(const std::string& choice) {
+Source chosen(const std::string& choice, const std::string& key) {
   if (const auto* const built_in = chat_templates().lookup(choice)) {
     return {fmt::format("the built-in template {}", built_in->name), built_in->make()};
   }
   const bool is_path = choice.find('/') != std::string::npos || fs::exists(choice);
-  if (!is_path) chat_templates().find(choice, "data.chat_template", ErrorKind::kConfig);  // says what there is
+  if (!is_path) chat_templates().find(choice, key, ErrorKind::kConfig);  // says what there is
   return {choice, read_input_file(choice)};
 }
 
@@ -74,16 +74,17 @@ nlohmann::ordered_json token_texts(const Tokenizer& tokenizer, const json& confi
 
 }  // namespace
 
-std::string chat_template_text(const std::string& choice) { return chosen(choice).text; }
+std::string chat_template_text(const std::string& choice) { return chosen(choice, kChatTemplateKey).text; }
 
-ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const std::string& folder, const std::string& choice) {
+ChatTemplate::ChatTemplate(const Tokenizer& tokenizer, const std::string& folder, const std::string& choice,
+                           const std::string& key) {
   const std::string config_path = folder + "/tokenizer_config.json";
   const json config = fs::is_regular_file(config_path) ? read_json_file(config_path) : json();
-  std::optional<Source> source = choice.empty() ? folders_own(folder, config, config_path) : chosen(choice);
+  std::optional<Source> source = choice.empty() ? folders_own(folder, config, config_path) : chosen(choice, key);
   if (!source) {
-    throw Error(ErrorKind::kData, {"the tokenizer's folder has no chat template", folder,
-                                   fmt::format("name one with data.chat_template: {} or a file",
-                                               fmt::join(chat_templates().names(), ", "))});
+    throw Error(ErrorKind::kData,
+                {"the tokenizer's folder has no chat template", folder,
+                 fmt::format("name one with {}: {} or a file", key, fmt::join(chat_templates().names(), ", "))});
   }
   name_ = source->name;
   template_ = std::make_unique<JinjaTemplate>(source->text, source->name);

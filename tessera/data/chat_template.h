@@ -24,12 +24,17 @@ Registry<WriteTemplate> chat_templates();
 // The template of that choice, as ChatTemplate has it; never the folder's own. Errors: ChatTemplate's.
 std::string chat_template_text(const std::string& choice);
 
+// What a run file calls the choice.
+inline constexpr const char* kChatTemplateKey = "data.chat_template";
+
 class ChatTemplate {
  public:
   // choice: one of chat_templates(), a path, or empty for the folder's own: chat_template.jinja, else "chat_template"
-  // of tokenizer_config.json (of several the one named "default"). The tokenizer is used only during the call.
-  // ErrorKind::kData where the folder has none, there is no such file, or it cannot be read.
-  ChatTemplate(const Tokenizer& tokenizer, const std::string& folder, const std::string& choice);
+  // of tokenizer_config.json (of several the one named "default"). The tokenizer is used only during the call. `key`:
+  // with what the user chooses, for messages. ErrorKind::kData where the folder has none, there is no such file, or it
+  // cannot be read.
+  ChatTemplate(const Tokenizer& tokenizer, const std::string& folder, const std::string& choice,
+               const std::string& key = kChatTemplateKey);
 
   // messages: a list of {"role", "content", …}; tools: a list of JSON schemas, or null. add_generation_prompt: also
   // what comes before an answer. ErrorKind::kData where the template refuses them.

@@ -20,17 +20,18 @@ bool is_target(const TokenSamples& documents, const PackedPart& part, int64_t pl
 }  // namespace
 
 ClmCollator::ClmCollator(const TokenSamples& documents, const ClmOptions& options)
-    : documents_(documents), options_(options) {
-  std::vector<int64_t> lengths;
-  for (size_t i = 0; i < documents.size(); ++i) lengths.push_back(static_cast<int64_t>(documents.sample(i).size()));
-  rows_ = pack(lengths, options.max_length, options.packing);
-}
+    : documents_(documents),
+      options_(options),
+      rows_(documents.offsets(),
+            options.part_ends.empty() ? std::vector<uint64_t>{documents.size()} : options.part_ends, options.max_length,
+            options.packing) {}
 
 Batch ClmCollator::collate(std::span<const size_t> samples, int64_t epoch) const {
   Batch batch;
   batch.rows = static_cast<int64_t>(samples.size());
+  std::vector<PackedRow> rows;
   int64_t length = 0;
-  for (const size_t sample : samples) length = std::max(length, length_of(rows_[sample]));
+  for (const size_t sample : samples) length = std::max(length, length_of(rows.emplace_back(rows_.row(sample))));
   if (options_.pad_to_max_length) length = options_.max_length;
 
   const auto add = [&](const char* name, int64_t value) -> std::vector<int64_t>& {
@@ -44,7 +45,7 @@ Batch ClmCollator::collate(std::span<const size_t> samples, int64_t epoch) const
   for (size_t row = 0; row < samples.size(); ++row) {
     size_t at = row * static_cast<size_t>(length);
     int64_t position = 0;
-    for (const PackedPart& part : rows_[samples[row]]) {
+    for (const PackedPart& part : rows[row]) {
       const auto tokens =
           documents_.sample(part.document).subspan(static_cast<size_t>(part.first), static_cast<size_t>(part.count));
       for (position = 0; position < part.count; ++position, ++at) {
@@ -64,7 +65,7 @@ Batch ClmCollator::collate(std::span<const size_t> samples, int64_t epoch) const
 int64_t ClmCollator::count_targets(std::span<const size_t> samples, int64_t) const {
   int64_t count = 0;
   for (const size_t sample : samples) {
-    for (const PackedPart& part : rows_[sample]) {
+    for (const PackedPart& part : rows_.row(sample)) {
       for (int64_t place = 0; place < part.count; ++place) count += is_target(documents_, part, place);
     }
   }
@@ -77,7 +78,8 @@ std::unique_ptr<Collator> make_clm_collator(const CollatorInput& input) {
                                        ClmOptions{.max_length = input.options.max_length,
                                                   .packing = packing_of(input.options, Packing::kFill),
                                                   .pad_to_max_length = input.options.padding == Padding::kMaxLength,
-                                                  .padding_id = input.tokenizer.special_ids().pad.value_or(0)});
+                                                  .padding_id = input.tokenizer.special_ids().pad.value_or(0),
+                                                  .part_ends = input.part_ends});
 }
 
 }  // namespace tessera::data

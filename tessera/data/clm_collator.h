@@ -24,6 +24,9 @@ struct ClmOptions {
   Packing packing = Packing::kFill;
   bool pad_to_max_length = true;  // false: pad to the longest row of the batch
   int64_t padding_id = 0;         // what stands where nothing is; no loss counts it
+
+  // Documents up to the end of each part, of which no two share a row; empty: one part.
+  std::vector<uint64_t> part_ends = {};
 };
 
 class ClmCollator final : public Collator {
@@ -31,13 +34,14 @@ class ClmCollator final : public Collator {
   ClmCollator(const TokenSamples& documents, const ClmOptions& options);
 
   size_t size() const override { return rows_.size(); }
+  std::vector<size_t> part_ends() const override { return rows_.part_ends(); }
   Batch collate(std::span<const size_t> samples, int64_t epoch) const override;
   int64_t count_targets(std::span<const size_t> samples, int64_t epoch) const override;
 
  private:
   const TokenSamples& documents_;
   ClmOptions options_;
-  std::vector<PackedRow> rows_;
+  PackedRows rows_;
 };
 
 }  // namespace tessera::data

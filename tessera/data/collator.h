@@ -43,6 +43,10 @@ class Collator {
 
   virtual size_t size() const = 0;  // samples that there are
 
+  // Its samples up to the end of each part of the data (an entry of data.train), whose weights a mixture has; empty:
+  // those of the dataset.
+  virtual std::vector<size_t> part_ends() const { return {}; }
+
   // Row i is samples[i].
   virtual Batch collate(std::span<const size_t> samples, int64_t epoch) const = 0;
 

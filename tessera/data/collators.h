@@ -2,7 +2,9 @@
 // a declaration here and a line in collators.cpp. A task of one's own may have one that is not in the table.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "tessera/base/registry.h"
 #include "tessera/config/run_file.h"
@@ -18,6 +20,7 @@ struct CollatorInput {
   const Tokenizer& tokenizer;       // used only while the collator is made
   const config::RunFile::Data& options;
   uint64_t seed = 42;
+  std::vector<uint64_t> part_ends = {};  // samples of the dataset up to the end of each part; empty: one
 };
 
 // What the run asks for; `automatic` where it leaves that to the task.

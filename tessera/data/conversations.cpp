@@ -4,13 +4,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/base/input_file.h"
-#include "tessera/base/json_text.h"
+#include "tessera/data/json_rows.h"
 #include "tessera/data/reader.h"
 
 namespace tessera::data {
@@ -145,33 +143,6 @@ void read_prompt_and_completion(const Json& row, Conversation& conversation) {
   for (Json& each : messages_under(row, "completion", where)) conversation.messages.push_back(std::move(each));
 }
 
-Json row_of(std::string_view text, const std::string& where) {
-  return parse_ordered_json(
-      text, {.where = where, .fix = "write one {…} per line; a cut last line means the file is truncated"});
-}
-
-std::vector<Conversation> conversations_of_list(const std::string& text, const std::string& path) {
-  std::vector<Conversation> all;
-  for (const Json& row : parse_ordered_json(text, {.where = path})) {
-    all.push_back(conversation_of(row, fmt::format("{}, row {}", path, all.size() + 1)));
-  }
-  return all;
-}
-
-std::vector<Conversation> conversations_of_lines(const std::string& text, const std::string& path) {
-  std::vector<Conversation> all;
-  int64_t number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = std::string_view(text).substr(at, end - at);
-    at = end + 1;
-    const std::string where = fmt::format("{}:{}", path, ++number);
-    if (line.find_first_not_of(" \t\r") != std::string_view::npos)
-      all.push_back(conversation_of(row_of(line, where), where));
-  }
-  return all;
-}
-
 }  // namespace
 
 Conversation conversation_of(const Json& row, const std::string& where) {
@@ -205,12 +176,9 @@ std::vector<Conversation> read_conversations(const std::string& path) {
     throw Error(ErrorKind::kData,
                 {fmt::format("conversations are not read from '{}' files", extension), path, "use .jsonl or .json"});
   }
-  std::string text = read_input_file(path);
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  const bool is_list = first != std::string::npos && text[first] == '[';
-  auto all = is_list ? conversations_of_list(text, path) : conversations_of_lines(text, path);
-  if (all.empty()) throw Error(ErrorKind::kData, {"the file has no rows", path, "give a file with conversations"});
+  std::vector<Conversation> all;
+  for_each_json_row(path,
+                    [&](const Json& row, const std::string& where) { all.push_back(conversation_of(row, where)); });
   return all;
 }
 

@@ -6,9 +6,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
+#include <cerrno>
+#include <fstream>
 #include <optional>
-#include <string_view>
+#include <streambuf>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
@@ -20,21 +24,27 @@ namespace {
 
 class CsvParser {
  public:
-  CsvParser(std::string_view content, const std::string& path) : rest_(content), path_(path) {}
+  CsvParser(std::streambuf& bytes, const std::string& path) : bytes_(bytes), path_(path) {}
 
   // The values of the next record, nothing at the end of the file.
   std::optional<std::vector<std::string>> next_record() {
-    while (take('\n') || take("\r\n")) ++line_;
-    if (rest_.empty()) return std::nullopt;
+    while (take_line_end()) {
+    }
+    if (at_end()) return std::nullopt;
     record_line_ = line_;
     std::vector<std::string> values;
     do values.push_back(take('"') ? quoted_value() : plain_value());
     while (take(','));
-    if (!rest_.empty() && !take('\n') && !take("\r\n")) {
+    if (!at_end() && !take_line_end()) {
       throw fault("text follows a closing quote", "double a quote inside a quoted value");
     }
-    ++line_;
     return values;
+  }
+
+  void skip_byte_order_mark() {
+    for (const char expected : {'\xEF', '\xBB', '\xBF'}) {
+      if (!take(expected)) return;
+    }
   }
 
   Error fault(const std::string& what, const std::string& fix) const {
@@ -43,70 +53,85 @@ class CsvParser {
   std::string record_where() const { return fmt::format("{}:{}", path_, record_line_); }
 
  private:
-  bool take(std::string_view expected) {
-    if (!rest_.starts_with(expected)) return false;
-    rest_.remove_prefix(expected.size());
+  static constexpr int kEnd = std::char_traits<char>::eof();
+
+  bool at_end() { return bytes_.sgetc() == kEnd; }
+
+  bool take(char expected) {
+    if (bytes_.sgetc() != static_cast<unsigned char>(expected)) return false;
+    bytes_.sbumpc();
     return true;
   }
-  bool take(char expected) { return take(std::string_view(&expected, 1)); }
 
+  // "\n" or "\r\n".
+  bool take_line_end() {
+    if (take('\r') && bytes_.sgetc() != '\n') bytes_.sungetc();
+    if (!take('\n')) return false;
+    ++line_;
+    return true;
+  }
+
+  // A carriage return is part of it unless the line ends there.
   std::string plain_value() {
-    size_t length = std::min(rest_.find_first_of(",\n"), rest_.size());
-    if (length < rest_.size() && rest_[length] == '\n' && length > 0 && rest_[length - 1] == '\r') --length;
-    const std::string_view value = rest_.substr(0, length);
-    if (value.find('"') != std::string_view::npos) {
-      throw fault("there is a quote inside an unquoted value", "quote the whole value and double the quotes inside it");
+    std::string value;
+    for (int next = bytes_.sgetc(); next != kEnd && next != ',' && next != '\n'; next = bytes_.snextc()) {
+      if (next == '"') {
+        throw fault("there is a quote inside an unquoted value",
+                    "quote the whole value and double the quotes inside it");
+      }
+      value += static_cast<char>(next);
     }
-    rest_.remove_prefix(length);
-    return std::string(value);
+    if (bytes_.sgetc() == '\n' && value.ends_with('\r')) value.pop_back();
+    return value;
   }
 
   // The opening quote is taken.
   std::string quoted_value() {
     std::string value;
     while (true) {
-      const size_t length = rest_.find('"');
-      if (length == std::string_view::npos) {
+      const int next = bytes_.sbumpc();
+      if (next == kEnd) {
         throw fault("a quoted value is not closed before the end of the file",
                     "the file is truncated, or a quote is missing");
       }
-      value += rest_.substr(0, length);
-      line_ += std::count(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(length), '\n');
-      rest_.remove_prefix(length + 1);
-      if (!take('"')) return value;
-      value += '"';
+      if (next == '"' && !take('"')) return value;
+      line_ += next == '\n';
+      value += static_cast<char>(next);
     }
   }
 
-  std::string_view rest_;
+  std::streambuf& bytes_;
   const std::string& path_;
   int64_t line_ = 1;
   int64_t record_line_ = 1;  // where the record begins
 };
 
-}  // namespace
-
-std::vector<std::string> read_csv(const std::string& path, const std::string& text_column) {
-  const std::string content = read_input_file(path, ErrorKind::kData, std::numeric_limits<uint64_t>::max());
-  std::string_view text = content;
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-
-  CsvParser parser(text, path);
+void read_records(std::ifstream& file, const std::string& path, const Column& column, const TakeText& take) {
+  CsvParser parser(*file.rdbuf(), path);
+  parser.skip_byte_order_mark();
   const std::vector<std::string> columns = parser.next_record().value_or(std::vector<std::string>());
-  const auto found = std::find(columns.begin(), columns.end(), text_column);
-  if (found == columns.end()) throw missing_column(text_column, columns, parser.record_where());
-  const auto column = static_cast<size_t>(found - columns.begin());
-
-  std::vector<std::string> rows;
+  const auto found = std::find(columns.begin(), columns.end(), column.name);
+  if (found == columns.end()) throw missing_column(column.name, columns, parser.record_where());
+  const auto place = static_cast<size_t>(found - columns.begin());
   while (auto record = parser.next_record()) {
     if (record->size() != columns.size()) {
       throw parser.fault(
           fmt::format("the record has {} values, but there are {} columns", record->size(), columns.size()),
           "quote values that contain a comma");
     }
-    rows.push_back(std::move((*record)[column]));
+    take(std::move((*record)[place]));
   }
-  return rows;
+}
+
+}  // namespace
+
+void read_csv(const std::string& path, const Column& column, const TakeText& take) {
+  std::ifstream file = open_input_file(path);
+  try {
+    read_records(file, path, column, take);
+  } catch (const std::ios_base::failure&) {  // a drive's error, which a buffer throws where a stream would note it
+    throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, "check the drive"});
+  }
 }
 
 }  // namespace tessera::data

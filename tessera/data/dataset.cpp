@@ -1,9 +1,11 @@
 #include "tessera/data/dataset.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -11,17 +13,49 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/data/reader.h"
+#include "tessera/data/token_cache.h"
 
 namespace tessera::data {
 
 namespace {
+
+using nlohmann::json;
+
+// What files held beside their samples.
+struct TextFacts {
+  TextCounts counts;
+  bool has_text = false;  // some sample holds a token that is not special
+  std::vector<uint64_t> file_ends;
+};
+
+json to_json(const TextFacts& facts) {
+  const TextCounts& counts = facts.counts;
+  return {{"rows", counts.rows},
+          {"empty_rows", counts.empty_rows},
+          {"long_rows", counts.long_rows},
+          {"text_tokens", counts.text_tokens},
+          {"cut_tokens", counts.cut_tokens},
+          {"unknown_tokens", counts.unknown_tokens},
+          {"file_ends", facts.file_ends}};
+}
+
+TextFacts text_facts_of(const json& from) {
+  return {.counts = {.rows = from.at("rows"),
+                     .empty_rows = from.at("empty_rows"),
+                     .long_rows = from.at("long_rows"),
+                     .text_tokens = from.at("text_tokens"),
+                     .cut_tokens = from.at("cut_tokens"),
+                     .unknown_tokens = from.at("unknown_tokens")},
+          .has_text = true,
+          .file_ends = from.at("file_ends")};
+}
 
 // The samples of some consecutive rows.
 struct Part {
   std::vector<int32_t> tokens;
   std::vector<size_t> lengths;
   TextCounts counts;
-  bool has_text = false;  // some sample holds a token that is not special
+  bool has_text = false;
 
   void add_sample(const SampleFrame& frame, std::span<const int32_t> ids) {
     tokens.insert(tokens.end(), frame.before.begin(), frame.before.end());
@@ -95,6 +129,74 @@ std::pair<Part, Part> tokenize_on_two_threads(const Tokenizer& tokenizer, std::s
   return {std::move(first), std::move(second)};
 }
 
+// The samples of files, piece by piece, into a sink.
+class Tokenizing {
+ public:
+  Tokenizing(const Tokenizer& tokenizer, const DatasetOptions& options, TokenSink& sink)
+      : tokenizer_(tokenizer), options_(options), sink_(sink) {}
+
+  void read_files() {
+    for (const std::string& file : options_.files) {
+      for_each_text(file, options_.text_column, [this](std::string text) {
+        bytes_ += text.size() + sizeof text;
+        rows_.push_back(std::move(text));
+        if (bytes_ >= kPieceBytes) tokenize_rows();
+      });
+      tokenize_rows();
+      facts_.file_ends.push_back(samples_);
+    }
+  }
+
+  const TextFacts& facts() const { return facts_; }
+
+ private:
+  static constexpr size_t kPieceBytes = 4U << 20;
+
+  void tokenize_rows() {
+    const auto [first, second] = tokenize_on_two_threads(tokenizer_, rows_, options_);
+    for (const Part* part : {&first, &second}) {
+      std::span<const int32_t> rest(part->tokens);
+      for (const size_t length : part->lengths) {
+        sink_.add(rest.first(length));
+        rest = rest.subspan(length);
+      }
+      samples_ += part->lengths.size();
+      add_counts(facts_.counts, part->counts);
+      facts_.has_text = facts_.has_text || part->has_text;
+    }
+    rows_.clear();
+    bytes_ = 0;
+  }
+
+  const Tokenizer& tokenizer_;
+  const DatasetOptions& options_;
+  TokenSink& sink_;
+  std::vector<std::string> rows_;
+  size_t bytes_ = 0;
+  uint64_t samples_ = 0;
+  TextFacts facts_;
+};
+
+TextFacts tokenize_files(const Tokenizer& tokenizer, const DatasetOptions& options, TokenSink& sink) {
+  Tokenizing tokenizing(tokenizer, options, sink);
+  tokenizing.read_files();
+  if (tokenizing.facts().has_text) return tokenizing.facts();
+  throw Error(ErrorKind::kData, {"there is no text: no row has a token that is in the vocabulary",
+                                 fmt::format("{}", fmt::join(options.files, ", ")),
+                                 fmt::format("check the files and the column '{}'", options.text_column)});
+}
+
+TokenKey key_of(const Tokenizer& tokenizer, const DatasetOptions& options) {
+  TokenKey key{.files = options.files, .options = {}};
+  for (const std::string& file : tokenizer.files()) key.files.push_back(file);
+  json extensions = json::array();  // which decide how a file is read
+  for (const std::string& file : options.files) extensions.push_back(std::filesystem::path(file).extension().string());
+  key.options = {{"text_column", options.text_column}, {"max_length", options.max_length},
+                 {"drop_empty", options.drop_empty},   {"long_text", static_cast<int>(options.long_text)},
+                 {"eos", options.ends_with_eos},       {"extensions", extensions}};
+  return key;
+}
+
 }  // namespace
 
 TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOptions& options) {
@@ -104,25 +206,18 @@ TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOpti
                                      fmt::format("use at least {}: {} and one token of text", framing + 1,
                                                  count_of(framing, "special token"))});
   }
-  bool has_text = false;
-  for (const std::string& file : options.files) {
-    const std::vector<std::string> rows = read_texts(file, options.text_column);
-    const auto [first, second] = tokenize_on_two_threads(tokenizer, rows, options);
-    for (const Part* part : {&first, &second}) {
-      std::span<const int32_t> rest(part->tokens);
-      for (const size_t length : part->lengths) {
-        add(rest.first(length));
-        rest = rest.subspan(length);
-      }
-      add_counts(counts_, part->counts);
-      has_text = has_text || part->has_text;
-    }
+  TextFacts facts;
+  if (options.cache.empty()) {
+    facts = tokenize_files(tokenizer, options, *this);
+  } else {
+    CachedTokens cached = cached_tokens(options.cache, key_of(tokenizer, options), options.name, [&](TokenSink& sink) {
+      return to_json(tokenize_files(tokenizer, options, sink));
+    });
+    facts = text_facts_of(cached.facts);
+    static_cast<TokenSamples&>(*this) = std::move(cached.samples);
   }
-  if (!has_text) {
-    throw Error(ErrorKind::kData, {"there is no text: no row has a token that is in the vocabulary",
-                                   fmt::format("{}", fmt::join(options.files, ", ")),
-                                   fmt::format("check the files and the column '{}'", options.text_column)});
-  }
+  counts_ = facts.counts;
+  file_ends_ = std::move(facts.file_ends);
 }
 
 }  // namespace tessera::data

@@ -283,10 +283,7 @@ std::string capitalized(const std::string& text) {
 std::string stripped(const std::string& text, const Value& characters, bool left, bool right) {
   const bool given = is_given(characters);
   const std::u32string set = given ? decode_utf8(text_of(characters)) : U"";
-  const auto goes = [&](char32_t c) {
-    if (given) return set.find(c) != std::u32string::npos;
-    return is_whitespace(c) || (c >= 0x1C && c <= 0x1F);  // which Python counts too
-  };
+  const auto goes = [&](char32_t c) { return given ? set.find(c) != std::u32string::npos : is_python_space(c); };
   const std::u32string all = decode_utf8(text);
   size_t begin = 0, end = all.size();
   while (left && begin < end && goes(all[begin])) ++begin;

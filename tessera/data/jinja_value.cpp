@@ -14,7 +14,7 @@
 namespace tessera::data::jinja {
 namespace {
 
-constexpr int kDeepest = 100;  // levels of lists and maps
+constexpr int kDeepestValue = 100;  // levels of lists and maps
 constexpr const char* kTooMuch = "what it makes takes too much memory";
 
 thread_local Meter* current_meter = nullptr;
@@ -178,7 +178,7 @@ std::optional<int64_t> as_whole(const Value& value) {
 }
 
 void write(const Value& value, std::string& out, bool quotes, int depth) {
-  if (depth > kDeepest) fail("a value is nested too deep to be written");
+  if (depth > kDeepestValue) fail("a value is nested too deep to be written");
   if (out.size() > Meter::room()) fail(kTooMuch);
   if (const std::string* const text = value.text()) {
     out += quotes ? quoted_text(*text) : *text;
@@ -213,7 +213,7 @@ void write(const Value& value, std::string& out, bool quotes, int depth) {
 }
 
 void write_json(const Value& value, const JsonStyle& style, int64_t depth, std::string& out) {
-  if (depth > kDeepest) fail("a value is nested too deep to be written");
+  if (depth > kDeepestValue) fail("a value is nested too deep to be written");
   if (out.size() > Meter::room()) fail(kTooMuch);
   const auto new_line = [&](int64_t level) {
     if (style.indent >= 0) out += '\n' + std::string(static_cast<size_t>(style.indent * level), ' ');

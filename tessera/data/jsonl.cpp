@@ -1,4 +1,4 @@
-// JSON Lines: each line is an object with a string under the column's name. Blank lines are skipped.
+// JSON Lines: each line is an object with a string, or a label, under the column's name. Blank lines are skipped.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -32,31 +32,38 @@ json* value_at(json& object, const std::string& column) {
   return outer == object.end() || !outer->is_object() ? nullptr : value_at(*outer, column.substr(dot + 1));
 }
 
+std::string take_text(json& value, const std::string& column, const std::string& where) {
+  if (value.is_string()) return std::move(value.get_ref<std::string&>());
+  throw Error(ErrorKind::kData, {fmt::format("'{}' is {}, not a string", column, value.type_name()), where, ""});
+}
+
+std::string take_label(json& value, const std::string& column, const std::string& where) {
+  if (value.is_string()) return std::move(value.get_ref<std::string&>());
+  if (value.is_number_integer() || value.is_boolean()) return value.dump();
+  throw Error(ErrorKind::kData, {fmt::format("'{}' is {:.100}, which is no label", column,
+                                             value.dump(-1, ' ', false, json::error_handler_t::replace)),
+                                 where, "a label is a text, a whole number, true or false"});
+}
+
 }  // namespace
 
-std::vector<std::string> read_jsonl(const std::string& path, const std::string& text_column) {
+void read_jsonl(const std::string& path, const Column& column, const TakeText& take) {
   std::ifstream file = open_input_file(path);
-  std::vector<std::string> rows;
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
     if (number == 1 && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string where = fmt::format("{}:{}", path, number);
     json object = parse_line(line, where);
-    json* const text = value_at(object, text_column);
-    if (text == nullptr) {
+    json* const value = value_at(object, column.name);
+    if (value == nullptr) {
       std::vector<std::string> columns;
-      for (const auto& [key, value] : object.items()) columns.push_back(key);
-      throw missing_column(text_column, columns, where);
+      for (const auto& item : object.items()) columns.push_back(item.key());
+      throw missing_column(column.name, columns, where);
     }
-    if (!text->is_string()) {
-      throw Error(ErrorKind::kData,
-                  {fmt::format("'{}' is {}, not a string", text_column, text->type_name()), where, ""});
-    }
-    rows.push_back(std::move(text->get_ref<std::string&>()));
+    take(column.holds_labels ? take_label(*value, column.name, where) : take_text(*value, column.name, where));
   }
   require_read_whole(file, path);
-  return rows;
 }
 
 }  // namespace tessera::data

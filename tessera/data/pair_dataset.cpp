@@ -50,7 +50,9 @@ PairDataset::PairDataset(const Tokenizer& tokenizer, const PairOptions& options)
       counts_.cut_targets += static_cast<int64_t>(target.size()) + framing > options.max_target;
       sources_.add(framed_ids(tokenizer, source, options.max_source));
       targets_.add(framed_ids(tokenizer, target, options.max_target));
+      if (options.keeps_target_texts) target_texts_.push_back(targets[row]);
     }
+    file_ends_.push_back(size());
   }
   if (size() > 0) return;
   throw Error(ErrorKind::kData,

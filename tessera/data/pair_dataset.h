@@ -18,6 +18,7 @@ struct PairOptions {
   std::string source_column, target_column;    // "translation.en": of an object in a row
   std::string source_prefix;                   // before each source: "translate English to Romanian: "
   int64_t max_source = 512, max_target = 128;  // tokens, frames included
+  bool keeps_target_texts = false;             // beside their tokens
 };
 
 struct PairCounts {
@@ -35,11 +36,17 @@ class PairDataset {
   size_t size() const { return sources_.size(); }
   const TokenSamples& sources() const { return sources_; }
   const TokenSamples& targets() const { return targets_; }
+  const std::string& target_text(size_t i) const { return target_texts_.at(i); }  // as the row has it, where kept
   const PairCounts& counts() const { return counts_; }
+
+  // How many samples there are up to the end of each file.
+  const std::vector<uint64_t>& file_ends() const { return file_ends_; }
 
  private:
   TokenSamples sources_, targets_;
+  std::vector<std::string> target_texts_;
   PairCounts counts_;
+  std::vector<uint64_t> file_ends_;
 };
 
 }  // namespace tessera::data

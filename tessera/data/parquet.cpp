@@ -1,8 +1,8 @@
-// Parquet through Arrow C++: only the text column is read.
+// Parquet through Arrow C++: only the column that is asked for is read.
 #include <arrow/array.h>
-#include <arrow/chunked_array.h>
 #include <arrow/io/file.h>
 #include <arrow/memory_pool.h>
+#include <arrow/record_batch.h>
 #include <arrow/type.h>
 #include <fmt/format.h>
 #include <parquet/arrow/reader.h>
@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
@@ -24,6 +25,8 @@ constexpr int64_t kMostMetadata = 100'000'000;  // bytes; Arrow's own limit
 // What a file may become in memory: of what it says of its own sizes no more is believed.
 constexpr int64_t kMostExpansion = 1000;  // times its bytes, as a column of few different texts does
 constexpr int64_t kRoom = 4 << 20;        // bytes
+
+constexpr int64_t kRowsAtOnce = 4096;
 
 Error damaged(const std::string& message, const std::string& path) {
   return Error(ErrorKind::kData,
@@ -51,34 +54,71 @@ bool is_string_dictionary(const arrow::DataType& type) {
          static_cast<const arrow::DictionaryType&>(type).value_type()->id() == arrow::Type::STRING;
 }
 
-// Row by row. Names the row when one is null, and the type when it is not a string.
-std::vector<std::string> texts_of(const arrow::ChunkedArray& column, const std::string& name, const std::string& path) {
-  const arrow::DataType& type = *column.type();
+template <class NumberArray>
+bool append_numbers(const arrow::Array& chunk, std::vector<std::string>& texts) {
+  const auto& numbers = static_cast<const NumberArray&>(chunk);
+  for (int64_t i = 0; i < numbers.length(); ++i) texts.push_back(std::to_string(numbers.Value(i)));
+  return true;
+}
+
+// False for a type that labels cannot have.
+bool append_labels(const arrow::Array& chunk, std::vector<std::string>& texts) {
+  switch (chunk.type_id()) {
+    case arrow::Type::INT64:
+      return append_numbers<arrow::Int64Array>(chunk, texts);
+    case arrow::Type::INT32:
+      return append_numbers<arrow::Int32Array>(chunk, texts);
+    case arrow::Type::INT16:
+      return append_numbers<arrow::Int16Array>(chunk, texts);
+    case arrow::Type::INT8:
+      return append_numbers<arrow::Int8Array>(chunk, texts);
+    case arrow::Type::UINT64:
+      return append_numbers<arrow::UInt64Array>(chunk, texts);
+    case arrow::Type::UINT32:
+      return append_numbers<arrow::UInt32Array>(chunk, texts);
+    case arrow::Type::UINT16:
+      return append_numbers<arrow::UInt16Array>(chunk, texts);
+    case arrow::Type::UINT8:
+      return append_numbers<arrow::UInt8Array>(chunk, texts);
+    case arrow::Type::BOOL: {
+      const auto& truths = static_cast<const arrow::BooleanArray&>(chunk);
+      for (int64_t i = 0; i < truths.length(); ++i) texts.emplace_back(truths.Value(i) ? "true" : "false");
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+// Names the row when one is null, and the type when it is not a string, nor that of a label where those are asked for.
+// `first_row`: the number of the chunk's first.
+std::vector<std::string> texts_of(const arrow::Array& chunk, const Column& asked, int64_t first_row,
+                                  const std::string& path) {
   std::vector<std::string> texts;
-  texts.reserve(static_cast<size_t>(column.length()));
-  for (const auto& chunk : column.chunks()) {
-    if (chunk->null_count() > 0) {
-      int64_t i = 0;
-      while (chunk->IsValid(i)) ++i;
-      throw Error(ErrorKind::kData,
-                  {fmt::format("'{}' is null in row {}", name, texts.size() + static_cast<size_t>(i) + 1), path,
-                   "remove the row or give it a text"});
-    }
-    if (type.id() == arrow::Type::STRING) {
-      append_texts<arrow::StringArray>(*chunk, texts);
-    } else if (type.id() == arrow::Type::LARGE_STRING) {
-      append_texts<arrow::LargeStringArray>(*chunk, texts);
-    } else if (is_string_dictionary(type)) {
-      append_dictionary(static_cast<const arrow::DictionaryArray&>(*chunk), texts);
-    } else {
-      throw Error(ErrorKind::kData,
-                  {fmt::format("the column '{}' holds {}, not strings", name, type.ToString()), path, ""});
-    }
+  texts.reserve(static_cast<size_t>(chunk.length()));
+  if (chunk.null_count() > 0) {
+    int64_t i = 0;
+    while (chunk.IsValid(i)) ++i;
+    throw Error(ErrorKind::kData,
+                {fmt::format("'{}' is null in row {}", asked.name, first_row + i + 1), path,
+                 fmt::format("remove the row or give it a {}", asked.holds_labels ? "label" : "text")});
+  }
+  const arrow::DataType& type = *chunk.type();
+  if (type.id() == arrow::Type::STRING) {
+    append_texts<arrow::StringArray>(chunk, texts);
+  } else if (type.id() == arrow::Type::LARGE_STRING) {
+    append_texts<arrow::LargeStringArray>(chunk, texts);
+  } else if (is_string_dictionary(type)) {
+    append_dictionary(static_cast<const arrow::DictionaryArray&>(chunk), texts);
+  } else if (!asked.holds_labels || !append_labels(chunk, texts)) {
+    throw Error(ErrorKind::kData, {fmt::format("the column '{}' holds {}, not {}", asked.name, type.ToString(),
+                                               asked.holds_labels ? "labels" : "strings"),
+                                   path, asked.holds_labels ? "a label is a text, a whole number, true or false" : ""});
   }
   return texts;
 }
 
-std::vector<std::string> read_column(const std::string& path, const std::string& text_column) {
+void read_parquet_column(const std::string& path, const Column& asked, const TakeText& take) {
   require_input_file(path);
   const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
   // Arrow's own pool reserves a gibibyte of addresses, which counts where a process is limited (RLIMIT_DATA,
@@ -97,25 +137,44 @@ std::vector<std::string> read_column(const std::string& path, const std::string&
   properties.set_thrift_string_size_limit(bytes);
   properties.set_thrift_container_size_limit(bytes / 4);
   check(builder.Open(*file, properties), path);
+  parquet::ArrowReaderProperties how(/*use_threads=*/false);
+  how.set_pre_buffer(false);  // it reads ahead on threads of Arrow's, which would outlive the pool
+  how.set_batch_size(kRowsAtOnce);
+  builder.properties(how);
   std::unique_ptr<parquet::arrow::FileReader> opened;
   check(builder.memory_pool(pool)->Build(&opened), path);
   parquet::arrow::FileReader& reader = *opened;
-  reader.set_use_threads(false);
 
   std::shared_ptr<arrow::Schema> schema;
   check(reader.GetSchema(&schema), path);
-  const int field = schema->GetFieldIndex(text_column);
-  if (field < 0) throw missing_column(text_column, schema->field_names(), path);
-  std::shared_ptr<arrow::ChunkedArray> column;
-  check(reader.ReadColumn(field, &column), path);
-  return texts_of(*column, text_column, path);
+  const int field = schema->GetFieldIndex(asked.name);
+  if (field < 0) throw missing_column(asked.name, schema->field_names(), path);
+  const int column = reader.parquet_reader()->metadata()->schema()->ColumnIndex(asked.name);
+  if (column < 0) {  // it has parts
+    throw Error(ErrorKind::kData,
+                {fmt::format("the column '{}' holds {}, not {}", asked.name, schema->field(field)->type()->ToString(),
+                             asked.holds_labels ? "labels" : "strings"),
+                 path, ""});
+  }
+  std::vector<int> groups(static_cast<size_t>(reader.num_row_groups()));
+  std::iota(groups.begin(), groups.end(), 0);
+  const auto batches = reader.GetRecordBatchReader(groups, {column});
+  check(batches.status(), path);
+  int64_t rows = 0;
+  while (true) {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    check((*batches)->ReadNext(&batch), path);
+    if (batch == nullptr) break;
+    for (std::string& text : texts_of(*batch->column(0), asked, rows, path)) take(std::move(text));
+    rows += batch->num_rows();
+  }
 }
 
 }  // namespace
 
-std::vector<std::string> read_parquet(const std::string& path, const std::string& text_column) {
+void read_parquet(const std::string& path, const Column& column, const TakeText& take) {
   try {
-    return read_column(path, text_column);
+    read_parquet_column(path, column, take);
   } catch (const parquet::ParquetException& error) {
     throw damaged(error.what(), path);
   }

@@ -12,12 +12,21 @@
 // thread.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace tessera::data {
 
 std::vector<std::string> read_texts(const std::string& path, const std::string& text_column);
+
+// The same one by one, for files that are larger than memory: no more than a piece of the file is held at a time.
+using TakeText = std::function<void(std::string text)>;
+void for_each_text(const std::string& path, const std::string& text_column, const TakeText& take);
+
+// The same of a column of labels: text, whole numbers ("3") or truth values ("true"). A number with a fraction is an
+// error, and so is a .txt file, which has texts alone.
+std::vector<std::string> read_labels(const std::string& path, const std::string& label_column);
 
 // The files that are meant: a pattern ("shards/*.parquet") stands for those that match, a folder for the files right in
 // it that a reader takes; both in the order of their names. Any other path stays as it is, there or not.

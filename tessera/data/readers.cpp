@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
@@ -14,8 +15,8 @@
 
 namespace tessera::data {
 
-Registry<ReadTexts> readers() {
-  static constexpr Registry<ReadTexts>::Entry kEntries[] = {
+Registry<ReadColumn> readers() {
+  static constexpr Registry<ReadColumn>::Entry kEntries[] = {
       {"parquet", "Apache Parquet, a column of strings", read_parquet},
       {"jsonl", "JSON Lines: one object per line", read_jsonl},
       {"json", "the same as jsonl", read_jsonl},
@@ -25,20 +26,20 @@ Registry<ReadTexts> readers() {
   return {"reader for files of type", kEntries};
 }
 
-Error missing_column(const std::string& column, std::span<const std::string> columns, const std::string& where) {
+MissingColumn missing_column(const std::string& column, std::span<const std::string> columns,
+                             const std::string& where) {
   const auto nearest = nearest_name(column, columns);
-  return Error(
-      ErrorKind::kData,
-      {fmt::format("there is no column '{}'", column), where,
-       (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
-           fmt::format("columns: {}", columns.empty() ? "none" : fmt::format("{}", fmt::join(columns, ", ")))});
+  return {ErrorKind::kData,
+          {fmt::format("there is no column '{}'", column), where,
+           (nearest ? fmt::format("did you mean '{}'? ", *nearest) : std::string()) +
+               fmt::format("columns: {}", columns.empty() ? "none" : fmt::format("{}", fmt::join(columns, ", ")))}};
 }
 
 namespace {
 
 namespace fs = std::filesystem;
 
-ReadTexts reader_of(const std::string& path) {
+ReadColumn reader_of(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   return readers().find(extension.empty() ? extension : extension.substr(1), path).make;
 }
@@ -102,17 +103,40 @@ void check_file(const std::string& path) {
   reader_of(path);
 }
 
-std::vector<std::string> read_texts(const std::string& path, const std::string& text_column) {
+namespace {
+
+void for_each_value(const std::string& path, const Column& column, const TakeText& take) {
   check_file(path);
-  std::vector<std::string> texts = reader_of(path)(path, text_column);
-  if (texts.empty()) throw Error(ErrorKind::kData, {"the file has no rows", path, "give a file with text"});
-  for (size_t row = 0; row < texts.size(); ++row) {
-    if (const auto offset = find_ill_formed_utf8(texts[row])) {
-      throw Error(ErrorKind::kData, {fmt::format("row {} is not valid UTF-8 at byte {}", row + 1, *offset), path,
+  int64_t row = 0;
+  reader_of(path)(path, column, [&](std::string text) {
+    ++row;
+    if (const auto offset = find_ill_formed_utf8(text)) {
+      throw Error(ErrorKind::kData, {fmt::format("row {} is not valid UTF-8 at byte {}", row, *offset), path,
                                      "convert the file to UTF-8"});
     }
-  }
+    take(std::move(text));
+  });
+  if (row == 0) throw Error(ErrorKind::kData, {"the file has no rows", path, "give a file with text"});
+}
+
+std::vector<std::string> read_column(const std::string& path, const Column& column) {
+  std::vector<std::string> texts;
+  for_each_value(path, column, [&](std::string text) { texts.push_back(std::move(text)); });
   return texts;
+}
+
+}  // namespace
+
+std::vector<std::string> read_texts(const std::string& path, const std::string& text_column) {
+  return read_column(path, {text_column});
+}
+
+void for_each_text(const std::string& path, const std::string& text_column, const TakeText& take) {
+  for_each_value(path, {text_column}, take);
+}
+
+std::vector<std::string> read_labels(const std::string& path, const std::string& label_column) {
+  return read_column(path, {.name = label_column, .holds_labels = true});
 }
 
 }  // namespace tessera::data

@@ -1,4 +1,4 @@
-// The "post_processor" of a tokenizer.json, as what it puts around one text.
+// The "post_processor" of a tokenizer.json, as what it puts around one text, or around two.
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
@@ -11,6 +11,20 @@ namespace {
 
 using nlohmann::json;
 
+// The ids of a template's special token.
+std::vector<int32_t> ids_of_special(const json& special, const json& tokens, const std::string& path) {
+  const auto name = json_value(special, "id", std::string(), path);
+  const json token = tokens.is_object() ? tokens.value(name, json()) : json();
+  const json ids = token.is_object() ? token.value("ids", json()) : json();
+  if (!ids.is_array() || ids.empty()) {
+    throw Error(ErrorKind::kData, {fmt::format("the template's token '{:.100}' has no ids", name), path,
+                                   "check the file, or get it again"});
+  }
+  std::vector<int32_t> numbers;
+  for (const json& id : ids) numbers.push_back(read_id(id, name, path));
+  return numbers;
+}
+
 SampleFrame by_template(const json& part, const std::string& path) {
   SampleFrame frame;
   const json tokens = part.value("special_tokens", json::object());
@@ -21,16 +35,30 @@ SampleFrame by_template(const json& part, const std::string& path) {
       continue;
     }
     const json special = piece.is_object() ? piece.value("SpecialToken", json()) : json();
-    const auto name = json_value(special, "id", std::string(), path);
-    const json token = tokens.is_object() ? tokens.value(name, json()) : json();
-    const json ids = token.is_object() ? token.value("ids", json()) : json();
-    if (!ids.is_array() || ids.empty()) {
-      throw Error(ErrorKind::kData, {fmt::format("the template's token '{:.100}' has no ids", name), path,
-                                     "check the file, or get it again"});
+    for (const int32_t id : ids_of_special(special, tokens, path)) {
+      (before ? frame.before : frame.after).push_back(id);
     }
-    for (const json& id : ids) (before ? frame.before : frame.after).push_back(read_id(id, name, path));
   }
   return frame;
+}
+
+std::optional<PairFrame> pair_by_template(const json& part, const std::string& path) {
+  PairFrame frame;
+  const json tokens = part.value("special_tokens", json::object());
+  std::string texts;  // that came so far: "", "A", "AB"
+  for (const json& piece : part.value("pair", json::array())) {
+    if (!piece.is_object()) return std::nullopt;
+    if (const auto text = piece.find("Sequence"); text != piece.end()) {
+      texts += json_value(*text, "id", std::string(), path);
+      (texts == "A" ? frame.first_type : frame.second_type) = json_value<int32_t>(*text, "type_id", 0, path);
+      continue;
+    }
+    const json special = piece.value("SpecialToken", json());
+    const auto type = json_value<int32_t>(special, "type_id", 0, path);
+    auto& here = texts.empty() ? frame.before : texts == "A" ? frame.between : frame.after;
+    for (const int32_t id : ids_of_special(special, tokens, path)) here.push_back({id, type});
+  }
+  return texts == "AB" ? std::optional(frame) : std::nullopt;
 }
 
 // ["[CLS]", 101]
@@ -65,6 +93,28 @@ SampleFrame make_frame(const json& part, const std::string& path) {
   throw Error(ErrorKind::kData,
               {fmt::format("the post_processor '{:.100}' is not supported", type), path,
                "supported: ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence"});
+}
+
+PairFrame bert_pair_frame(int32_t cls, int32_t sep) {
+  return {.before = {{cls, 0}}, .between = {{sep, 0}}, .after = {{sep, 1}}, .first_type = 0, .second_type = 1};
+}
+
+std::optional<PairFrame> make_pair_frame(const json& part, const std::string& path) {
+  const auto type = json_value(part, "type", std::string(), path);
+  if (type == "TemplateProcessing") return pair_by_template(part, path);
+  if (type == "BertProcessing") return bert_pair_frame(id_of_pair(part, "cls", path), id_of_pair(part, "sep", path));
+  if (type == "RobertaProcessing") {
+    const int32_t cls = id_of_pair(part, "cls", path), sep = id_of_pair(part, "sep", path);
+    return PairFrame{.before = {{cls, 0}}, .between = {{sep, 0}, {sep, 0}}, .after = {{sep, 0}}};
+  }
+  std::optional<PairFrame> only;
+  if (type != "Sequence") return only;
+  for (const json& each : part.value("processors", json::array())) {
+    std::optional<PairFrame> found = make_pair_frame(each, path);
+    if (found && only) return std::nullopt;
+    if (found) only = std::move(found);
+  }
+  return only;
 }
 
 }  // namespace tessera::data

@@ -49,6 +49,7 @@ SubwordParts parts_of_json(const TokenizerFolder& folder, PreTokenizer pre_token
                      .added_tokens = read_added_tokens(root.value("added_tokens", json::array()), path),
                      .special_ids = {},
                      .frame = make_frame(root.value("post_processor", json()), path),
+                     .pair_frame = make_pair_frame(root.value("post_processor", json()), path),
                      .files = folder.files};
   read_special_ids(folder, "", parts);
   return parts;

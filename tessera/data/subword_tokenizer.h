@@ -28,6 +28,7 @@ struct SubwordParts {
   std::vector<AddedToken> added_tokens;
   SpecialIds special_ids;
   SampleFrame frame;
+  std::optional<PairFrame> pair_frame = std::nullopt;
   std::vector<std::string> files;
 };
 
@@ -44,6 +45,7 @@ class SubwordTokenizer final : public Tokenizer {
     return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
   }
   const SampleFrame& frame() const override { return parts_.frame; }
+  std::optional<PairFrame> pair_frame() const override { return parts_.pair_frame; }
   std::vector<std::string> files() const override { return parts_.files; }
 
  private:

@@ -1,22 +1,24 @@
 // Plain text: a row for each line. A byte order mark and the carriage returns of Windows are no part of a row.
 #include <fstream>
 
+#include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
 #include "tessera/data/readers.h"
 
 namespace tessera::data {
 
-std::vector<std::string> read_text(const std::string& path, const std::string& /*text_column*/) {
+void read_text(const std::string& path, const Column& column, const TakeText& take) {
+  if (column.holds_labels) {
+    throw Error(ErrorKind::kData, {"a .txt file has texts alone, and no labels", path, "use .jsonl, .csv or .parquet"});
+  }
   std::ifstream file = open_input_file(path);
-  std::vector<std::string> rows;
   std::string line;
   for (bool first = true; std::getline(file, line); first = false) {
     if (first && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
     if (line.ends_with('\r')) line.pop_back();
-    rows.push_back(std::move(line));
+    take(std::move(line));
   }
   require_read_whole(file, path);
-  return rows;
 }
 
 }  // namespace tessera::data

@@ -32,6 +32,19 @@ struct SampleFrame {
   size_t size() const { return before.size() + after.size(); }
 };
 
+// The same of two texts, and the type of each token, by which some models tell the texts apart: [CLS] … [SEP] …
+// [SEP].
+struct PairFrame {
+  struct Token {
+    int32_t id = 0;
+    int32_t type = 0;
+  };
+  std::vector<Token> before, between, after;
+  int32_t first_type = 0, second_type = 0;  // of the texts' tokens
+
+  size_t size() const { return before.size() + between.size() + after.size(); }
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -51,6 +64,9 @@ class Tokenizer {
   virtual bool is_special(int32_t id) const = 0;  // one with a role, or any that the folder declares special
 
   virtual const SampleFrame& frame() const = 0;
+
+  // Nothing where the folder does not say how a pair of texts is framed.
+  virtual std::optional<PairFrame> pair_frame() const { return std::nullopt; }
 
   // Paths of the files that make up this tokenizer, to be copied into an exported model folder.
   virtual std::vector<std::string> files() const = 0;

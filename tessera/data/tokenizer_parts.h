@@ -56,4 +56,10 @@ DecodeTokens make_decoder(const nlohmann::json& part, const std::string& path);
 // What the "post_processor" puts around one text; null: nothing.
 SampleFrame make_frame(const nlohmann::json& part, const std::string& path);
 
+// What it puts around two; nothing where it does not say, or not in this order.
+std::optional<PairFrame> make_pair_frame(const nlohmann::json& part, const std::string& path);
+
+// [CLS] … [SEP] … [SEP], of which the second text and the last token are of type 1.
+PairFrame bert_pair_frame(int32_t cls, int32_t sep);
+
 }  // namespace tessera::data

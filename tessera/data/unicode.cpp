@@ -77,6 +77,8 @@ bool is_whitespace(char32_t c) {
   return u_hasBinaryProperty(code(c), UCHAR_WHITE_SPACE);
 }
 
+bool is_python_space(char32_t c) { return is_whitespace(c) || (c >= 0x1C && c <= 0x1F); }
+
 bool is_control(char32_t c) {
   if (c < 0x80) return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
   return (category_mask(c) & (U_GC_CC_MASK | U_GC_CF_MASK | U_GC_CO_MASK)) != 0;

@@ -20,6 +20,7 @@ size_t utf8_length(char first);
 std::optional<size_t> find_ill_formed_utf8(std::string_view text);
 
 bool is_whitespace(char32_t c);       // property White_Space
+bool is_python_space(char32_t c);     // at which Python's str.split() and strip() cut: U+001C to U+001F too
 bool is_control(char32_t c);          // Cc, Cf or Co, but not tab, newline or carriage return
 bool is_chinese(char32_t c);          // the CJK ideograph blocks that BERT isolates; not kana, not hangul
 bool is_punctuation(char32_t c);      // a P category, or ASCII that is neither letter, digit, space nor control

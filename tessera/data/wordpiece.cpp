@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/data/tokenizer_parts.h"
 #include "tessera/data/unicode.h"
 
 namespace tessera::data {
@@ -39,6 +40,11 @@ WordPiece::WordPiece(WordPieceOptions options) : options_(std::move(options)), n
     special_[static_cast<size_t>(*id)] = true;
   }
   frame_ = {.before = {static_cast<int32_t>(*ids.cls)}, .after = {static_cast<int32_t>(*ids.sep)}};
+}
+
+std::optional<PairFrame> WordPiece::pair_frame() const {
+  const int32_t cls = frame_.before.front(), sep = frame_.after.front();
+  return bert_pair_frame(cls, sep);
 }
 
 bool WordPiece::is_special(int32_t id) const {

@@ -43,6 +43,7 @@ class WordPiece final : public Tokenizer {
   const SpecialIds& special_ids() const override { return options_.special_ids; }
   bool is_special(int32_t id) const override;
   const SampleFrame& frame() const override { return frame_; }
+  std::optional<PairFrame> pair_frame() const override;
   std::vector<std::string> files() const override { return options_.files; }
 
  private:

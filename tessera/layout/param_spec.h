@@ -18,12 +18,19 @@ struct Shard {
   int dim = 0;
 };
 
+// What its elements are.
+enum class Storage {
+  kFloating,  // numbers, in the dtypes that the run's precision gives them
+  kBytes,     // bytes, the same in every precision: frozen, sharded and moved as they are (nn/nf4_product.h)
+};
+
 struct ParamSpec {
   std::string name;             // as in a checkpoint, the same whatever the mesh
   std::vector<int64_t> shape;   // of the whole, the global tensor
   std::vector<Shard> shards{};  // outermost first, where two cut the same dimension; replicated over any other axis
   bool trains = true;
   bool decays = true;  // weight decay applies to it
+  Storage storage = Storage::kFloating;
 };
 
 // The part of the global tensor that this rank holds, before ZeRO shards it. ErrorKind::kUsage names an axis that the

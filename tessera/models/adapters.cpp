@@ -92,6 +92,7 @@ class AdaptedModel final : public Model {
 
   void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
     if (!nn::is_lora_parameter(name)) return model_->initialize(seed, name, value);
+    TESSERA_INVARIANT(!nn::is_lora_magnitude(name));
     const at::NoGradGuard no_grad;
     if (name.ends_with(".lora_B.weight")) {
       value.zero_();
@@ -153,7 +154,7 @@ std::vector<std::string> texts_of(const json& value, const char* key, const std:
 void refuse_unsupported(const json& config, const std::string& path) {
   const auto type = json_value(config, "peft_type", std::string("LORA"), path);
   if (type != "LORA") refuse_peft(fmt::format("the adapter is of type '{:.50}'", type), path, "only LORA is supported");
-  for (const char* const key : {"use_dora", "lora_bias", "use_qalora", "use_bdlora"}) {
+  for (const char* const key : {"lora_bias", "use_qalora", "use_bdlora"}) {
     if (config.contains(key) && config.at(key).is_boolean() && config.at(key).get<bool>()) {
       refuse_peft(fmt::format("the adapter has '{}', which is not supported", key), path, "use one without");
     }
@@ -178,6 +179,16 @@ std::unique_ptr<Model> with_adapter(std::unique_ptr<Model> model, const AdapterO
   return std::make_unique<AdaptedModel>(std::move(model), options);
 }
 
+AdapterSwitch::AdapterSwitch(Network& network) {
+  for (const auto& item : network.named_modules("", /*include_self=*/false)) {
+    if (auto* const layer = dynamic_cast<nn::Adaptable*>(item.value().get())) layers_.push_back(layer);
+  }
+}
+
+void AdapterSwitch::enable(bool on) {
+  for (nn::Adaptable* const layer : layers_) layer->enable_adapter(on);
+}
+
 nlohmann::ordered_json peft_config(const Model& adapted, const AdapterOptions& options, const std::string& base) {
   // PEFT matches the ends of names; whole names where such an end would fit a layer that has no branch.
   const std::vector<std::string> layers = adaptable_modules(*adapted.network());
@@ -199,6 +210,7 @@ nlohmann::ordered_json peft_config(const Model& adapted, const AdapterOptions& o
           {"lora_alpha", options.lora.alpha},
           {"lora_dropout", options.lora.dropout},
           {"use_rslora", options.lora.rank_stabilized},
+          {"use_dora", options.lora.dora},
           {"target_modules", ends_do ? ends : chosen},
           {"modules_to_save", saved},
           {"bias", "none"},
@@ -219,6 +231,7 @@ PeftFolder read_peft_folder(const std::string& folder) {
   lora.alpha = json_value(config, "lora_alpha", 8.0, path);
   lora.dropout = json_value(config, "lora_dropout", 0.0, path);
   lora.rank_stabilized = json_value(config, "use_rslora", false, path);
+  lora.dora = json_value(config, "use_dora", false, path);
   if (lora.rank < 1 || lora.rank > config::RunFile::Adapter::kLargestRank || !(lora.dropout >= 0 && lora.dropout < 1)) {
     refuse_peft(fmt::format("'r' is {} and 'lora_dropout' {}", lora.rank, lora.dropout), path,
                 "check the file, or get it again");

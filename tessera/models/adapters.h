@@ -27,12 +27,28 @@ struct AdapterOptions {
 };
 
 // The model with an adapter: its network() has the branches, and everything but them and modules_to_save frozen.
-// Initial values of branches follow Hu et al.: A as PyTorch's Linear (Kaiming uniform, a = sqrt(5)), B zero.
+// Initial values of branches follow Hu et al.: A as PyTorch's Linear (Kaiming uniform, a = sqrt(5)), B zero; those of
+// DoRA's magnitudes, which follow from the layer's weight, are InitialValues' to give.
 //
 // ErrorKind::kConfig, at once, where a target or a module to save fits none of the network's, with those there are;
 // `where`: of the options, for the message.
 std::unique_ptr<Model> with_adapter(std::unique_ptr<Model> model, const AdapterOptions& options,
                                     const std::string& where);
+
+// Those of its layers that have an adapter, to run it with and without. Borrows the network; adapters are on again when
+// this ends.
+class AdapterSwitch {
+ public:
+  explicit AdapterSwitch(Network& network);
+  ~AdapterSwitch() { enable(true); }
+  AdapterSwitch(const AdapterSwitch&) = delete;
+  AdapterSwitch& operator=(const AdapterSwitch&) = delete;
+
+  void enable(bool on);
+
+ private:
+  std::vector<nn::Adaptable*> layers_;
+};
 
 // adapter_config.json of these options, for a model that lies at `base`.
 nlohmann::ordered_json peft_config(const Model& adapted, const AdapterOptions& options, const std::string& base);

@@ -1,20 +1,13 @@
 #include "tessera/models/bert.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cumsum.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
 #include "tessera/base/error.h"
-#include "tessera/base/json_value.h"
-#include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/module_path.h"
@@ -23,185 +16,136 @@
 namespace tessera::models {
 namespace {
 
-using Activation = at::Tensor (*)(const at::Tensor&);
-
-Activation find_activation(const std::string& name, const std::string& where) {
-  if (name == "gelu") return [](const at::Tensor& x) { return at::gelu(x); };
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return [](const at::Tensor& x) { return at::gelu(x, "tanh"); };
-  if (name == "relu") return [](const at::Tensor& x) { return at::relu(x); };
-  throw Error(ErrorKind::kData, {fmt::format("hidden_act, the activation '{:.100}', is not supported", name), where,
-                                 "use gelu, gelu_new, gelu_pytorch_tanh or relu"});
-}
-
-at::Tensor activate(const std::string& name, const at::Tensor& input) {
-  return find_activation(name, "config.json")(input);
-}
-
-constexpr int64_t kLargestSize = 1'000'000'000;  // beyond that a size is a slip of the pen, and products overflow
-constexpr int64_t kMostLayers = 100'000;
-
-bool describe_a_model(const BertConfig& config) {
-  const auto all_in = [](std::initializer_list<int64_t> sizes, int64_t lowest) {
-    return std::all_of(sizes.begin(), sizes.end(), [&](int64_t n) { return n >= lowest && n <= kLargestSize; });
-  };
-  return all_in({config.hidden_size, config.num_attention_heads, config.intermediate_size, config.vocab_size,
-                 config.max_position_embeddings},
-                1) &&
-         all_in({config.num_hidden_layers, config.type_vocab_size}, 0) && config.num_hidden_layers <= kMostLayers &&
-         config.hidden_size % config.num_attention_heads == 0;
-}
-
-// What config.json may ask for beside sizes.
-void require_supported(const BertConfig& config, const ModelConfig& file) {
-  find_activation(config.hidden_act, file.path);
-  const auto refuse = [&](const std::string& what, const std::string& fix) {
-    throw Error(ErrorKind::kData, {what, file.path, fix});
-  };
-  for (const auto& [key, probability] :
-       {std::pair("hidden_dropout_prob", config.hidden_dropout_prob),
-        std::pair("attention_probs_dropout_prob", config.attention_probs_dropout_prob)}) {
-    if (probability >= 0 && probability < 1) continue;
-    refuse(fmt::format("{} is {}", key, probability), "use a number of at least 0 and below 1");
-  }
-  if (!(config.layer_norm_eps > 0 && config.layer_norm_eps < 1)) {
-    refuse(fmt::format("layer_norm_eps is {}", config.layer_norm_eps),
-           "use a number above 0 and below 1, such as 1e-12");
-  }
-  if (!(config.initializer_range >= 0 && config.initializer_range <= 1)) {
-    refuse(fmt::format("initializer_range is {}", config.initializer_range), "use a number of 0 to 1, such as 0.02");
-  }
-  if (json_value(file.values, "is_decoder", false, file.path)) {
-    refuse("is_decoder is true, and BERT as a decoder is not supported", "use an encoder");
-  }
-  const auto positions = json_value(file.values, "position_embedding_type", std::string("absolute"), file.path);
-  if (positions != "absolute") {
-    refuse(fmt::format("position_embedding_type '{:.100}' is not supported", positions),
-           "use a model with absolute positions");
-  }
-}
-
-BertConfig bert_config_of(const ModelConfig& file) {
-  const nlohmann::json& json = file.values;
-  const std::string& path = file.path;
-  BertConfig config;
-  const auto read = [&](const char* key, auto& value) { value = json_value(json, key, value, path); };
-  read("vocab_size", config.vocab_size);
-  read("hidden_size", config.hidden_size);
-  read("num_hidden_layers", config.num_hidden_layers);
-  read("num_attention_heads", config.num_attention_heads);
-  read("intermediate_size", config.intermediate_size);
-  read("max_position_embeddings", config.max_position_embeddings);
-  read("type_vocab_size", config.type_vocab_size);
-  read("pad_token_id", config.pad_token_id);
-  read("hidden_act", config.hidden_act);
-  read("hidden_dropout_prob", config.hidden_dropout_prob);
-  read("attention_probs_dropout_prob", config.attention_probs_dropout_prob);
-  read("layer_norm_eps", config.layer_norm_eps);
-  read("initializer_range", config.initializer_range);
-  if (!describe_a_model(config)) {
-    throw Error(ErrorKind::kData, {fmt::format("hidden_size {}, num_attention_heads {}, vocab_size {} and the other "
-                                               "sizes do not describe a model",
-                                               config.hidden_size, config.num_attention_heads, config.vocab_size),
-                                   path, "sizes must be positive, and num_attention_heads must divide hidden_size"});
-  }
-  require_supported(config, file);
-  return config;
-}
-
 class Bert final : public Model {
  public:
-  explicit Bert(BertConfig config) : config_(std::move(config)) {}
+  Bert(BertConfig config, bool is_classifier) : config_(std::move(config)), is_classifier_(is_classifier) {}
 
   void set_dropout(double probability) override {
     config_.hidden_dropout_prob = probability;
     config_.attention_probs_dropout_prob = probability;
+    config_.classifier_dropout = probability;
   }
-  std::shared_ptr<Network> network() const override { return std::make_shared<BertForMaskedLM>(config_); }
+  std::shared_ptr<Network> network() const override {
+    if (is_classifier_) return std::make_shared<BertForSequenceClassification>(config_);
+    return std::make_shared<BertForMaskedLM>(config_);
+  }
   void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
     initialize_bert_parameter(config_, seed, name, std::move(value));
   }
-  bool decays(const std::string& name) const override {
-    return !name.ends_with("bias") && name.find("LayerNorm") == std::string::npos;
-  }
-  std::string base_prefix() const override { return "bert."; }
+  bool decays(const std::string& name) const override { return !name.ends_with("bias") && !is_bert_norm(name); }
+  std::string base_prefix() const override { return std::string(config_.family->body) + "."; }
   int64_t vocab_size() const override { return config_.vocab_size; }
-  int64_t max_positions() const override { return config_.max_position_embeddings; }
+  int64_t max_positions() const override { return config_.longest_text(); }
   int64_t hidden_size() const override { return config_.hidden_size; }
   std::optional<Architecture> architecture() const override {
+    const int64_t outputs = is_classifier_ ? config_.num_labels : config_.vocab_size;
     return Architecture{.layers = config_.num_hidden_layers,
                         .hidden = config_.hidden_size,
                         .heads = config_.num_attention_heads,
                         .kv_heads = config_.num_attention_heads,
                         .head_size = config_.hidden_size / config_.num_attention_heads,
                         .ffn = config_.intermediate_size,
-                        .vocab = config_.vocab_size,
-                        .max_positions = config_.max_position_embeddings,
+                        .vocab = outputs,
+                        .max_positions = config_.longest_text(),
                         .logits_of_targets_only = true,
-                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
+                        .usual_target_share = is_classifier_ ? 1 / static_cast<double>(config_.longest_text()) : 0.15,
+                        .logit_rows_at_once = nn::target_rows_at_once(outputs),
                         .hidden_dropout = config_.hidden_dropout_prob,
                         .attention_dropout = config_.attention_probs_dropout_prob};
   }
 
  private:
   BertConfig config_;
+  bool is_classifier_;
 };
+
+std::unique_ptr<Model> read_bert(const ModelConfig& file, const ModelClass& as) {
+  BertConfig config = read_bert_config(file);
+  const bool is_classifier = as.head == kClassifierHead;
+  if (is_classifier) {
+    if (const auto labels = labels_in(file); !labels.empty()) config.num_labels = static_cast<int64_t>(labels.size());
+  } else if (file.values.contains("tie_word_embeddings") && file.values.at("tie_word_embeddings") == false) {
+    throw Error(ErrorKind::kData, {"tie_word_embeddings is false, and an output layer of its own is not supported",
+                                   file.path, "use a model whose output layer is the word embeddings"});
+  }
+  return std::make_unique<Bert>(std::move(config), is_classifier);
+}
+
+nn::Activation activation_of(const std::string& name) {
+  if (const nn::Activation found = nn::find_activation(name)) return found;
+  throw Error(ErrorKind::kData, {fmt::format("the activation '{:.100}' is not supported", name), "BertConfig", ""});
+}
+
+// The last part of a module's name, from the module above it on: "bert.pooler" of "bert.pooler.dense".
+std::string module_above(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? name : name.substr(0, dot);
+}
 
 }  // namespace
 
-ModelType bert_model_type() {
-  return {.classes = {{.head = "MaskedLM",
-                       .name = "BertForMaskedLM",
-                       .weights_from = {"BertForMaskedLM", "BertForPreTraining", "BertModel"}}},
-          .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
-            return std::make_unique<Bert>(bert_config_of(config));
-          }};
+ModelType bert_model_type(const std::string& model_type) {
+  const BertFamily& family = *find_bert_family(model_type);
+  const auto named = [&](const char* kind) { return std::string(family.class_name) + kind; };
+  const std::string masked = named("ForMaskedLM"), labelled = named("ForSequenceClassification");
+  const std::vector<std::string> bare = {masked, named("ForPreTraining"), named("Model")};
+  std::vector<std::string> any = bare;
+  any.insert(any.begin(), labelled);
+  return {.classes = {{.head = "MaskedLM", .name = masked, .weights_from = bare, .new_modules = {}},
+                      {.head = kClassifierHead,
+                       .name = labelled,
+                       .weights_from = any,
+                       .new_modules = {module_above(family.label_head.dense), module_above(family.label_head.output)}}},
+          .read = read_bert};
 }
 
-BertConfig read_bert_config(const std::string& folder) {
-  const ModelConfig config = read_model_config(folder);
-  const std::string type = model_type_of(config);
-  if (type != "bert") {
-    throw Error(ErrorKind::kData, {fmt::format("the model is a '{}'", type), config.path, "use the folder of a BERT"});
-  }
-  return bert_config_of(config);
+BertEmbeddings::BertEmbeddings(const BertConfig& config) : config_(config) {
+  const auto table = [&](const char* name, int64_t count, int64_t padding) {
+    return nn::add(*this, name, std::make_shared<nn::Embedding>(count, config.hidden_size, padding));
+  };
+  word_embeddings = table("word_embeddings", config.vocab_size, config.pad_token_id);
+  position_embeddings_ = table("position_embeddings", config.max_position_embeddings,
+                               config.family->counts_positions ? config.pad_token_id : -1);
+  const bool has_types = config.family->has_token_types || config.family->counts_positions;
+  if (has_types) token_type_embeddings_ = table("token_type_embeddings", config.type_vocab_size, -1);
+  norm_ = nn::add(*this, "LayerNorm", std::make_shared<nn::LayerNorm>(config.hidden_size, config.layer_norm_eps));
 }
 
-BertEmbeddings::BertEmbeddings(const BertConfig& config) : dropout_(config.hidden_dropout_prob) {
-  const int64_t width = config.hidden_size;
-  word_embeddings =
-      nn::add(*this, "word_embeddings", std::make_shared<nn::Embedding>(config.vocab_size, width, config.pad_token_id));
-  position_embeddings_ =
-      nn::add(*this, "position_embeddings", std::make_shared<nn::Embedding>(config.max_position_embeddings, width));
-  token_type_embeddings_ =
-      nn::add(*this, "token_type_embeddings", std::make_shared<nn::Embedding>(config.type_vocab_size, width));
-  norm_ = nn::add(*this, "LayerNorm", std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
+at::Tensor BertEmbeddings::positions_of(const at::Tensor& ids) const {
+  if (!config_.family->counts_positions) return at::arange(ids.size(1), ids.options()).unsqueeze(0);
+  const at::Tensor is_token = (ids != config_.pad_token_id).to(at::kLong);
+  return at::cumsum(is_token, 1) * is_token + config_.pad_token_id;
 }
 
 at::Tensor BertEmbeddings::forward(const BertInput& input) {
   const at::Tensor& ids = input.input_ids;
-  const at::Tensor types = input.token_type_ids.defined() ? input.token_type_ids : at::zeros_like(ids);
-  const at::Tensor positions = at::arange(ids.size(1), ids.options()).unsqueeze(0);
-  at::Tensor hidden = word_embeddings->forward(ids) + token_type_embeddings_->forward(types);
-  hidden = hidden + position_embeddings_->forward(positions);
-  return at::dropout(norm_->forward(hidden), dropout_, is_training());
+  at::Tensor hidden = word_embeddings->forward(ids);
+  if (token_type_embeddings_) {
+    const bool has_several = config_.family->has_token_types && config_.type_vocab_size > 1;
+    const at::Tensor types = has_several && input.token_type_ids.defined() ? input.token_type_ids : at::zeros_like(ids);
+    hidden = hidden + token_type_embeddings_->forward(types);
+  }
+  hidden = hidden + position_embeddings_->forward(positions_of(ids));
+  return at::dropout(norm_->forward(hidden), config_.hidden_dropout_prob, is_training());
 }
 
-BertLayer::BertLayer(const BertConfig& config) : config_(config) {
+BertLayer::BertLayer(const BertConfig& config) : config_(config), activation_(activation_of(config.hidden_act)) {
   const int64_t width = config.hidden_size;
-  const auto linear = [&](const std::string& path, int64_t in, int64_t out) {
+  const BertFamily::Layer& names = config.family->layer;
+  const auto linear = [&](const char* path, int64_t in, int64_t out) {
     return nn::add(*this, path, std::make_shared<nn::Linear>(in, out));
   };
-  const auto norm = [&](const std::string& path) {
+  const auto norm = [&](const char* path) {
     return nn::add(*this, path, std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
   };
-  query_ = linear("attention.self.query", width, width);
-  key_ = linear("attention.self.key", width, width);
-  value_ = linear("attention.self.value", width, width);
-  attention_output_ = linear("attention.output.dense", width, width);
-  attention_norm_ = norm("attention.output.LayerNorm");
-  intermediate_ = linear("intermediate.dense", width, config.intermediate_size);
-  output_ = linear("output.dense", config.intermediate_size, width);
-  output_norm_ = norm("output.LayerNorm");
+  query_ = linear(names.query, width, width);
+  key_ = linear(names.key, width, width);
+  value_ = linear(names.value, width, width);
+  attention_output_ = linear(names.attention_output, width, width);
+  attention_norm_ = norm(names.attention_norm);
+  intermediate_ = linear(names.intermediate, width, config.intermediate_size);
+  output_ = linear(names.output, config.intermediate_size, width);
+  output_norm_ = norm(names.output_norm);
 }
 
 at::Tensor BertLayer::attend(const at::Tensor& hidden, const at::Tensor& mask) const {
@@ -218,45 +162,23 @@ at::Tensor BertLayer::attend(const at::Tensor& hidden, const at::Tensor& mask) c
 
 at::Tensor BertLayer::forward(const at::Tensor& hidden, const at::Tensor& mask) {
   const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.hidden_dropout_prob, is_training()); };
-  const at::Tensor attended =
-      attention_norm_->forward(dropout(attention_output_->forward(attend(hidden, mask))) + hidden);
-  const at::Tensor inner = activate(config_.hidden_act, intermediate_->forward(attended));
+  at::Tensor attended = attention_output_->forward(attend(hidden, mask));
+  if (config_.family->drops_attention_output) attended = dropout(attended);
+  attended = attention_norm_->forward(attended + hidden);
+  const at::Tensor inner = activation_(intermediate_->forward(attended));
   return output_norm_->forward(dropout(output_->forward(inner)) + attended);
 }
 
-BertHead::BertHead(const BertConfig& config, const at::Tensor& word_embeddings)
-    : activation_(config.hidden_act), decoder_weight_(word_embeddings) {
-  const int64_t width = config.hidden_size;
-  dense_ = nn::add(*this, "transform.dense", std::make_shared<nn::Linear>(width, width));
-  norm_ = nn::add(*this, "transform.LayerNorm", std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
-  bias_ = register_parameter("bias", nn::declared_parameter({config.vocab_size}));
-  // Both names of Hugging Face's tied decoder.
-  const auto decoder = register_module("decoder", std::make_shared<torch::nn::Module>("decoder"));
-  decoder->register_parameter("weight", decoder_weight_);
-  decoder->register_parameter("bias", bias_);
-}
-
-at::Tensor BertHead::transformed(const at::Tensor& hidden) const {
-  return norm_->forward(activate(activation_, dense_->forward(hidden)));
-}
-
-at::Tensor BertHead::forward(const at::Tensor& hidden) {
-  return nn::linear(transformed(hidden), decoder_weight_, bias_);
-}
-
-at::Tensor BertHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
-  return nn::loss_sum({.hidden = transformed(hidden), .labels = labels}, decoder_weight_, bias_);
-}
-
-BertForMaskedLM::BertForMaskedLM(const BertConfig& config) : config_(config) {
-  embeddings_ = nn::add(*this, "bert.embeddings", std::make_shared<BertEmbeddings>(config));
+BertBody::BertBody(torch::nn::Module& root, const BertConfig& config) {
+  const std::string body = config.family->body;
+  embeddings_ = nn::add(root, body + ".embeddings", std::make_shared<BertEmbeddings>(config));
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    layers_.push_back(nn::add(*this, fmt::format("bert.encoder.layer.{}", i), std::make_shared<BertLayer>(config)));
+    const std::string path = fmt::format("{}.{}.{}", body, config.family->layers, i);
+    layers_.push_back(nn::add(root, path, std::make_shared<BertLayer>(config)));
   }
-  head_ = nn::add(*this, "cls.predictions", std::make_shared<BertHead>(config, embeddings_->word_embeddings->weight));
 }
 
-at::Tensor BertForMaskedLM::encode(const BertInput& input) {
+at::Tensor BertBody::encode(const BertInput& input) {
   at::Tensor mask;
   if (input.attention_mask.defined()) mask = input.attention_mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
   at::Tensor hidden = (*embeddings_)(input);
@@ -267,32 +189,73 @@ at::Tensor BertForMaskedLM::encode(const BertInput& input) {
   return hidden;
 }
 
-at::Tensor BertForMaskedLM::forward(const BertInput& input) { return (*head_)(encode(input)); }
+BertHead::BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings)
+    : activation_(activation_of(config.family->head_always_has_gelu ? "gelu" : config.hidden_act)),
+      decoder_weight_(word_embeddings) {
+  const int64_t width = config.hidden_size;
+  const BertFamily::MaskedLmHead& names = config.family->masked_lm_head;
+  torch::nn::Module& home = names.is_at_root ? root : *this;
+  dense_ = nn::add(home, names.dense, std::make_shared<nn::Linear>(width, width));
+  norm_ = nn::add(home, names.norm, std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
+  if (names.is_at_root) {
+    register_parameter("weight", decoder_weight_);
+    bias_ = register_parameter("bias", nn::declared_parameter({config.vocab_size}));
+    return;
+  }
+  bias_ = register_parameter("bias", nn::declared_parameter({config.vocab_size}));
+  // Both names of Hugging Face's tied decoder.
+  const auto decoder = register_module("decoder", std::make_shared<torch::nn::Module>("decoder"));
+  decoder->register_parameter("weight", decoder_weight_);
+  decoder->register_parameter("bias", bias_);
+}
+
+at::Tensor BertHead::transformed(const at::Tensor& hidden) const {
+  return norm_->forward(activation_(dense_->forward(hidden)));
+}
+
+at::Tensor BertHead::forward(const at::Tensor& hidden) {
+  return nn::linear(transformed(hidden), decoder_weight_, bias_);
+}
+
+at::Tensor BertHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
+  return nn::loss_sum({.hidden = transformed(hidden), .labels = labels}, decoder_weight_, bias_);
+}
+
+BertForMaskedLM::BertForMaskedLM(const BertConfig& config) : config_(config), body_(*this, config) {
+  head_ = nn::add(*this, config.family->masked_lm_head.module,
+                  std::make_shared<BertHead>(*this, config, body_.word_embeddings()));
+}
+
+at::Tensor BertForMaskedLM::forward(const BertInput& input) { return (*head_)(body_.encode(input)); }
 
 at::Tensor BertForMaskedLM::loss_sum(const NamedTensors& batch) {
-  return masked_loss_sum({.input_ids = batch.at("input_ids"),
-                          .attention_mask = batch.get("attention_mask"),
-                          .token_type_ids = batch.get("token_type_ids")},
-                         batch.at("labels"));
+  return masked_loss_sum(bert_input(batch), batch.at("labels"));
 }
 
 at::Tensor BertForMaskedLM::masked_loss_sum(const BertInput& input, const at::Tensor& labels) {
-  const nn::LabelledRows rows = nn::labelled_rows(encode(input), labels);
+  const nn::LabelledRows rows = nn::labelled_rows(body_.encode(input), labels);
   return (*head_)(rows.hidden, rows.labels);
 }
 
-void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const std::string& name, at::Tensor value) {
-  const at::NoGradGuard no_grad;
-  if (name.ends_with("bias")) {
-    value.zero_();
-  } else if (name.find("LayerNorm") != std::string::npos) {
-    value.fill_(1);
-  } else {
-    draw_normal(seed, name, config.initializer_range, value);
-    if (name.ends_with("word_embeddings.weight") && config.pad_token_id >= 0 && config.pad_token_id < value.size(0)) {
-      value.select(0, config.pad_token_id).zero_();
-    }
-  }
+BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config)
+    : config_(config), body_(*this, config) {
+  const BertFamily::LabelHead& names = config.family->label_head;
+  dense_ = nn::add(*this, names.dense, std::make_shared<nn::Linear>(config.hidden_size, config.hidden_size));
+  output_ = nn::add(*this, names.output, std::make_shared<nn::Linear>(config.hidden_size, config.num_labels));
+}
+
+at::Tensor BertForSequenceClassification::logits(const NamedTensors& batch) {
+  const BertFamily::LabelHead& head = config_.family->label_head;
+  const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.classifier_dropout, is_training()); };
+  at::Tensor first = body_.encode(bert_input(batch)).select(1, 0);
+  if (head.drops_first) first = dropout(first);
+  return output_->forward(dropout(head.activation(dense_->forward(first))));
+}
+
+BertInput bert_input(const NamedTensors& batch) {
+  return {.input_ids = batch.at("input_ids"),
+          .attention_mask = batch.get("attention_mask"),
+          .token_type_ids = batch.get("token_type_ids")};
 }
 
 }  // namespace tessera::models

@@ -1,7 +1,8 @@
-// BERT (Devlin et al. 2018) with its masked-language-model head, as Hugging Face's BertForMaskedLM: the same parameter
-// names, the same arithmetic, config.json's keys.
+// The networks of BERT's family (bert_config.h), as transformers' …ForMaskedLM and …ForSequenceClassification: the same
+// parameter names, the same arithmetic.
 //
-// Units: the embeddings, each encoder layer, the head. The head's decoder shares the word embeddings' weight.
+// Units: the embeddings, each encoder layer, the output layer over the vocabulary, which shares the word embeddings'
+// weight. What is small, such as a head for labels, belongs to the root's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,36 +11,18 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/bert_config.h"
 #include "tessera/models/model.h"
+#include "tessera/models/sequence_classifier.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/unit_module.h"
 
 namespace tessera::models {
 
-struct BertConfig {
-  int64_t vocab_size = 30522;
-  int64_t hidden_size = 768;
-  int64_t num_hidden_layers = 12;
-  int64_t num_attention_heads = 12;
-  int64_t intermediate_size = 3072;
-  int64_t max_position_embeddings = 512;
-  int64_t type_vocab_size = 2;
-  int64_t pad_token_id = 0;
-  std::string hidden_act = "gelu";
-  double hidden_dropout_prob = 0.1;
-  double attention_probs_dropout_prob = 0.1;
-  double layer_norm_eps = 1e-12;
-  double initializer_range = 0.02;
-};
-
-// From a folder's config.json; keys that are absent keep BERT's defaults. ErrorKind::kData for a config of another
-// model.
-BertConfig read_bert_config(const std::string& folder);
-
 struct BertInput {
   at::Tensor input_ids;       // (batch, length) int64
   at::Tensor attention_mask;  // (batch, length) int64 or bool, 0 for padding; undefined: no padding
-  at::Tensor token_type_ids;  // (batch, length) int64; undefined: all 0
+  at::Tensor token_type_ids;  // (batch, length) int64; undefined: all 0. Not looked at where the model has one type
 
   template <class F>
   void for_each_tensor(F f) const {
@@ -55,10 +38,12 @@ class BertEmbeddings : public nn::UnitModule<BertEmbeddings> {
   std::shared_ptr<nn::Embedding> word_embeddings;
 
  private:
+  at::Tensor positions_of(const at::Tensor& ids) const;
+
+  BertConfig config_;
   std::shared_ptr<nn::Embedding> position_embeddings_;
-  std::shared_ptr<nn::Embedding> token_type_embeddings_;
+  std::shared_ptr<nn::Embedding> token_type_embeddings_;  // null without
   std::shared_ptr<nn::LayerNorm> norm_;
-  double dropout_;
 };
 
 class BertLayer : public nn::UnitModule<BertLayer> {
@@ -72,13 +57,29 @@ class BertLayer : public nn::UnitModule<BertLayer> {
   at::Tensor attend(const at::Tensor& hidden, const at::Tensor& mask) const;
 
   BertConfig config_;
+  nn::Activation activation_;
   std::shared_ptr<nn::Linear> query_, key_, value_, attention_output_, intermediate_, output_;
   std::shared_ptr<nn::LayerNorm> attention_norm_, output_norm_;
 };
 
+// Embeddings and layers, as modules below `root`, which outlives this.
+class BertBody {
+ public:
+  BertBody(torch::nn::Module& root, const BertConfig& config);
+  at::Tensor encode(const BertInput& input);  // -> (batch, length, hidden)
+
+  const at::Tensor& word_embeddings() const { return embeddings_->word_embeddings->weight; }
+  void checkpoint_activations(bool on) { checkpoints_activations_ = on; }
+
+ private:
+  std::shared_ptr<BertEmbeddings> embeddings_;
+  std::vector<std::shared_ptr<BertLayer>> layers_;
+  bool checkpoints_activations_ = false;
+};
+
 class BertHead : public nn::UnitModule<BertHead> {
  public:
-  BertHead(const BertConfig& config, const at::Tensor& word_embeddings);
+  BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings);
   at::Tensor forward(const at::Tensor& hidden);  // (…, hidden) -> logits (…, vocab)
   // Of rows that all have a label: their loss.
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);
@@ -86,7 +87,7 @@ class BertHead : public nn::UnitModule<BertHead> {
  private:
   at::Tensor transformed(const at::Tensor& hidden) const;
 
-  std::string activation_;
+  nn::Activation activation_;
   std::shared_ptr<nn::Linear> dense_;
   std::shared_ptr<nn::LayerNorm> norm_;
   at::Tensor decoder_weight_;  // the word embeddings'
@@ -108,20 +109,29 @@ class BertForMaskedLM : public Network {
 
   const BertConfig& config() const { return config_; }
 
-  void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
+  void checkpoint_activations(bool on) override { body_.checkpoint_activations(on); }
 
  private:
-  at::Tensor encode(const BertInput& input);
-
   BertConfig config_;
-  std::shared_ptr<BertEmbeddings> embeddings_;
-  std::vector<std::shared_ptr<BertLayer>> layers_;
+  BertBody body_;
   std::shared_ptr<BertHead> head_;
-  bool checkpoints_activations_ = false;
 };
 
-// Writes the reference's initial value of the named parameter: normal(0, initializer_range) for weights, 0 for biases
-// and the padding row, 1 for norms. Depends on (seed, name) alone, so every rank and every sharding starts alike.
-void initialize_bert_parameter(const BertConfig& config, uint64_t seed, const std::string& name, at::Tensor value);
+// Labels by the first token: [CLS], <s>.
+class BertForSequenceClassification : public SequenceClassifier {
+ public:
+  explicit BertForSequenceClassification(const BertConfig& config);
+
+  at::Tensor logits(const NamedTensors& batch) override;
+  void checkpoint_activations(bool on) override { body_.checkpoint_activations(on); }
+
+ private:
+  BertConfig config_;
+  BertBody body_;
+  std::shared_ptr<nn::Linear> dense_, output_;
+};
+
+// What a network of the family reads of a batch.
+BertInput bert_input(const NamedTensors& batch);
 
 }  // namespace tessera::models

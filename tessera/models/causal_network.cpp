@@ -4,11 +4,73 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+
+#include <tuple>
 
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
+namespace {
+
+// Prompts that are shorter stand at the end of their rows, so that the new tokens of all rows are at one place.
+class CausalDecoding final : public Decoding {
+ public:
+  CausalDecoding(CausalNetwork& network, const PromptRows& prompts)
+      : network_(network), caches_(network.make_caches()) {
+    PaddedRows rows = padded(prompts, /*at_the_front=*/true);
+    ids_ = std::move(rows.ids);
+    present_ = std::move(rows.present);
+    if (present_.defined()) positions_ = (present_.to(at::kLong).cumsum(1) - 1).clamp_min(0);
+  }
+
+  at::Tensor next_logits(const std::vector<int64_t>& chosen) override {
+    if (!chosen.empty()) go_on(at::tensor(chosen, at::kLong).to(ids_.device()).unsqueeze(1));
+    NamedTensors batch;
+    batch.set("input_ids", ids_);
+    if (present_.defined()) {
+      batch.set("attention_mask", present_);
+      batch.set("position_ids", positions_);
+    }
+    return network_.next_logits(batch, &caches_);
+  }
+
+  void reorder(const std::vector<int64_t>& rows) override {
+    const at::Tensor order = at::tensor(rows, at::kLong).to(ids_.device());
+    for (nn::KeyValueCache& cache : caches_) cache.reorder(order);
+    if (!present_.defined()) return;
+    present_ = present_.index_select(0, order);
+    positions_ = positions_.index_select(0, order);
+  }
+
+ private:
+  void go_on(const at::Tensor& ids) {
+    ids_ = ids;
+    if (!present_.defined()) return;
+    present_ = at::cat({present_, at::ones({ids.size(0), 1}, present_.options())}, 1);
+    positions_ = positions_.narrow(1, positions_.size(1) - 1, 1) + 1;
+  }
+
+  CausalNetwork& network_;
+  Caches caches_;
+  at::Tensor ids_;        // (rows, length) of the next pass
+  at::Tensor present_;    // (rows, length so far); undefined without padding
+  at::Tensor positions_;  // (rows, length) of the next pass, where there is padding
+};
+
+}  // namespace
+
+at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int64_t window,
+                            const nn::AttentionOptions& options) {
+  heads.query = nn::rotate(heads.query, input.turns);
+  heads.key = nn::rotate(heads.key, input.turns);
+  if (input.cache != nullptr) std::tie(heads.key, heads.value) = input.cache->append(heads.key, heads.value);
+  nn::AttentionPattern pattern = input.pattern;
+  pattern.window = window;
+  return nn::attention(heads.query, heads.key, heads.value, pattern, options);
+}
 
 TokenEmbeddings::TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padding_index)
     : padding_index_(padding_index) {
@@ -26,6 +88,21 @@ at::Tensor LanguageHead::forward(const at::Tensor& hidden) { return nn::linear(h
 at::Tensor LanguageHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
   return nn::target_loss_sum(hidden, weight_, {}, labels);
 }
+
+at::Tensor LanguageHead::forward(const at::Tensor& hidden, const at::Tensor& labels, Of) {
+  return nn::target_log_probs(hidden, weight_, {}, labels);
+}
+
+namespace {
+
+// At each place the label of the next.
+at::Tensor next_labels(const NamedTensors& batch) {
+  const at::Tensor& labels = batch.at("labels");
+  const at::Tensor none = at::full({labels.size(0), 1}, nn::kNoTarget, labels.options());
+  return at::cat({labels.narrow(1, 1, labels.size(1) - 1), none}, 1);
+}
+
+}  // namespace
 
 std::vector<int64_t> document_lengths(const at::Tensor& positions) {
   const at::Tensor on_host = positions.cpu().contiguous();
@@ -51,10 +128,11 @@ at::Tensor CausalNetwork::decode(const NamedTensors& batch, Caches* caches) {
     input.pattern.documents = document_lengths(positions);
   }
   if (!positions.defined()) positions = at::arange(before, before + ids.size(1), ids.options()).unsqueeze(0);
-  input.turns = turns(positions);
+  const std::vector<nn::Rotary::Table> tables = turns(positions);
   input.hidden = embed(ids, positions);
   for (size_t layer = 0; layer < layers(); ++layer) {
     input.cache = caches == nullptr ? nullptr : &(*caches)[layer];
+    if (!tables.empty()) input.turns = tables[kind_of(layer)];
     const at::Tensor hidden = std::move(input.hidden);
     const auto run = [this, layer, input](const at::Tensor& of) {
       DecoderInput with = input;
@@ -67,10 +145,15 @@ at::Tensor CausalNetwork::decode(const NamedTensors& batch, Caches* caches) {
 }
 
 at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) {
-  const at::Tensor& labels = batch.at("labels");
-  const at::Tensor none = at::full({labels.size(0), 1}, nn::kNoTarget, labels.options());
-  const at::Tensor next = at::cat({labels.narrow(1, 1, labels.size(1) - 1), none}, 1);
-  return head()(decode(batch, nullptr), next);
+  return head()(decode(batch, nullptr), next_labels(batch));
+}
+
+at::Tensor CausalNetwork::log_probs(const NamedTensors& batch) {
+  return head()(decode(batch, nullptr), next_labels(batch), LanguageHead::Of::kRows);
+}
+
+std::unique_ptr<Decoding> CausalNetwork::start(const PromptRows& prompts) {
+  return std::make_unique<CausalDecoding>(*this, prompts);
 }
 
 at::Tensor CausalNetwork::logits(const NamedTensors& batch, Caches* caches) { return head()(decode(batch, caches)); }

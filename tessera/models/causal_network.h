@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/models/generative_network.h"
 #include "tessera/models/model.h"
 #include "tessera/nn/attention.h"
 #include "tessera/nn/layers.h"
@@ -18,7 +19,7 @@ namespace tessera::models {
 // What a decoder layer reads. The cache is borrowed; null where nothing is kept.
 struct DecoderInput {
   at::Tensor hidden;        // (batch, length, hidden)
-  nn::Rotary::Table turns;  // of the tokens' positions, where the model has rotary ones
+  nn::Rotary::Table turns;  // of the tokens' positions, for its kind of layer, where the model has rotary ones
   nn::AttentionPattern pattern;
   nn::KeyValueCache* cache = nullptr;
 
@@ -27,6 +28,16 @@ struct DecoderInput {
     f(hidden);
   }
 };
+
+// (batch, length, heads, head size) each.
+struct AttentionHeads {
+  at::Tensor query, key, value;
+};
+
+// Attention with rotary positions: queries and keys are turned, and go through the cache where there is one. `window`:
+// of nn::AttentionPattern. -> (batch, length, heads * head size)
+at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int64_t window,
+                            const nn::AttentionOptions& options);
 
 // The rows of a vocabulary, as a unit of their own.
 class TokenEmbeddings : public nn::UnitModule<TokenEmbeddings> {
@@ -47,6 +58,9 @@ class LanguageHead : public nn::UnitModule<LanguageHead> {
   at::Tensor forward(const at::Tensor& hidden);                            // -> logits (…, vocab)
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);  // -> nn::target_loss_sum
 
+  enum class Of { kRows };
+  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels, Of);  // -> nn::target_log_probs
+
  private:
   at::Tensor weight_;
 };
@@ -54,12 +68,15 @@ class LanguageHead : public nn::UnitModule<LanguageHead> {
 // One cache for each layer.
 using Caches = std::vector<nn::KeyValueCache>;
 
-class CausalNetwork : public Network {
+class CausalNetwork : public Network, public GenerativeNetwork {
  public:
   // Reads "input_ids" and "labels" (batch, length), whose label at a position is the token there, as in transformers:
   // each is predicted from those before it, the first of a row by none. "position_ids" that begin again at 0 in the
   // middle of a row begin another document, which sees nothing of the one before.
   at::Tensor loss_sum(const NamedTensors& batch) override;
+
+  // Of the same batch, the logarithm of the probability of each row's targets together: (batch) in fp32.
+  at::Tensor log_probs(const NamedTensors& batch);
 
   // -> (batch, length, vocab). With caches: the tokens after those that they hold.
   at::Tensor logits(const NamedTensors& batch, Caches* caches = nullptr);
@@ -69,12 +86,18 @@ class CausalNetwork : public Network {
 
   Caches make_caches() const { return Caches(layers()); }
 
+  std::unique_ptr<Decoding> start(const PromptRows& prompts) override;
+
   void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
 
  protected:
   virtual size_t layers() const = 0;
   virtual at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) = 0;
-  virtual nn::Rotary::Table turns(const at::Tensor& positions) const = 0;  // empty without rotary positions
+
+  // Of each kind of layer, by what its queries and keys are turned; nothing without rotary positions.
+  virtual std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const = 0;
+  virtual size_t kind_of(size_t /*layer*/) const { return 0; }
+
   virtual at::Tensor run_layer(size_t layer, const DecoderInput& input) = 0;
   virtual at::Tensor normalized(const at::Tensor& hidden) = 0;  // after the last layer
   virtual LanguageHead& head() = 0;

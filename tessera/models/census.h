@@ -22,8 +22,13 @@ struct UnitCensus {
   int64_t numel = 0;           // of its own parameters
   int64_t largest_tensor = 0;  // among them
   int64_t frozen = 0;          // of numel, those that are not trained
+  int64_t quantized = 0;       // of those, the ones that are kept as NF4 (nn/nf4_product.h) …
+  int64_t quantized_bytes = 0;
+  int64_t largest_quantized = 0;  // … and the most of them in one tensor
 
   int64_t trained() const { return numel - frozen; }
+  int64_t bytes(int64_t each, int64_t ranks = 1) const;  // of one of so many shards, with so many bytes a weight
+  int64_t held() const { return numel - quantized + quantized_bytes; }  // as the engine counts: a byte is an element
 };
 
 // What decides the activations of a transformer.
@@ -38,24 +43,28 @@ struct Architecture {
   int64_t max_positions = 0;            // 0: no limit of its own
   bool gated_ffn = false;               // gate, up and down instead of two matrices
   bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all
+  double usual_target_share = 1;        // of the tokens, how many those are where no run says it
   int64_t logit_rows_at_once = 0;       // of those, whose logits exist at once; 0: all (nn/target_loss.h)
   double hidden_dropout = 0;
   double attention_dropout = 0;
 };
 
 struct ModelCensus {
-  std::string source;  // "BertForMaskedLM, from models/bert/config.json"
-  int64_t params = 0;  // shared ones counted once
-  int64_t frozen = 0;  // of those, not trained
+  std::string source;                          // "BertForMaskedLM, from models/bert/config.json"
+  int64_t params = 0;                          // shared ones counted once
+  int64_t frozen = 0;                          // of those, not trained
+  int64_t quantized = 0, quantized_bytes = 0;  // as of a unit
   // Of the module that itself holds most, shared ones included: DeepSpeed's "largest layer", max over modules of
   // sum(p.numel() for p in module.parameters(recurse=False)).
   int64_t largest_layer = 0;
-  std::vector<UnitCensus> units;  // in the order of the forward pass
+  std::vector<UnitCensus> units;  // in the order of the forward pass; what belongs to no module's comes first
+  size_t embeddings = 0;          // which of them begins the pass
   bool head_shares_embeddings = false;
   std::optional<Architecture> architecture;  // none: only names and shapes are known
 
   int64_t trained() const { return params - frozen; }
-  const UnitCensus& largest_block() const;  // the unit with most parameters besides the first and the last, if any
+  int64_t bytes(int64_t each, int64_t ranks = 1) const;
+  const UnitCensus& largest_block() const;  // the unit with most parameters between embeddings and head, if any
 };
 
 // Of a module whose units are registered in the order of the forward pass; its parameters may be declared ones. Without

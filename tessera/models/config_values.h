@@ -39,6 +39,19 @@ class ConfigValues {
     require(layers >= 0 && layers <= 100'000, key, layers, "use a number from 0 to 100000");
     return layers;
   }
+  // Of keys and values, each shared by a group of as many of the heads.
+  int64_t key_heads(int64_t otherwise, int64_t heads) const {
+    const auto key_heads = size("num_key_value_heads", otherwise);
+    if (heads % key_heads == 0) return key_heads;
+    refuse(fmt::format("num_key_value_heads, {}, does not divide num_attention_heads, {}", key_heads, heads),
+           "check the file, or get it again");
+  }
+  // -1: none.
+  int64_t padding_id(int64_t otherwise, int64_t vocab_size) const {
+    const auto id = get<int64_t>("pad_token_id", is_null("pad_token_id") ? -1 : otherwise);
+    if (id >= -1 && id < vocab_size) return id;
+    refuse(fmt::format("pad_token_id is {}, of {} tokens", id, vocab_size), "use one of the vocabulary, or null");
+  }
   double probability(const char* key, double otherwise) const {
     const double value = get(key, otherwise);
     require(value >= 0 && value < 1, key, value, "use a number of at least 0 and below 1");

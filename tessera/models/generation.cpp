@@ -6,7 +6,6 @@
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <fmt/format.h>
@@ -14,17 +13,21 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "tessera/base/error.h"
 
 namespace tessera::models {
 namespace {
 
-void require_sense(const std::vector<int32_t>& prompt, const GenerationOptions& options) {
+using Tokens = std::vector<int32_t>;
+
+void require_sense(const std::vector<Tokens>& prompts, const GenerationOptions& options) {
   const auto need = [](bool holds, const std::string& what, const char* fix) {
     if (!holds) throw Error(ErrorKind::kUsage, {what, "generation", fix});
   };
-  need(!prompt.empty(), "the prompt has no token", "give at least one");
+  need(!prompts.empty(), "there is no prompt", "give at least one");
+  for (const Tokens& prompt : prompts) need(!prompt.empty(), "the prompt has no token", "give at least one");
   need(options.max_new_tokens >= 1, fmt::format("max_new_tokens is {}", options.max_new_tokens), "use at least 1");
   need(options.temperature >= 0 && std::isfinite(options.temperature),
        fmt::format("the temperature is {}", options.temperature), "use a number of at least 0");
@@ -39,62 +42,73 @@ bool stops(const GenerationOptions& options, int64_t token) {
   return std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) != options.stop_tokens.end();
 }
 
-NamedTensors rows_of(const std::vector<std::vector<int64_t>>& rows) {
-  std::vector<at::Tensor> tensors;
-  for (const auto& row : rows) tensors.push_back(at::tensor(row, at::kLong));
-  NamedTensors batch;
-  batch.set("input_ids", at::stack(tensors));
-  return batch;
+std::unique_ptr<Decoding> started(GenerativeNetwork& network, const std::vector<Tokens>& prompts,
+                                  const GenerationOptions& options) {
+  return network.start({.rows = prompts, .device = options.device, .decoder_start = options.decoder_start});
 }
 
-// Leaves the logits of the tokens that may be drawn; -infinity for the others. logits (vocab).
+// (rows, vocab), on the CPU in fp32.
+at::Tensor next_logits(Decoding& decoding, const std::vector<int64_t>& chosen) {
+  return decoding.next_logits(chosen).to(at::kFloat).cpu();
+}
+
+// Leaves the logits of the tokens that may be drawn; -infinity for the others. logits (rows, vocab).
 at::Tensor filtered(at::Tensor logits, const GenerationOptions& options) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   logits = logits / options.temperature;
   if (options.top_k > 0) {
-    const auto least = std::get<0>(at::topk(logits, std::min(options.top_k, logits.size(0)))).min();
+    const int64_t kept = std::min(options.top_k, logits.size(1));
+    const at::Tensor least = std::get<0>(at::topk(logits, kept)).narrow(1, kept - 1, 1);
     logits = logits.masked_fill(logits < least, kNever);
   }
   if (options.top_p < 1) {
-    const auto [sorted, places] = at::sort(logits, /*dim=*/0, /*descending=*/false);
-    at::Tensor leaves = at::softmax(sorted, 0).cumsum(0) <= 1 - options.top_p;
-    leaves[-1] = false;  // the most likely stays
-    logits = logits.masked_fill(leaves.scatter(0, places, leaves), kNever);
+    const auto [sorted, places] = at::sort(logits, /*dim=*/1, /*descending=*/false);
+    const at::Tensor leaves = at::softmax(sorted, 1).cumsum(1) <= 1 - options.top_p;
+    leaves.select(1, -1).fill_(false);  // the most likely stays
+    logits = logits.masked_fill(leaves.scatter(1, places, leaves), kNever);
   }
   return logits;
 }
 
-std::vector<int32_t> one_by_one(CausalNetwork& network, const std::vector<int32_t>& prompt,
-                                const GenerationOptions& options) {
+std::vector<Tokens> one_by_one(GenerativeNetwork& network, const std::vector<Tokens>& prompts,
+                               const GenerationOptions& options) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
-  Caches caches = network.make_caches();
-  std::vector<int64_t> next(prompt.begin(), prompt.end());
-  std::vector<int32_t> made;
-  while (static_cast<int64_t>(made.size()) < options.max_new_tokens) {
-    const at::Tensor logits = network.next_logits(rows_of({next}), &caches)[0].to(at::kFloat).cpu();
-    const at::Tensor token = options.temperature == 0
-                                 ? logits.argmax()
-                                 : at::multinomial(at::softmax(filtered(logits, options), 0), 1, false, generator);
-    next = {token.item<int64_t>()};
-    made.push_back(static_cast<int32_t>(next[0]));
-    if (options.on_token) options.on_token(made.back());
-    if (stops(options, next[0])) break;
+  const auto decoding = started(network, prompts, options);
+  std::vector<Tokens> made(prompts.size());
+  std::vector<bool> has_ended(prompts.size(), false);
+  std::vector<int64_t> chosen;
+  for (int64_t pass = 0; pass < options.max_new_tokens; ++pass) {
+    const at::Tensor logits = next_logits(*decoding, chosen);
+    const at::Tensor tokens =
+        options.temperature == 0
+            ? logits.argmax(1)
+            : at::multinomial(at::softmax(filtered(logits, options), 1), 1, false, generator).squeeze(1);
+    chosen.resize(prompts.size());
+    for (size_t row = 0; row < prompts.size(); ++row) {
+      chosen[row] = tokens[static_cast<int64_t>(row)].item<int64_t>();
+      if (has_ended[row]) continue;
+      made[row].push_back(static_cast<int32_t>(chosen[row]));
+      if (options.on_token) options.on_token(row, made[row].back());
+      has_ended[row] = stops(options, chosen[row]);
+    }
+    const bool ended = std::find(has_ended.begin(), has_ended.end(), false) == has_ended.end();
+    if (options.all_ended ? options.all_ended(ended) : ended) break;
   }
   return made;
 }
 
 struct Beam {
-  std::vector<int32_t> tokens;
+  Tokens tokens;
   double score = 0;    // log-probability; of a finished one, over its length
-  int64_t parent = 0;  // the row of the caches that it goes on from
+  int64_t parent = 0;  // the row that it goes on from
 };
 
 class BeamSearch {
  public:
-  BeamSearch(CausalNetwork& network, const std::vector<int32_t>& prompt, const GenerationOptions& options)
-      : network_(network), options_(options), caches_(network.make_caches()), prompt_(prompt.begin(), prompt.end()) {}
+  BeamSearch(GenerativeNetwork& network, const Tokens& prompt, const GenerationOptions& options)
+      : options_(options), decoding_(started(network, {prompt}, options)) {}
 
-  std::vector<int32_t> run() {
+  Tokens run() {
     running_ = {Beam{}};
     while (step()) {
     }
@@ -126,7 +140,7 @@ class BeamSearch {
     if (all_end || running_.empty()) return false;
     std::vector<int64_t> parents;
     for (const Beam& beam : running_) parents.push_back(beam.parent);
-    for (nn::KeyValueCache& cache : caches_) cache.reorder(at::tensor(parents, at::kLong));
+    decoding_->reorder(parents);
     const Beam& best = running_.front();
     const double hope = penalized(best.score, static_cast<int64_t>(best.tokens.size()));
     return finished_.size() < beams || hope > finished_.back().score;
@@ -134,12 +148,11 @@ class BeamSearch {
 
   // The best of all beams' next tokens, best first: more than beams, as some end.
   std::vector<Beam> continuations() {
-    std::vector<std::vector<int64_t>> rows;
+    std::vector<int64_t> chosen;
     for (const Beam& beam : running_) {
-      rows.push_back(beam.tokens.empty() ? prompt_ : std::vector<int64_t>{beam.tokens.back()});
+      if (!beam.tokens.empty()) chosen.push_back(beam.tokens.back());
     }
-    const at::Tensor logits = network_.next_logits(rows_of(rows), &caches_).to(at::kFloat).cpu();
-    at::Tensor scores = at::log_softmax(logits, 1);
+    at::Tensor scores = at::log_softmax(next_logits(*decoding_, chosen), 1);
     const int64_t vocab = scores.size(1);
     std::vector<double> before;
     for (const Beam& beam : running_) before.push_back(beam.score);
@@ -160,23 +173,31 @@ class BeamSearch {
     return score / std::pow(static_cast<double>(length), options_.length_penalty);
   }
 
-  CausalNetwork& network_;
   const GenerationOptions& options_;
-  Caches caches_;
-  std::vector<int64_t> prompt_;
+  std::unique_ptr<Decoding> decoding_;
   std::vector<Beam> running_, finished_;  // best first
 };
 
 }  // namespace
 
-std::vector<int32_t> generate(CausalNetwork& network, const std::vector<int32_t>& prompt,
-                              const GenerationOptions& options) {
-  require_sense(prompt, options);
+std::vector<std::vector<int32_t>> generate_rows(GenerativeNetwork& network,
+                                                const std::vector<std::vector<int32_t>>& prompts,
+                                                const GenerationOptions& options) {
+  require_sense(prompts, options);
   const at::NoGradGuard no_grad;
-  if (options.beams == 1) return one_by_one(network, prompt, options);
-  std::vector<int32_t> made = BeamSearch(network, prompt, options).run();
-  if (options.on_token) std::for_each(made.begin(), made.end(), options.on_token);
+  if (options.beams == 1) return one_by_one(network, prompts, options);
+  TESSERA_INVARIANT(!options.all_ended);
+  std::vector<Tokens> made;
+  for (const Tokens& prompt : prompts) {
+    const Tokens& row = made.emplace_back(BeamSearch(network, prompt, options).run());
+    for (size_t i = 0; options.on_token && i < row.size(); ++i) options.on_token(made.size() - 1, row[i]);
+  }
   return made;
+}
+
+std::vector<int32_t> generate(GenerativeNetwork& network, const std::vector<int32_t>& prompt,
+                              const GenerationOptions& options) {
+  return generate_rows(network, {prompt}, options).front();
 }
 
 }  // namespace tessera::models

@@ -1,5 +1,6 @@
 // Tokens after a prompt, one after the other, over a cache of keys and values: the most likely (greedy), drawn
-// (Holtzman et al. 2019, "nucleus sampling"), or by beam search; as transformers' generate() chooses them.
+// (Holtzman et al. 2019, "nucleus sampling"), or by beam search; as transformers' generate() chooses them. Of an
+// encoder-decoder the prompt is what the encoder reads, and the tokens are those that the decoder writes.
 //
 //   generate(network, tokenizer->encode("Once"), {.max_new_tokens = 50, .stop_tokens = {eos}});
 #pragma once
@@ -9,13 +10,15 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/models/causal_network.h"
+#include "tessera/models/generative_network.h"
 
 namespace tessera::models {
 
 struct GenerationOptions {
   int64_t max_new_tokens = 128;
-  std::vector<int32_t> stop_tokens = {};  // any of them ends the text, and is its last token
+  std::vector<int32_t> stop_tokens = {};                // any of them ends the text, and is its last token
+  std::optional<int64_t> decoder_start = std::nullopt;  // PromptRows
+  at::Device device = at::kCPU;                         // where the network is
 
   // Drawn from the softmax of logits / temperature over the top_k most likely tokens, of those the fewest that together
   // have a probability of top_p. 0: not drawn, the most likely.
@@ -28,12 +31,21 @@ struct GenerationOptions {
   int64_t beams = 1;
   double length_penalty = 1;  // a text's score is its log-probability / (its tokens ^ this)
 
-  std::function<void(int32_t token)> on_token = nullptr;
+  std::function<void(size_t row, int32_t token)> on_token = nullptr;
+
+  // For ranks that write together and must run as many forward passes: called after each with whether this one's rows
+  // have ended, it says whether those of all have. Not for beam search.
+  std::function<bool(bool ended)> all_ended = nullptr;
 };
 
-// The new tokens. `prompt`: at least one token. The network must hold its weights, and not be training.
-// ErrorKind::kUsage for options that make no sense.
-std::vector<int32_t> generate(CausalNetwork& network, const std::vector<int32_t>& prompt,
+// The new tokens of each row, each alone what it is among others. `prompts`: at least one, each of at least one token.
+// The network must hold its weights, and not be training. ErrorKind::kUsage for options that make no sense.
+std::vector<std::vector<int32_t>> generate_rows(GenerativeNetwork& network,
+                                                const std::vector<std::vector<int32_t>>& prompts,
+                                                const GenerationOptions& options);
+
+// Of one prompt.
+std::vector<int32_t> generate(GenerativeNetwork& network, const std::vector<int32_t>& prompt,
                               const GenerationOptions& options);
 
 }  // namespace tessera::models

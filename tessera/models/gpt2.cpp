@@ -12,6 +12,7 @@
 #include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/module_path.h"
+#include "tessera/nn/nf4_product.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
@@ -107,18 +108,37 @@ ModelType gpt2_model_type() {
       }};
 }
 
-TransposedLinear::TransposedLinear(int64_t in_features, int64_t out_features) {
+TransposedLinear::TransposedLinear(int64_t in_features, int64_t out_features)
+    : in_features_(in_features), out_features_(out_features) {
   weight = register_parameter("weight", nn::declared_parameter({in_features, out_features}));
   bias = register_parameter("bias", nn::declared_parameter({out_features}));
 }
 
 at::Tensor TransposedLinear::forward(const at::Tensor& input) const {
-  const at::Tensor output = nn::linear(input, weight.t(), bias);
-  return lora_ ? output + lora_->forward(input, is_training()) : output;
+  const at::Tensor output = quantized_
+                                ? nn::nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias)
+                                : nn::linear(input, weight.t(), bias);
+  if (!lora_) return output;
+  // DoRA asks for the matrix, which is never quantized then.
+  return lora_->forward(input, output, {quantized_ ? at::Tensor() : weight.t(), bias, is_training()});
 }
 
 void TransposedLinear::adapt(const nn::LoraOptions& options) {
-  lora_ = std::make_unique<nn::LoraBranch>(*this, weight.size(0), weight.size(1), options);
+  lora_ = std::make_unique<nn::LoraBranch>(*this, in_features_, out_features_, options);
+}
+
+void TransposedLinear::quantize() {
+  weight = parameters_["weight"] = nn::declared_nf4({.out = out_features_, .in = in_features_});
+  quantized_ = true;
+}
+
+void TransposedLinear::enable_adapter(bool on) {
+  if (lora_) lora_->set_enabled(on);
+}
+
+void TransposedLinear::train(bool on) {
+  if (lora_) lora_->forget_norms();
+  torch::nn::Module::train(on);
 }
 
 Gpt2Layer::Gpt2Layer(const Gpt2Config& config, size_t number) : config_(config) {

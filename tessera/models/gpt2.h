@@ -43,12 +43,19 @@ class TransposedLinear : public torch::nn::Module, public nn::Adaptable {
   TransposedLinear(int64_t in_features, int64_t out_features);
   at::Tensor forward(const at::Tensor& input) const;
   void adapt(const nn::LoraOptions& options) override;
+  void enable_adapter(bool on) override;
+  void train(bool on = true) override;
   bool is_transposed() const override { return true; }
+  void quantize() override;
+  bool is_quantized() const override { return quantized_; }
+  std::vector<int64_t> weight_shape() const override { return {in_features_, out_features_}; }
 
-  at::Tensor weight;
+  at::Tensor weight;  // bytes where it is quantized, of (out, in)
   at::Tensor bias;
 
  private:
+  int64_t in_features_, out_features_;
+  bool quantized_ = false;
   std::unique_ptr<nn::LoraBranch> lora_;  // null without
 };
 
@@ -73,7 +80,7 @@ class Gpt2LMHeadModel : public CausalNetwork {
  protected:
   size_t layers() const override { return layers_.size(); }
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) override;
-  nn::Rotary::Table turns(const at::Tensor&) const override { return {}; }
+  std::vector<nn::Rotary::Table> turns(const at::Tensor&) const override { return {}; }
   at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
   LanguageHead& head() override { return *head_; }

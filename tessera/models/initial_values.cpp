@@ -2,13 +2,26 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "tessera/base/log.h"
 #include "tessera/nn/lora.h"
+#include "tessera/nn/nf4_product.h"
 #include "tessera/storage/peft_format.h"
 
 namespace tessera::models {
+namespace {
+
+bool is_below(const std::string& parameter, const std::vector<std::string>& modules) {
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const std::string& module) { return parameter.starts_with(module + "."); });
+}
+
+}  // namespace
 
 InitialValues::InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed,
                              const std::string& adapter)
@@ -17,6 +30,10 @@ InitialValues::InitialValues(const Model& model, const Network& network, const s
   for (const auto& item : network.named_parameters()) {
     names.push_back(item.key());
     adapter_names.push_back(storage::kAdapterPrefix + item.key());
+  }
+  for (const auto& item : network.named_modules("", /*include_self=*/false)) {
+    const auto* const layer = dynamic_cast<const nn::Adaptable*>(item.value().get());
+    if (layer != nullptr) adaptable_[item.key() + ".weight"] = layer;
   }
   if (!weights.empty()) {
     weights_ = std::make_unique<PretrainedWeights>(weights, model.base_prefix());
@@ -30,18 +47,51 @@ InitialValues::InitialValues(const Model& model, const Network& network, const s
 }
 
 void InitialValues::fill(const std::string& name, at::Tensor value) {
+  const auto found = adaptable_.find(name);
+  if (found == adaptable_.end() || !found->second->is_quantized()) return fill_floating(name, value);
+  const nn::Adaptable& layer = *found->second;
+  const at::Tensor weight = at::empty(layer.weight_shape(), at::kFloat);
+  fill_floating(name, weight);
+  nn::quantize_weight(layer.is_transposed() ? weight.t() : weight, value);
+}
+
+void InitialValues::fill_floating(const std::string& name, const at::Tensor& value) {
   if (adapter_ && adapter_->fill(storage::kAdapterPrefix + name, value)) return;
-  if (weights_ && weights_->fill(name, value)) return;
-  model_.initialize(seed_, name, value);
+  if (nn::is_lora_magnitude(name)) {
+    fill_magnitude(name, value);
+  } else {
+    if (weights_ && weights_->fill(name, value)) return;
+    model_.initialize(seed_, name, value);
+  }
   if (adapter_ || !nn::is_lora_parameter(name)) missing_.push_back(name);  // a new adapter lies nowhere
 }
 
-void InitialValues::report() const {
+void InitialValues::fill_of_model(const std::string& name, const at::Tensor& value) {
+  if (!weights_ || !weights_->fill(name, value)) model_.initialize(seed_, name, value);
+}
+
+// Liu et al. 2024, section 4.1: m begins as the norms of W's rows, so that nothing changes at first. Row by row as
+// nn::adapted_row_norms takes them, with matrices of a new adapter that add nothing.
+void InitialValues::fill_magnitude(const std::string& name, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  const std::string name_of_weight = name.substr(0, name.rfind('.')) + ".weight";
+  const nn::Adaptable& layer = *adaptable_.at(name_of_weight);
+  at::Tensor weight = at::empty(layer.weight_shape(), at::kFloat);
+  fill_of_model(name_of_weight, weight);
+  if (layer.is_transposed()) weight = weight.t();
+  const at::Tensor a = at::zeros({1, weight.size(1)}), b = at::zeros({weight.size(0), 1});
+  value.copy_(nn::adapted_row_norms(weight, a, b, /*scale=*/1));
+}
+
+void InitialValues::report(const std::vector<std::string>& new_modules) const {
   if (!weights_) {
     log_info("the model starts from random weights (model.init: random)");
     return;
   }
-  if (!missing_.empty()) log_warning("not in the weights, so initialized at random: {}", fmt::join(missing_, ", "));
+  std::vector<std::string> fresh, missing;
+  for (const std::string& name : missing_) (is_below(name, new_modules) ? fresh : missing).push_back(name);
+  if (!fresh.empty()) log_info("new: {}", fmt::join(fresh, ", "));
+  if (!missing.empty()) log_warning("not in the weights, so initialized at random: {}", fmt::join(missing, ", "));
   if (!unexpected_.empty()) log_warning("in the weights but not in the model: {}", fmt::join(unexpected_, ", "));
 }
 

@@ -1,32 +1,42 @@
 // The values that a model's parameters start with: the weights of its folder, and the model's own initial values for
-// those that the folder lacks, or for all. Notes which names found no partner.
+// those that the folder lacks, or for all. Those that the network keeps as NF4 are quantized one at a time, as they are
+// read. Notes which names found no partner.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/models/model.h"
+#include "tessera/nn/layers.h"
 
 namespace tessera::models {
 
 class InitialValues {
  public:
-  // Borrows the model. `weights`: a folder; empty: everything is initialised. `adapter`: a folder in PEFT's format
+  // Borrows both. `weights`: a folder; empty: everything is initialised. `adapter`: a folder in PEFT's format
   // whose weights come before the model's; empty: none. ErrorKind::kData: see PretrainedWeights.
   InitialValues(const Model& model, const Network& network, const std::string& weights, uint64_t seed,
                 const std::string& adapter = "");
 
+  // `value`: fp32 of the parameter's shape, or the bytes of one that is quantized. A new DoRA's magnitude gets the
+  // norms of its weight's rows.
   void fill(const std::string& name, at::Tensor value);
 
-  // Logs the names without partner.
-  void report() const;
+  // Logs the names without partner, and apart from them those below `new_modules`, which the weights may lack.
+  void report(const std::vector<std::string>& new_modules = {}) const;
 
  private:
+  void fill_floating(const std::string& name, const at::Tensor& value);
+  void fill_of_model(const std::string& name, const at::Tensor& value);
+  void fill_magnitude(const std::string& name, const at::Tensor& value);
+
   const Model& model_;
   uint64_t seed_;
+  std::map<std::string, const nn::Adaptable*> adaptable_;  // by the weight's name
   std::unique_ptr<PretrainedWeights> weights_;
   std::unique_ptr<PretrainedWeights> adapter_;
   std::vector<std::string> missing_;

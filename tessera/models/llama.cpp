@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/models/config_values.h"
@@ -136,14 +136,9 @@ class LlamaReader {
     config.intermediate_size = values_.size("intermediate_size", family_.intermediate_size);
     config.num_hidden_layers = values_.layers("num_hidden_layers", 32);
     const int64_t key_heads = family_.key_value_heads > 0 ? family_.key_value_heads : config.num_attention_heads;
-    config.num_key_value_heads = values_.size("num_key_value_heads", key_heads);
+    config.num_key_value_heads = values_.key_heads(key_heads, config.num_attention_heads);
     config.max_position_embeddings = values_.size("max_position_embeddings", family_.max_positions);
     config.head_dim = head_dim(config);
-    if (config.num_attention_heads % config.num_key_value_heads != 0) {
-      values_.refuse(fmt::format("num_key_value_heads, {}, does not divide num_attention_heads, {}",
-                                 config.num_key_value_heads, config.num_attention_heads),
-                     "check the file, or get it again");
-    }
     read_rest(config);
     config.windows = windows(config);
     config.rotary = read_rotary(file_, config.head_dim, config.max_position_embeddings, family_.theta);
@@ -161,11 +156,7 @@ class LlamaReader {
   }
 
   void read_rest(LlamaConfig& config) const {
-    config.pad_token_id = values_.get<int64_t>("pad_token_id", -1);
-    if (config.pad_token_id < -1 || config.pad_token_id >= config.vocab_size) {
-      values_.refuse(fmt::format("pad_token_id is {}, of {} tokens", config.pad_token_id, config.vocab_size),
-                     "use one of the vocabulary, or null");
-    }
+    config.pad_token_id = values_.padding_id(-1, config.vocab_size);
     config.rms_norm_eps = values_.norm_eps("rms_norm_eps", 1e-6);
     config.initializer_range = values_.initializer_range();
     config.attention_dropout = values_.probability("attention_dropout", 0);
@@ -293,7 +284,7 @@ LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number)
   mlp_norm_ = norm(names.mlp_norm, hidden);
 }
 
-LlamaLayer::Heads LlamaLayer::heads_of(const at::Tensor& hidden) const {
+AttentionHeads LlamaLayer::heads_of(const at::Tensor& hidden) const {
   const int64_t batch = hidden.size(0), length = hidden.size(1), group = heads_ / key_heads_;
   if (fused_) {
     const at::Tensor all = fused_->forward(hidden).view({batch, length, key_heads_, group + 2, head_size_});
@@ -308,17 +299,12 @@ LlamaLayer::Heads LlamaLayer::heads_of(const at::Tensor& hidden) const {
 }
 
 at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
-  Heads heads = heads_of(hidden);
+  AttentionHeads heads = heads_of(hidden);
   if (query_norm_) {
     heads.query = query_norm_->forward(heads.query);
     heads.key = key_norm_->forward(heads.key);
   }
-  heads.query = nn::rotate(heads.query, input.turns);
-  heads.key = nn::rotate(heads.key, input.turns);
-  if (input.cache != nullptr) std::tie(heads.key, heads.value) = input.cache->append(heads.key, heads.value);
-  nn::AttentionPattern pattern = input.pattern;
-  pattern.window = window_;
-  return nn::attention(heads.query, heads.key, heads.value, pattern, {.dropout = is_training() ? dropout_ : 0});
+  return rotary_attention(std::move(heads), input, window_, {.dropout = is_training() ? dropout_ : 0});
 }
 
 at::Tensor LlamaLayer::forward(const DecoderInput& input) {

@@ -48,10 +48,7 @@ class LlamaLayer : public nn::UnitModule<LlamaLayer> {
   at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
 
  private:
-  struct Heads {  // (batch, length, heads, head size) each
-    at::Tensor query, key, value;
-  };
-  Heads heads_of(const at::Tensor& hidden) const;
+  AttentionHeads heads_of(const at::Tensor& hidden) const;
   at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;
 
   int64_t heads_, key_heads_, head_size_, window_;
@@ -68,7 +65,9 @@ class LlamaForCausalLM : public CausalNetwork {
  protected:
   size_t layers() const override { return layers_.size(); }
   at::Tensor embed(const at::Tensor& ids, const at::Tensor&) override { return (*embeddings_)(ids); }
-  nn::Rotary::Table turns(const at::Tensor& positions) const override { return rotary_.table(positions); }
+  std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const override {
+    return {rotary_.table(positions)};
+  }
   at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
   LanguageHead& head() override { return *head_; }

@@ -100,6 +100,9 @@ struct ModelClass {
   std::string head;                       // what a task asks for: "MaskedLM" of BertForMaskedLM
   std::string name;                       // "BertForMaskedLM": what config.json calls it, ours and Hugging Face's
   std::vector<std::string> weights_from;  // the classes whose weights it can begin with
+
+  // Modules that some of those lack, which then begin with the model's own initial values.
+  std::vector<std::string> new_modules = {};
 };
 
 struct ModelType {
@@ -115,9 +118,10 @@ struct FolderModel {
 
 // Of the table, by config.json. ErrorKind::kData, with the nearest of those known, for a type that is not in it, or a
 // folder of another class. `head`: of ModelClass; `user`, who does what with it, is for messages: "the task mlm
-// trains".
+// trains". `changes`: an object whose values take the place of config.json's.
 FolderModel read_model(const std::string& folder, const std::string& head,
-                       const std::string& user = "this program uses");
+                       const std::string& user = "this program uses",
+                       const nlohmann::json& changes = nlohmann::json::object());
 
 // A generator's seed for one parameter, so that its values do not depend on which others are initialised.
 uint64_t seed_of_parameter(uint64_t seed, const std::string& name);

@@ -14,12 +14,15 @@ namespace tessera::models {
 OpenRegistry<ModelType>& models() {
   static OpenRegistry<ModelType> table(
       "model type", {
-                        {"bert", "BERT (Devlin et al. 2018)", bert_model_type()},
+                        {"bert", "BERT (Devlin et al. 2018)", bert_model_type("bert")},
+                        {"distilbert", "DistilBERT (Sanh et al. 2019)", bert_model_type("distilbert")},
+                        {"gemma3_text", "Gemma 3, text", gemma3_model_type()},
                         {"gpt2", "GPT-2 (Radford et al. 2019)", gpt2_model_type()},
                         {"llama", "Llama 2 to 3.3, SmolLM 1 and 2, TinyLlama, Yi", llama_model_type("llama")},
                         {"mistral", "Mistral", llama_model_type("mistral")},
                         {"qwen2", "Qwen 1.5, 2 and 2.5", llama_model_type("qwen2")},
                         {"qwen3", "Qwen 3", llama_model_type("qwen3")},
+                        {"roberta", "RoBERTa (Liu et al. 2019)", bert_model_type("roberta")},
                         {"t5", "T5 (Raffel et al. 2020), 1.0 and 1.1", t5_model_type()},
                         {"internlm2", "InternLM 2 and 2.5", llama_model_type("internlm2")},
                     });
@@ -72,8 +75,10 @@ const ModelClass& class_for(const ModelConfig& config, const std::string& head, 
 
 }  // namespace
 
-FolderModel read_model(const std::string& folder, const std::string& head, const std::string& user) {
-  const ModelConfig config = read_model_config(folder);
+FolderModel read_model(const std::string& folder, const std::string& head, const std::string& user,
+                       const nlohmann::json& changes) {
+  ModelConfig config = read_model_config(folder);
+  config.values.update(changes);
   FolderModel found{.as = class_for(config, head, user)};
   found.model = find_model_type(config).read(config, found.as);
   return found;

@@ -21,7 +21,8 @@ std::string model_type_of(const ModelConfig& config);
 // ErrorKind::kData, with the nearest of those known, for a type that is not in the table.
 const ModelType& find_model_type(const ModelConfig& config);
 
-ModelType bert_model_type();                                // bert.cpp
+ModelType bert_model_type(const std::string& model_type);   // bert.cpp, of one of its family
+ModelType gemma3_model_type();                              // gemma3.cpp
 ModelType gpt2_model_type();                                // gpt2.cpp
 ModelType llama_model_type(const std::string& model_type);  // llama.cpp, of one of its family
 ModelType t5_model_type();                                  // t5.cpp

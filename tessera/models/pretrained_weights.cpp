@@ -129,6 +129,7 @@ bool PretrainedWeights::fill(const std::string& name, at::Tensor value) const {
            "convert the weights to a floating dtype");
   }
   value.copy_(tensor);
+  if (found->second.file) found->second.file->release(found->first);
   if (!std::isfinite(sum_of(value))) {
     refuse("has values that are not finite",
            "the weights were damaged, or saved by training that diverged: use others");

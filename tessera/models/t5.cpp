@@ -7,12 +7,14 @@
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/log.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 
 #include "tessera/base/error.h"
 #include "tessera/models/config_values.h"
@@ -98,6 +100,38 @@ bool has_own_head(const ModelConfig& file) {
   }
 }
 
+// The encoder runs in the first pass, the decoder in each, a token at a time.
+class T5Decoding final : public Decoding {
+ public:
+  T5Decoding(T5ForConditionalGeneration& network, const PromptRows& prompts, int64_t start, int64_t blocks)
+      : network_(network),
+        prompts_(padded(prompts, /*at_the_front=*/false)),
+        start_(start),
+        caches_(static_cast<size_t>(blocks)) {}
+
+  at::Tensor next_logits(const std::vector<int64_t>& chosen) override {
+    if (!memory_.states.defined()) memory_ = network_.encode(prompts_.ids, prompts_.present);
+    const at::Tensor written =
+        chosen.empty() ? at::full({prompts_.ids.size(0)}, start_, at::kLong) : at::tensor(chosen, at::kLong);
+    return network_.next_logits(written.to(prompts_.ids.device()).unsqueeze(1), memory_, caches_);
+  }
+
+  void reorder(const std::vector<int64_t>& rows) override {
+    const at::Tensor order = at::tensor(rows, at::kLong).to(prompts_.ids.device());
+    for (T5BlockCache& cache : caches_) cache.reorder(order);
+    memory_.states = memory_.states.index_select(0, order);
+    at::Tensor& present = memory_.pattern.present;
+    if (present.defined()) present = present.index_select(0, order);
+  }
+
+ private:
+  T5ForConditionalGeneration& network_;
+  PaddedRows prompts_;
+  int64_t start_;
+  std::vector<T5BlockCache> caches_;
+  T5ForConditionalGeneration::Memory memory_;
+};
+
 int64_t read_token(const ConfigValues& values, const char* key, int64_t otherwise, const T5Config& config) {
   const auto id = values.get<int64_t>(key, otherwise);
   if (id < 0 || id >= config.vocab_size)
@@ -166,6 +200,12 @@ at::Tensor T5PositionBias::forward(const at::Tensor& places) {
   return at::embedding(weight, bucket).permute({2, 0, 1}).unsqueeze(0);
 }
 
+void T5BlockCache::reorder(const at::Tensor& rows) {
+  own.reorder(rows);
+  key = key.index_select(0, rows);
+  value = value.index_select(0, rows);
+}
+
 T5Block::T5Block(const T5Config& config, bool is_decoder) : config_(config) {
   self_ = add_attention(0, "SelfAttention");
   if (is_decoder) cross_ = add_attention(1, "EncDecAttention");
@@ -201,17 +241,34 @@ at::Tensor T5Block::dropout(const at::Tensor& values) const {
   return at::dropout(values, config_.dropout_rate, is_training());
 }
 
-at::Tensor T5Block::attend(const Attention& by, const at::Tensor& hidden, const at::Tensor& memory,
-                           const at::Tensor& bias, const nn::AttentionPattern& pattern) const {
-  const auto heads = [&](const nn::Linear& linear, const at::Tensor& of) {
-    return linear.forward(of).view({of.size(0), of.size(1), config_.num_heads, config_.d_kv});
-  };
-  const at::Tensor normal = by.norm->forward(hidden);
-  const at::Tensor& looked_at = memory.defined() ? memory : normal;
+at::Tensor T5Block::split(const nn::Linear& linear, const at::Tensor& of) const {
+  return linear.forward(of).view({of.size(0), of.size(1), config_.num_heads, config_.d_kv});
+}
+
+T5Block::Seen T5Block::own_tokens(const at::Tensor& normal, const T5BlockInput& input) const {
+  Seen seen{.key = split(*self_.k, normal), .value = split(*self_.v, normal), .bias = input.bias};
+  if (input.cache != nullptr) std::tie(seen.key, seen.value) = input.cache->own.append(seen.key, seen.value);
+  return seen;
+}
+
+T5Block::Seen T5Block::memory_of(const T5BlockInput& input) const {
+  if (input.cache != nullptr && input.cache->key.defined()) {
+    return {.key = input.cache->key, .value = input.cache->value, .bias = {}};
+  }
+  Seen seen{.key = split(*cross_.k, input.memory), .value = split(*cross_.v, input.memory), .bias = {}};
+  if (input.cache != nullptr) {
+    input.cache->key = seen.key;
+    input.cache->value = seen.value;
+  }
+  return seen;
+}
+
+at::Tensor T5Block::attend(const Attention& by, const at::Tensor& normal, const Seen& seen,
+                           const nn::AttentionPattern& pattern) const {
   const at::Tensor attended =
-      nn::attention(heads(*by.q, normal), heads(*by.k, looked_at), heads(*by.v, looked_at), pattern,
-                    {.scale = 1, .dropout = is_training() ? config_.dropout_rate : 0, .bias = bias});
-  return hidden + dropout(by.o->forward(attended));
+      nn::attention(split(*by.q, normal), seen.key, seen.value, pattern,
+                    {.scale = 1, .dropout = is_training() ? config_.dropout_rate : 0, .bias = seen.bias});
+  return dropout(by.o->forward(attended));
 }
 
 at::Tensor T5Block::feed_forward(const at::Tensor& hidden) const {
@@ -222,8 +279,11 @@ at::Tensor T5Block::feed_forward(const at::Tensor& hidden) const {
 }
 
 at::Tensor T5Block::forward(const T5BlockInput& input) {
-  at::Tensor hidden = attend(self_, input.hidden, {}, input.bias, input.pattern);
-  if (input.memory.defined()) hidden = attend(cross_, hidden, input.memory, {}, input.of_memory);
+  const at::Tensor normal = self_.norm->forward(input.hidden);
+  at::Tensor hidden = input.hidden + attend(self_, normal, own_tokens(normal, input), input.pattern);
+  if (input.memory.defined()) {
+    hidden = hidden + attend(cross_, cross_.norm->forward(hidden), memory_of(input), input.of_memory);
+  }
   return feed_forward(hidden);
 }
 
@@ -250,15 +310,20 @@ T5ForConditionalGeneration::Stack T5ForConditionalGeneration::add_stack(const st
   return stack;
 }
 
-at::Tensor T5ForConditionalGeneration::run(Stack& stack, const at::Tensor& ids, T5BlockInput input) {
+at::Tensor T5ForConditionalGeneration::run(Stack& stack, const at::Tensor& ids, T5BlockInput input,
+                                           std::vector<T5BlockCache>* caches) {
   const auto dropout = [&](const at::Tensor& values) {
     return at::dropout(values, config_.dropout_rate, is_training());
   };
   input.hidden = dropout((*shared_)(ids));
-  const at::Tensor place = at::arange(ids.size(1), ids.options());
-  if (stack.bias) input.bias = (*stack.bias)(place.unsqueeze(0) - place.unsqueeze(1));
-  for (const auto& block : stack.blocks) {
-    const auto run_block = [block, input](const at::Tensor& hidden, const at::Tensor& bias, const at::Tensor& memory) {
+  const int64_t before = caches == nullptr || caches->empty() ? 0 : caches->front().own.length();
+  const at::Tensor keys = at::arange(before + ids.size(1), ids.options());
+  const at::Tensor queries = keys.narrow(0, before, ids.size(1));
+  if (stack.bias) input.bias = (*stack.bias)(keys.unsqueeze(0) - queries.unsqueeze(1));
+  for (size_t i = 0; i < stack.blocks.size(); ++i) {
+    if (caches != nullptr) input.cache = &(*caches)[i];
+    const auto run_block = [block = stack.blocks[i], input](const at::Tensor& hidden, const at::Tensor& bias,
+                                                            const at::Tensor& memory) {
       T5BlockInput with = input;
       with.hidden = hidden;
       with.bias = bias;
@@ -271,24 +336,48 @@ at::Tensor T5ForConditionalGeneration::run(Stack& stack, const at::Tensor& ids, 
   return dropout(stack.norm->forward(input.hidden));
 }
 
-at::Tensor T5ForConditionalGeneration::decode(const NamedTensors& batch) {
-  const at::Tensor& labels = batch.at("labels");
-  nn::AttentionPattern read;
-  if (const at::Tensor mask = batch.get("attention_mask"); mask.defined()) read.present = mask.to(at::kBool);
-  const at::Tensor memory = run(encoder_, batch.at("input_ids"), {.pattern = read});
+T5ForConditionalGeneration::Memory T5ForConditionalGeneration::encode(const at::Tensor& ids,
+                                                                      const at::Tensor& present) {
+  Memory memory;
+  if (present.defined()) memory.pattern.present = present.to(at::kBool);
+  memory.states = run(encoder_, ids, {.pattern = memory.pattern});
+  return memory;
+}
 
-  // What has been written before each token; a place without a label is padding.
-  const at::Tensor start = at::full({labels.size(0), 1}, config_.decoder_start_token_id, labels.options());
-  const at::Tensor before = at::cat({start, labels.narrow(1, 0, labels.size(1) - 1)}, 1);
-  const at::Tensor written = before.masked_fill(before == nn::kNoTarget, config_.pad_token_id);
-  const at::Tensor hidden = run(decoder_, written, {.pattern = {.causal = true}, .memory = memory, .of_memory = read});
+at::Tensor T5ForConditionalGeneration::decode(const at::Tensor& written, const Memory& memory,
+                                              std::vector<T5BlockCache>* caches) {
+  const T5BlockInput input{.pattern = {.causal = true}, .memory = memory.states, .of_memory = memory.pattern};
+  const at::Tensor hidden = run(decoder_, written, input, caches);
   return config_.scale_decoder_outputs ? hidden * (1 / std::sqrt(static_cast<double>(config_.d_model))) : hidden;
 }
 
-at::Tensor T5ForConditionalGeneration::loss_sum(const NamedTensors& batch) {
-  return (*head_)(decode(batch), batch.at("labels"));
+at::Tensor T5ForConditionalGeneration::decode_targets(const NamedTensors& batch) {
+  const at::Tensor& labels = batch.at("labels");
+  const Memory memory = encode(batch.at("input_ids"), batch.get("attention_mask"));
+  const at::Tensor start = at::full({labels.size(0), 1}, config_.decoder_start_token_id, labels.options());
+  const at::Tensor before = at::cat({start, labels.narrow(1, 0, labels.size(1) - 1)}, 1);
+  // A place without a label is padding.
+  return decode(before.masked_fill(before == nn::kNoTarget, config_.pad_token_id), memory);
 }
 
-at::Tensor T5ForConditionalGeneration::logits(const NamedTensors& batch) { return (*head_)(decode(batch)); }
+at::Tensor T5ForConditionalGeneration::loss_sum(const NamedTensors& batch) {
+  return (*head_)(decode_targets(batch), batch.at("labels"));
+}
+
+at::Tensor T5ForConditionalGeneration::logits(const NamedTensors& batch) { return (*head_)(decode_targets(batch)); }
+
+at::Tensor T5ForConditionalGeneration::next_logits(const at::Tensor& written, const Memory& memory,
+                                                   std::vector<T5BlockCache>& caches) {
+  return (*head_)(decode(written, memory, &caches).select(1, -1));
+}
+
+std::unique_ptr<Decoding> T5ForConditionalGeneration::start(const PromptRows& prompts) {
+  const int64_t start = prompts.decoder_start.value_or(config_.decoder_start_token_id);
+  if (start < 0 || start >= config_.vocab_size) {
+    throw Error(ErrorKind::kData, {fmt::format("decoder_start_token_id is {}, of {} tokens", start, config_.vocab_size),
+                                   "generation", "use one of the vocabulary"});
+  }
+  return std::make_unique<T5Decoding>(*this, prompts, start, config_.num_decoder_layers);
+}
 
 }  // namespace tessera::models

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/models/causal_network.h"
+#include "tessera/models/generative_network.h"
 #include "tessera/models/model.h"
 #include "tessera/nn/activations.h"
 #include "tessera/nn/attention.h"
@@ -51,7 +52,14 @@ class T5PositionBias : public nn::UnitModule<T5PositionBias> {
   bool is_decoder_;
 };
 
-// What a block reads.
+// What a block of the decoder keeps of a text that is being written.
+struct T5BlockCache {
+  nn::KeyValueCache own;  // of the tokens so far
+  at::Tensor key, value;  // of the encoder's output, (batch, length, heads, d_kv); undefined before the first pass
+  void reorder(const at::Tensor& rows);  // as nn::KeyValueCache
+};
+
+// What a block reads. The cache is borrowed; null where nothing is kept.
 struct T5BlockInput {
   at::Tensor hidden;  // (batch, length, d_model)
   at::Tensor bias;    // T5PositionBias's
@@ -59,6 +67,7 @@ struct T5BlockInput {
 
   at::Tensor memory;               // the encoder's output; undefined in the encoder
   nn::AttentionPattern of_memory;  // which of its tokens are there
+  T5BlockCache* cache = nullptr;
 
   template <class F>
   void for_each_tensor(F f) const {
@@ -78,8 +87,15 @@ class T5Block : public nn::UnitModule<T5Block> {
     std::shared_ptr<nn::Linear> q, k, v, o;
     std::shared_ptr<nn::RmsNorm> norm;
   };
+  struct Seen {  // what the queries look at: (batch, keys, heads, d_kv) each
+    at::Tensor key, value;
+    at::Tensor bias;  // nn::AttentionOptions::bias
+  };
   Attention add_attention(int number, const char* name);
-  at::Tensor attend(const Attention& by, const at::Tensor& hidden, const at::Tensor& memory, const at::Tensor& bias,
+  at::Tensor split(const nn::Linear& linear, const at::Tensor& of) const;  // into heads
+  Seen own_tokens(const at::Tensor& normal, const T5BlockInput& input) const;
+  Seen memory_of(const T5BlockInput& input) const;
+  at::Tensor attend(const Attention& by, const at::Tensor& normal, const Seen& seen,
                     const nn::AttentionPattern& pattern) const;
   at::Tensor feed_forward(const at::Tensor& hidden) const;
   at::Tensor dropout(const at::Tensor& values) const;
@@ -90,7 +106,7 @@ class T5Block : public nn::UnitModule<T5Block> {
   std::shared_ptr<nn::RmsNorm> feed_forward_norm_;
 };
 
-class T5ForConditionalGeneration : public Network {
+class T5ForConditionalGeneration : public Network, public GenerativeNetwork {
  public:
   explicit T5ForConditionalGeneration(const T5Config& config);
 
@@ -100,6 +116,19 @@ class T5ForConditionalGeneration : public Network {
   at::Tensor logits(const NamedTensors& batch);  // -> (batch, target length, vocab)
   void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
 
+  // Prompts are what the encoder reads.
+  std::unique_ptr<Decoding> start(const PromptRows& prompts) override;
+
+  // What the decoder reads of the texts.
+  struct Memory {
+    at::Tensor states;  // (batch, length, d_model)
+    nn::AttentionPattern pattern;
+  };
+  Memory encode(const at::Tensor& ids, const at::Tensor& present);  // the latter undefined without padding
+
+  // Of the tokens after those that the caches hold, one for each block: what follows the last, (batch, vocab).
+  at::Tensor next_logits(const at::Tensor& written, const Memory& memory, std::vector<T5BlockCache>& caches);
+
  private:
   struct Stack {
     std::shared_ptr<T5PositionBias> bias;
@@ -107,8 +136,11 @@ class T5ForConditionalGeneration : public Network {
     std::shared_ptr<nn::RmsNorm> norm;
   };
   Stack add_stack(const std::string& name, int64_t layers, bool is_decoder);
-  at::Tensor run(Stack& stack, const at::Tensor& ids, T5BlockInput input);
-  at::Tensor decode(const NamedTensors& batch);  // the decoder's output, scaled
+  at::Tensor run(Stack& stack, const at::Tensor& ids, T5BlockInput input, std::vector<T5BlockCache>* caches = nullptr);
+
+  // The decoder's output, scaled.
+  at::Tensor decode(const at::Tensor& written, const Memory& memory, std::vector<T5BlockCache>* caches = nullptr);
+  at::Tensor decode_targets(const NamedTensors& batch);  // what has been written before each label
 
   T5Config config_;
   std::shared_ptr<TokenEmbeddings> shared_;

@@ -102,6 +102,7 @@ void JsonlMonitor::evaluation(const EvaluationMetrics& metrics) {
   nlohmann::ordered_json line;
   line["step"] = metrics.step;
   line["eval_loss"] = metrics.loss;
+  for (const auto& [name, value] : metrics.others) line["eval_" + name] = value;
   line["eval_samples"] = metrics.samples;
   line["eval_seconds"] = metrics.seconds;
   write_line(line.dump());

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::monitor {
 
@@ -28,6 +30,7 @@ struct EvaluationMetrics {
   double loss = 0;      // mean over the targets
   int64_t samples = 0;  // that were looked at
   double seconds = 0;
+  std::vector<std::pair<std::string, double>> others = {};  // what the task reports beside the loss: "accuracy", …
 };
 
 struct MonitorOptions {

@@ -13,6 +13,7 @@
 
 #include "tessera/kernels/matrix_products.h"
 #include "tessera/nn/lora.h"
+#include "tessera/nn/nf4_product.h"
 
 namespace tessera::nn {
 namespace {
@@ -53,10 +54,12 @@ class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, double eps) {
+                            const at::Tensor& weight, double eps, bool around_one) {
     const at::Tensor wide = input.to(at::kFloat);
     const at::Tensor scale = (wide.square().mean(-1, /*keepdim=*/true) + eps).rsqrt_();
     context->save_for_backward({input, weight, scale});
+    context->saved_data["around_one"] = around_one;
+    if (around_one) return (wide * scale * gain_of(weight, around_one)).to(input.scalar_type());
     return (wide * scale).to(input.scalar_type()) * weight;
   }
 
@@ -70,11 +73,16 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
       weight_grad = (grad * normal).reshape({-1, normal.size(-1)}).sum(0).to(saved[1].scalar_type());
     }
     if (context->needs_input_grad(0)) {
-      const at::Tensor scaled = grad * saved[1];
+      const at::Tensor scaled = grad * gain_of(saved[1], context->saved_data["around_one"].toBool());
       const at::Tensor along = (scaled * normal).mean(-1, /*keepdim=*/true);
       input_grad = ((scaled - normal * along) * saved[2]).to(saved[0].scalar_type());
     }
-    return {input_grad, weight_grad, at::Tensor()};
+    return {input_grad, weight_grad, at::Tensor(), at::Tensor()};
+  }
+
+ private:
+  static at::Tensor gain_of(const at::Tensor& weight, bool around_one) {
+    return around_one ? weight.to(at::kFloat) + 1 : weight;
   }
 };
 
@@ -86,7 +94,8 @@ at::Tensor declared_parameter(std::vector<int64_t> shape) {
   return parameter.requires_grad_(true);
 }
 
-Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias) {
+Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias)
+    : in_features_(in_features), out_features_(out_features) {
   weight = register_parameter("weight", declared_parameter({out_features, in_features}));
   if (with_bias) bias = register_parameter("bias", declared_parameter({out_features}));
 }
@@ -101,12 +110,29 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
 }
 
 at::Tensor Linear::forward(const at::Tensor& input) const {
-  const at::Tensor output = linear(input, weight, bias);
-  return lora_ ? output + lora_->forward(input, is_training()) : output;
+  const at::Tensor output = quantized_ ? nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias)
+                                       : linear(input, weight, bias);
+  if (!lora_) return output;
+  // DoRA asks for the matrix, which is never quantized then.
+  return lora_->forward(input, output, {quantized_ ? at::Tensor() : weight, bias, is_training()});
 }
 
 void Linear::adapt(const LoraOptions& options) {
-  lora_ = std::make_unique<LoraBranch>(*this, weight.size(1), weight.size(0), options);
+  lora_ = std::make_unique<LoraBranch>(*this, in_features_, out_features_, options);
+}
+
+void Linear::quantize() {
+  weight = parameters_["weight"] = declared_nf4({.out = out_features_, .in = in_features_});
+  quantized_ = true;
+}
+
+void Linear::enable_adapter(bool on) {
+  if (lora_) lora_->set_enabled(on);
+}
+
+void Linear::train(bool on) {
+  if (lora_) lora_->forget_norms();
+  torch::nn::Module::train(on);
 }
 
 Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index) : padding_index_(padding_index) {
@@ -124,11 +150,13 @@ at::Tensor LayerNorm::forward(const at::Tensor& input) const {
   return at::layer_norm(input, {width_}, weight, bias, eps_);
 }
 
-RmsNorm::RmsNorm(int64_t width, double eps) : eps_(eps) {
+RmsNorm::RmsNorm(int64_t width, double eps, bool around_one) : eps_(eps), around_one_(around_one) {
   weight = register_parameter("weight", declared_parameter({width}));
 }
 
-at::Tensor RmsNorm::forward(const at::Tensor& input) const { return RmsNormFunction::apply(input, weight, eps_); }
+at::Tensor RmsNorm::forward(const at::Tensor& input) const {
+  return RmsNormFunction::apply(input, weight, eps_, around_one_);
+}
 
 void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill,
                  at::ScalarType dtype) {

@@ -29,6 +29,7 @@ struct LoraOptions {
   double alpha = 16;
   double dropout = 0;
   bool rank_stabilized = false;  // rsLoRA
+  bool dora = false;             // Liu et al. 2024: also the lengths of the weight's rows are trained
 
   double scale() const;
 };
@@ -36,12 +37,19 @@ struct LoraOptions {
 class LoraBranch;  // lora.h
 
 // A layer beside whose frozen matrix two thin ones can be trained: its parameters "lora_A.weight" (rank, in) and
-// "lora_B.weight" (out, rank), as in the package PEFT.
+// "lora_B.weight" (out, rank), and with DoRA "lora_magnitude_vector" (out), as in the package PEFT.
 class Adaptable {
  public:
   virtual ~Adaptable() = default;
   virtual void adapt(const LoraOptions& options) = 0;
+  virtual void enable_adapter(bool on) = 0;             // off: forward is that of the matrix alone; on at first
   virtual bool is_transposed() const { return false; }  // its weight is (in, out)
+
+  // The matrix itself as NF4 (nf4_product.h): its parameter "weight", declared until now, becomes declared bytes, which
+  // are frozen.
+  virtual void quantize() = 0;
+  virtual bool is_quantized() const = 0;
+  virtual std::vector<int64_t> weight_shape() const = 0;  // as files have it, also where it is quantized
 };
 
 // y = x weight^T + bias; weight (out_features, in_features), bias (out_features).
@@ -51,11 +59,18 @@ class Linear : public torch::nn::Module, public Adaptable {
   ~Linear() override;
   at::Tensor forward(const at::Tensor& input) const;  // (…, in_features) -> (…, out_features)
   void adapt(const LoraOptions& options) override;
+  void enable_adapter(bool on) override;
+  void train(bool on = true) override;
+  void quantize() override;
+  bool is_quantized() const override { return quantized_; }
+  std::vector<int64_t> weight_shape() const override { return {out_features_, in_features_}; }
 
-  at::Tensor weight;
-  at::Tensor bias;  // undefined without
+  at::Tensor weight;  // bytes where it is quantized
+  at::Tensor bias;    // undefined without
 
  private:
+  int64_t in_features_, out_features_;
+  bool quantized_ = false;
   std::unique_ptr<LoraBranch> lora_;  // null without
 };
 
@@ -86,16 +101,18 @@ class LayerNorm : public torch::nn::Module {
 };
 
 // Divides by the root of the mean square over the last dimension (Zhang and Sennrich 2019), as transformers does it: in
-// fp32, rounded to the input's dtype, then times the weight.
+// fp32, rounded to the input's dtype, then times the weight. `around_one`, Gemma's way: times 1 + weight, all in fp32,
+// rounded at the end.
 class RmsNorm : public torch::nn::Module {
  public:
-  RmsNorm(int64_t width, double eps);
+  RmsNorm(int64_t width, double eps, bool around_one = false);
   at::Tensor forward(const at::Tensor& input) const;  // (…, width) -> the same
 
   at::Tensor weight;
 
  private:
   double eps_;
+  bool around_one_;
 };
 
 // Memory-centric tiling (Rajbhandari et al. 2021, "ZeRO-Infinity", section 5.1.3): a Linear cut into tiles that are

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_copy.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
@@ -44,41 +45,83 @@ class TargetRows {
   struct Gradients {
     bool of_hidden = false, of_weight = false, of_bias = false;
     at::Tensor hidden, weight, bias;
+
+    bool wanted() const { return of_hidden || of_weight || of_bias; }
   };
 
   at::Tensor loss_sum(Gradients& gradients) const {
-    const int64_t rows = hidden_.size(0);
-    const int64_t at_once = target_rows_at_once(weight_.size(0));
     at::Tensor loss = at::zeros({}, hidden_.options().dtype(at::kFloat));
-    if (gradients.of_hidden) gradients.hidden = at::empty(hidden_.sizes(), hidden_.options());
-    if (rows == 0) {
-      if (gradients.of_weight) gradients.weight = at::zeros_like(weight_);
-      if (gradients.of_bias) gradients.bias = at::zeros_like(*bias_);
-    }
-    for (int64_t first = 0; first < rows; first += at_once) {
-      loss += add_piece(first, std::min(at_once, rows - first), gradients);
-    }
+    begin(gradients);
+    for_each_piece([&](int64_t first, int64_t count) {
+      Piece piece = piece_of(first, count);
+      loss += (piece.normalizer - piece.logits.gather(1, piece.labels)).sum();
+      if (gradients.wanted()) add_gradients(piece, first, gradients);
+    });
     return loss;
   }
 
+  // Of each row's label: (rows) in fp32.
+  at::Tensor log_probs() const {
+    const at::Tensor all = at::empty({hidden_.size(0)}, hidden_.options().dtype(at::kFloat));
+    for_each_piece([&](int64_t first, int64_t count) {
+      const Piece piece = piece_of(first, count);
+      all.narrow(0, first, count).copy_((piece.logits.gather(1, piece.labels) - piece.normalizer).squeeze(1));
+    });
+    return all;
+  }
+
+  // Those of a scalar in which the rows' log_probs() have these gradients: (rows) in fp32.
+  void log_prob_gradients(const at::Tensor& of_log_probs, Gradients& gradients) const {
+    begin(gradients);
+    for_each_piece([&](int64_t first, int64_t count) {
+      Piece piece = piece_of(first, count);
+      piece.factor = of_log_probs.narrow(0, first, count).unsqueeze(1).neg();
+      add_gradients(piece, first, gradients);
+    });
+  }
+
  private:
-  at::Tensor add_piece(int64_t first, int64_t count, Gradients& gradients) const {
-    const at::Tensor hidden = hidden_.narrow(0, first, count).to(weight_.scalar_type());
-    const at::Tensor labels = labels_.narrow(0, first, count).unsqueeze(1);
-    at::Tensor logits = at::linear(hidden, weight_, bias_).to(at::kFloat);
-    const at::Tensor normalizer = at::logsumexp(logits, {1}, /*keepdim=*/true);
-    const at::Tensor loss = (normalizer - logits.gather(1, labels)).sum();
-    if (!gradients.of_hidden && !gradients.of_weight && !gradients.of_bias) return loss;
-    logits.sub_(normalizer).exp_();  // the probabilities; less 1 at the labels, the loss's gradient
-    logits.scatter_add_(1, labels, at::scalar_tensor(-1, logits.options()).expand(labels.sizes()));
+  struct Piece {
+    at::Tensor hidden, labels;      // (count, width), (count, 1)
+    at::Tensor logits, normalizer;  // (count, vocab), (count, 1); in fp32
+    at::Tensor factor;              // of each row's loss in what the gradients are of: (count, 1); undefined: 1
+  };
+
+  template <class Function>
+  void for_each_piece(const Function& function) const {
+    const int64_t rows = hidden_.size(0);
+    const int64_t at_once = target_rows_at_once(weight_.size(0));
+    for (int64_t first = 0; first < rows; first += at_once) function(first, std::min(at_once, rows - first));
+  }
+
+  void begin(Gradients& gradients) const {
+    if (gradients.of_hidden) gradients.hidden = at::empty(hidden_.sizes(), hidden_.options());
+    if (hidden_.size(0) > 0) return;
+    if (gradients.of_weight) gradients.weight = at::zeros_like(weight_);
+    if (gradients.of_bias) gradients.bias = at::zeros_like(*bias_);
+  }
+
+  Piece piece_of(int64_t first, int64_t count) const {
+    Piece piece;
+    piece.hidden = hidden_.narrow(0, first, count).to(weight_.scalar_type());
+    piece.labels = labels_.narrow(0, first, count).unsqueeze(1);
+    piece.logits = at::linear(piece.hidden, weight_, bias_).to(at::kFloat);
+    piece.normalizer = at::logsumexp(piece.logits, {1}, /*keepdim=*/true);
+    return piece;
+  }
+
+  void add_gradients(Piece& piece, int64_t first, Gradients& gradients) const {
+    at::Tensor& logits = piece.logits;
+    logits.sub_(piece.normalizer).exp_();  // the probabilities; less 1 at the labels, the loss's gradient
+    logits.scatter_add_(1, piece.labels, at::scalar_tensor(-1, logits.options()).expand(piece.labels.sizes()));
+    if (piece.factor.defined()) logits.mul_(piece.factor);
     const at::Tensor grad = logits.to(weight_.scalar_type());
-    if (gradients.of_hidden) gradients.hidden.narrow(0, first, count).copy_(at::mm(grad, weight_));
-    if (gradients.of_weight) add_weight_gradient(gradients.weight, grad, hidden);
+    if (gradients.of_hidden) gradients.hidden.narrow(0, first, logits.size(0)).copy_(at::mm(grad, weight_));
+    if (gradients.of_weight) add_weight_gradient(gradients.weight, grad, piece.hidden);
     if (gradients.of_bias) {
       const at::Tensor sum = logits.sum(0);
       gradients.bias = gradients.bias.defined() ? gradients.bias.add_(sum) : sum;
     }
-    return loss;
   }
 
   static void add_weight_gradient(at::Tensor& total, const at::Tensor& grad, const at::Tensor& hidden) {
@@ -101,6 +144,10 @@ class TargetRows {
   at::Tensor hidden_, labels_, weight_;
   std::optional<at::Tensor> bias_;
 };
+
+at::Tensor rounded(const at::Tensor& gradient, at::ScalarType dtype) {
+  return gradient.defined() ? gradient.to(dtype) : gradient;
+}
 
 class TargetLoss : public torch::autograd::Function<TargetLoss> {
  public:
@@ -131,12 +178,42 @@ class TargetLoss : public torch::autograd::Function<TargetLoss> {
     gradients.emplace_back();  // the labels'
     return gradients;
   }
+};
 
- private:
-  static at::Tensor rounded(const at::Tensor& gradient, at::ScalarType dtype) {
-    return gradient.defined() ? gradient.to(dtype) : gradient;
+// Keeps what it was given and computes the logits again.
+class TargetLogProbs : public torch::autograd::Function<TargetLogProbs> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, const at::Tensor& labels) {
+    context->save_for_backward({hidden, weight, labels, bias.value_or(at::Tensor())});
+    return TargetRows(hidden, weight, bias, labels).log_probs();
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &hidden = saved[0], &weight = saved[1], &labels = saved[2];
+    const std::optional<at::Tensor> bias = saved[3].defined() ? std::optional(saved[3]) : std::nullopt;
+    TargetRows::Gradients gradients{.of_hidden = context->needs_input_grad(0),
+                                    .of_weight = context->needs_input_grad(1),
+                                    .of_bias = bias && context->needs_input_grad(2)};
+    TargetRows(hidden, weight, bias, labels).log_prob_gradients(grads[0], gradients);
+    return {gradients.hidden, rounded(gradients.weight, weight.scalar_type()),
+            bias ? rounded(gradients.bias, bias->scalar_type()) : at::Tensor(), at::Tensor()};
   }
 };
+
+std::optional<at::Tensor> optional_bias(const at::Tensor& bias) {
+  return bias.defined() ? std::optional(bias) : std::nullopt;
+}
+
+// Places of the labels in a flat batch.
+at::Tensor target_places(const at::Tensor& flat_labels) { return at::nonzero(flat_labels != kNoTarget).squeeze(1); }
+
+LabelledRows rows_at(const at::Tensor& places, const at::Tensor& hidden, const at::Tensor& flat_labels) {
+  return {.hidden = hidden.reshape({-1, hidden.size(-1)}).index_select(0, places),
+          .labels = flat_labels.index_select(0, places)};
+}
 
 }  // namespace
 
@@ -144,13 +221,11 @@ int64_t target_rows_at_once(int64_t vocab) { return std::max(kLeastRows, kLogits
 
 LabelledRows labelled_rows(const at::Tensor& hidden, const at::Tensor& labels) {
   const at::Tensor flat_labels = labels.reshape({-1});
-  const at::Tensor targets = at::nonzero(flat_labels != kNoTarget).squeeze(1);
-  return {.hidden = hidden.reshape({-1, hidden.size(-1)}).index_select(0, targets),
-          .labels = flat_labels.index_select(0, targets)};
+  return rows_at(target_places(flat_labels), hidden, flat_labels);
 }
 
 at::Tensor loss_sum(const LabelledRows& rows, const at::Tensor& weight, const at::Tensor& bias) {
-  const std::optional<at::Tensor> with_bias = bias.defined() ? std::optional(bias) : std::nullopt;
+  const std::optional<at::Tensor> with_bias = optional_bias(bias);
   if (at::GradMode::is_enabled()) return TargetLoss::apply(rows.hidden, weight, with_bias, rows.labels);
   TargetRows::Gradients none;
   return TargetRows(rows.hidden, weight, with_bias, rows.labels).loss_sum(none);
@@ -159,6 +234,22 @@ at::Tensor loss_sum(const LabelledRows& rows, const at::Tensor& weight, const at
 at::Tensor target_loss_sum(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
                            const at::Tensor& labels) {
   return loss_sum(labelled_rows(hidden, labels), weight, bias);
+}
+
+at::Tensor target_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& labels) {
+  const at::Tensor flat_labels = labels.reshape({-1});
+  const at::Tensor places = target_places(flat_labels);
+  const LabelledRows rows = rows_at(places, hidden, flat_labels);
+  const std::optional<at::Tensor> with_bias = optional_bias(bias);
+  const at::Tensor of_labels = at::GradMode::is_enabled()
+                                   ? TargetLogProbs::apply(rows.hidden, weight, with_bias, rows.labels)
+                                   : TargetRows(rows.hidden, weight, with_bias, rows.labels).log_probs();
+  // Not index_add, which on a GPU adds in another order each time.
+  return at::zeros({flat_labels.size(0)}, of_labels.options())
+      .index_copy(0, places, of_labels)
+      .view(labels.sizes())
+      .sum(1);
 }
 
 }  // namespace tessera::nn

@@ -29,6 +29,12 @@ struct LabelledRows {
 LabelledRows labelled_rows(const at::Tensor& hidden, const at::Tensor& labels);
 at::Tensor loss_sum(const LabelledRows& rows, const at::Tensor& weight, const at::Tensor& bias);
 
+// The logarithms of the labels' probabilities, added up over each row of the batch: (rows) in fp32, 0 where a row has
+// no label. hidden (rows, length, width), labels (rows, length); the rest as above. Where gradients are recorded,
+// backward computes the logits again, piece by piece: what each row's gradient is multiplied by is known only then.
+at::Tensor target_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& labels);
+
 // Rows of a piece, at most: whose logits there are at once.
 int64_t target_rows_at_once(int64_t vocab);
 

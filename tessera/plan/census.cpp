@@ -7,12 +7,15 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/json_text.h"
+#include "tessera/models/adapters.h"
 #include "tessera/models/model.h"
 #include "tessera/models/models.h"
+#include "tessera/models/quantized_model.h"
 
 namespace tessera::plan {
 namespace {
@@ -57,18 +60,24 @@ ModelCensus census_of_weights(const std::string& folder) {
 
 }  // namespace
 
-std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const std::string& where) {
+std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const std::string& where,
+                                            const CensusOptions& options) {
   const models::ModelConfig file{.values = config, .path = where};
   const std::string type = models::model_type_of(file);
   const auto* const trainable = models::models().table().lookup(type);
   if (trainable == nullptr) return std::nullopt;
   const models::ModelClass& first = trainable->make.classes.front();
-  return models::census_of(*trainable->make.read(file, first), first.name, where);
+  std::unique_ptr<models::Model> model = trainable->make.read(file, first);
+  if (options.adapter_rank > 0) {
+    model = models::with_adapter(std::move(model), {.lora = {.rank = options.adapter_rank}}, where);
+  }
+  if (options.nf4) model = models::with_nf4_weights(std::move(model), where);
+  return models::census_of(*model, first.name, where);
 }
 
 std::vector<std::string> known_model_types() { return models::models().table().names(); }
 
-ModelCensus read_census(const std::string& folder) {
+ModelCensus read_census(const std::string& folder, const CensusOptions& options) {
   if (!fs::is_directory(folder)) {
     throw Error(ErrorKind::kData,
                 {"the model folder does not exist", folder, "name a folder with config.json or safetensors files"});
@@ -77,8 +86,13 @@ ModelCensus read_census(const std::string& folder) {
   std::string type;
   if (fs::exists(path)) {
     const nlohmann::json config = read_json_file(path);
-    if (auto census = census_of_config(config, path)) return *std::move(census);
+    if (auto census = census_of_config(config, path, options)) return *std::move(census);
     type = models::model_type_of({.values = config, .path = path});
+  }
+  if (options.adapter_rank > 0) {
+    throw Error(ErrorKind::kData,
+                {fmt::format("the layers of a '{}' are not known, so neither is an adapter's size", type), folder,
+                 "estimate the model without an adapter"});
   }
   const bool has_weights = fs::exists(fs::path(folder) / "model.safetensors") ||
                            fs::exists(fs::path(folder) / "model.safetensors.index.json");

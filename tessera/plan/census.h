@@ -19,11 +19,18 @@ using models::Architecture;
 using models::ModelCensus;
 using models::UnitCensus;
 
-// ErrorKind::kData where the folder, or both config.json and weights, are missing, or a size makes no sense.
-ModelCensus read_census(const std::string& folder);
+struct CensusOptions {
+  int64_t adapter_rank = 0;  // of an adapter beside every linear layer, which alone is trained; 0: the model itself
+  bool nf4 = false;          // the weights beside it are kept as NF4
+};
+
+// ErrorKind::kData where the folder, or both config.json and weights, are missing, a size makes no sense, or a model
+// that is not of the table is to have an adapter.
+ModelCensus read_census(const std::string& folder, const CensusOptions& options = {});
 
 // Of a parsed config.json; nothing where its model_type is not known. `where` is shown in errors.
-std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const std::string& where);
+std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const std::string& where,
+                                            const CensusOptions& options = {});
 
 // The model_types that it knows, for messages.
 std::vector<std::string> known_model_types();

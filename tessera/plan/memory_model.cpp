@@ -79,7 +79,7 @@ class StepModel {
   }
 
  private:
-  const UnitCensus& embeddings() const { return model_.units.front(); }
+  const UnitCensus& embeddings() const { return model_.units[model_.embeddings]; }
   const UnitCensus& head() const { return model_.units.back(); }
   const UnitCensus& block() const { return model_.largest_block(); }
   bool is_narrow() const { return compute_ == 2 && setup_.wide_products && setup_.on_cpu; }
@@ -129,8 +129,8 @@ class StepModel {
     if (setup_.stage < 3) return;
     int64_t live = 0;
     const auto add = [&](const UnitCensus& unit) {
-      moment.add("gathered parameters", unit.numel * compute_);
-      live += unit.numel;
+      moment.add("gathered parameters", unit.bytes(compute_));
+      live += unit.held();
     };
     // A shared matrix stays gathered until its gradient is complete, which is at the end.
     if (model_.head_shares_embeddings && &in_use != &embeddings()) add(embeddings());
@@ -141,8 +141,8 @@ class StepModel {
     const int64_t most = std::min(setup_.max_live_parameters, live + others);
     for (size_t i = model_.units.size() - 1; i-- > 0;) {
       const UnitCensus& unit = model_.units[i];
-      if (i == 0 && model_.head_shares_embeddings) break;
-      if (live + unit.numel > most) break;
+      if (i == model_.embeddings && model_.head_shares_embeddings) break;
+      if (live + unit.held() > most) break;
       if (&unit != &in_use) add(unit);
     }
   }
@@ -154,6 +154,11 @@ class StepModel {
   // Of one product with a matrix of so many elements, in fp32: the matrix itself, later its gradient.
   void add_wide_product(Moment& moment, int64_t matrix) const {
     if (is_narrow()) moment.add("matrix products in fp32", matrix * 4);
+  }
+
+  // Of one product with a weight that is kept as NF4: the weight.
+  void add_dequantized(Moment& moment, const UnitCensus& unit) const {
+    moment.add("dequantized weight", unit.largest_quantized * compute_);
   }
 
   // Whole gradients on their way into shards, and what peers send of them.
@@ -199,6 +204,7 @@ class StepModel {
     }
     add_gathered(moment, block());
     add_wide_product(moment, block().largest_tensor);
+    add_dequantized(moment, block());
     moment.add("matrix gradients", trained_part(block().largest_tensor, block()) * compute_);
     if (model_.head_shares_embeddings) {
       moment.add("matrix gradients", trained_part(head_matrix(), head_owner()) * compute_);
@@ -245,7 +251,6 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
 
 // What stays between steps, and the buffers of what is offloaded to NVMe, which once they are made stay too.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
-  const int64_t shard = layout::ceil_div(model.params, setup.ranks);
   const int64_t trained_shard = layout::ceil_div(model.trained(), setup.ranks);
   const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? trained_shard : model.trained();
   const int64_t compute = bytes_of(setup.dtypes.compute);
@@ -264,10 +269,10 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
 
   if (setup.stage == 3) {
     const Place place = setup.params == OffloadTo::kNone ? Place::kDevice : host;
-    add("parameters", place, (shard - traffic.params_numel) * compute);
-    add("parameters", Place::kNvme, traffic.params_numel * compute);
+    add("parameters", place, model.bytes(compute, setup.ranks) - traffic.params_bytes);
+    add("parameters", Place::kNvme, traffic.params_bytes);
   } else {
-    add("parameters", Place::kDevice, model.params * compute);
+    add("parameters", Place::kDevice, model.bytes(compute));
   }
   if (setup.stage >= 2) {
     add_optimizers("gradients", trained_shard, grad);

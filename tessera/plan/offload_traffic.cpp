@@ -1,7 +1,6 @@
 #include "tessera/plan/offload_traffic.h"
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "tessera/layout/range.h"
@@ -16,6 +15,7 @@ constexpr int64_t kTensorsBesideState = 3;  // weight, gradient, compute weight
 
 struct UnitShard {
   int64_t numel;
+  int64_t bytes;    // of compute weights
   int64_t trained;  // of those
   bool optimizer_leaves;
   bool params_leave;
@@ -29,9 +29,10 @@ std::vector<UnitShard> shards_of(const ModelCensus& model, const TrainingSetup& 
   int64_t before = 0, left_in_memory = setup.max_in_cpu;
   std::vector<UnitShard> shards;
   for (const UnitCensus& unit : model.units) {
-    const int64_t numel = layout::ceil_div(unit.numel, setup.ranks);
+    const int64_t numel = layout::ceil_div(unit.held(), setup.ranks);
     left_in_memory -= numel;
     shards.push_back({.numel = numel,
+                      .bytes = unit.bytes(bytes_of(setup.dtypes.compute), setup.ranks),
                       .trained = layout::ceil_div(unit.trained(), setup.ranks),
                       .optimizer_leaves = offloads_optimizer && static_cast<double>(before) < leaving,
                       .params_leave = params_on_nvme && left_in_memory < 0});
@@ -91,18 +92,18 @@ int64_t bytes_of_leaving_gradients(const std::vector<UnitShard>& shards, const T
 
 // The largest, and of the others, which are blocks, those that the prefetching has room and buffers for.
 int64_t bytes_of_fetched_params(const std::vector<UnitShard>& shards, const TrainingSetup& setup) {
-  std::vector<int64_t> leaving;
+  std::vector<UnitShard> leaving;
   for (const UnitShard& shard : shards) {
-    if (shard.params_leave) leaving.push_back(shard.numel);
+    if (shard.params_leave) leaving.push_back(shard);
   }
-  std::sort(leaving.begin(), leaving.end(), std::greater<>());
-  int64_t numel = 0, ahead = setup.prefetch_bucket_size;
+  std::sort(leaving.begin(), leaving.end(), [](const UnitShard& a, const UnitShard& b) { return a.bytes > b.bytes; });
+  int64_t bytes = 0, ahead = setup.prefetch_bucket_size;
   for (size_t i = 0; i < std::min(leaving.size(), static_cast<size_t>(setup.param_buffers)); ++i) {
-    if (i > 0) ahead -= leaving[i] * setup.ranks;  // it counts whole units
+    if (i > 0) ahead -= leaving[i].numel * setup.ranks;  // it counts whole units
     if (ahead < 0) break;
-    numel += leaving[i];
+    bytes += leaving[i].bytes;
   }
-  return numel * bytes_of(setup.dtypes.compute);
+  return bytes;
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ OffloadTraffic offload_traffic(const ModelCensus& model, const TrainingSetup& se
                          .param_bytes = bytes_of_fetched_params(shards, setup)};
   for (const UnitShard& shard : shards) {
     if (shard.optimizer_leaves) traffic.optimizer_numel += shard.trained;
-    if (shard.params_leave) traffic.params_numel += shard.numel;
+    if (shard.params_leave) traffic.params_bytes += shard.bytes;
   }
   return traffic;
 }

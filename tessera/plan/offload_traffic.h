@@ -16,7 +16,7 @@ namespace tessera::plan {
 
 struct OffloadTraffic {
   int64_t optimizer_numel = 0;  // elements whose master weights, state and sharded gradients are offloaded
-  int64_t params_numel = 0;     // whose compute weights rest on NVMe
+  int64_t params_bytes = 0;     // of the compute weights that rest on NVMe
 
   // Of buffers in host memory.
   int64_t tile_bytes = 0;

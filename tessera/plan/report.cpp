@@ -38,6 +38,14 @@ std::string header(const EstimateReport& report) {
   const TrainingSetup& setup = report.wanted;
   std::string text = fmt::format("{}, {} in the largest layer: {}\n", count_of(model.params, "parameter"),
                                  format_count(model.largest_layer), model.source);
+  if (model.frozen > 0) {
+    text += fmt::format("an adapter of {} of them is trained, the others are frozen", format_count(model.trained()));
+    if (model.quantized > 0) {
+      text +=
+          fmt::format("; {} are kept as NF4, in {}", format_count(model.quantized), bytes_text(model.quantized_bytes));
+    }
+    text += "\n";
+  }
   text += fmt::format("{}, {}, micro batch {} of {}, {}activation checkpointing, {} per weight\n",
                       count_of(setup.ranks, "rank"), dtype_name(setup.dtypes.compute), setup.micro_batch,
                       count_of(setup.length, "token"), setup.activation_checkpointing ? "" : "no ",
@@ -126,6 +134,8 @@ Json report_json(const EstimateReport& report) {
   Json result = {{"model",
                   {{"source", report.model.source},
                    {"params", report.model.params},
+                   {"trained", report.model.trained()},
+                   {"quantized", report.model.quantized},
                    {"largest_layer", report.model.largest_layer},
                    {"activations_known", report.model.architecture.has_value()}}},
                  {"setup",

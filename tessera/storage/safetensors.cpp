@@ -173,6 +173,14 @@ at::Tensor SafetensorsFile::range(const std::string& name, int64_t first, int64_
       const_cast<char*>(begin), {numel}, [mapping = mapping_](void*) {}, options);
 }
 
+void SafetensorsFile::release(const std::string& name) const {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const TensorEntry& entry = entries_.at(name);
+  const auto data = reinterpret_cast<uintptr_t>(mapping_->data) + data_begin_;
+  const uintptr_t begin = (data + entry.begin + page - 1) / page * page, end = (data + entry.end) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 uint64_t data_bytes(const std::vector<PlannedTensor>& plan) {
   uint64_t bytes = 0;
   for (const PlannedTensor& planned : plan) bytes += byte_count(planned.dtype, numel_of(planned.shape));

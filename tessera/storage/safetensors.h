@@ -48,6 +48,9 @@ class SafetensorsFile {
   // Elements [first, first + numel) of the tensor in row-major order, as a flat tensor over the mapped file.
   at::Tensor range(const std::string& name, int64_t first, int64_t numel) const;
 
+  // Its pages leave this process's memory; whoever touches them again reads them again.
+  void release(const std::string& name) const;
+
  private:
   struct Mapping;
   [[noreturn]] void refuse(const std::string& what) const;

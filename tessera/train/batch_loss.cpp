@@ -4,16 +4,20 @@
 
 namespace tessera::train {
 
-BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch) {
+models::NamedTensors tensors_of(NetworkEngine& engine, const data::Batch& batch) {
   models::NamedTensors tensors;
   for (const auto& [name, array] : batch.arrays) {
-    // On the CPU over the batch's own memory, which outlives the forward; what backward needs of it, the engine's
-    // caller keeps until then.
+    // What backward needs of the batch's own memory, the engine's caller keeps until then.
     auto* const values = const_cast<int64_t*>(array.values.data());
     tensors.set(name, at::from_blob(values, array.shape, at::kLong).to(engine.device()));
   }
-  const at::Tensor sum = engine.call(
-      [](models::Network& network, const models::NamedTensors& inputs) { return network.loss_sum(inputs); }, tensors);
+  return tensors;
+}
+
+BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch) {
+  const at::Tensor sum =
+      engine.call([](models::Network& network, const models::NamedTensors& inputs) { return network.loss_sum(inputs); },
+                  tensors_of(engine, batch));
   return {.sum = sum, .targets = batch.target_tokens, .tokens = batch.tokens};
 }
 

@@ -7,23 +7,14 @@
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
 #include "tessera/train/run.h"
+#include "tessera/train/run_data.h"
 #include "tessera/train/run_setup.h"
 #include "tessera/train/tasks.h"
 
 namespace tessera::train {
-namespace {
 
-std::unique_ptr<TaskData> read_and_describe(const DataSource& source, std::string& text) {
-  std::unique_ptr<TaskData> data = task_of(source.run).read(source);
-  text += fmt::format("  data     {}\n", data->description());
-  for (const std::string& doubt : data->doubts()) log_warning("{}", doubt);
-  return data;
-}
-
-}  // namespace
-
-void dry_run(const config::RunFile& run, int64_t ranks) {
-  check_run(run, ranks);
+void dry_run(const config::RunFile& given, int64_t ranks) {
+  const config::RunFile run = check_run(given, ranks);
   const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, ranks));
@@ -39,17 +30,18 @@ void dry_run(const config::RunFile& run, int64_t ranks) {
                       .where = run.name});
   }
   std::string text;
-  const auto source = [&](const char* key, const std::vector<std::string>& paths) {
-    return DataSource{run, key, paths, *tokenizer, static_cast<int>(ranks)};
-  };
-  const size_t samples = read_and_describe(source("data.train", run.data.train), text)->samples().size;
-  if (!run.data.eval.empty()) read_and_describe(source("data.eval", run.data.eval), text);
-  const int64_t per_epoch = data::steps_in_epoch(samples, {.micro_batch = config.batch.micro,
-                                                           .accumulation = config.batch.accumulation,
-                                                           .world_size = ranks,
-                                                           .drop_last = config.dataloader_drop_last});
+  const RunData data =
+      read_run_data(run, *tokenizer, static_cast<int>(ranks),
+                    {.say = [&](const std::string& line) { text += fmt::format("  data     {}\n", line); },
+                     .doubt = [](const std::string& line) { log_warning("{}", line); }});
+  const int64_t per_epoch = data::steps_in_epoch(data.train.size, {.micro_batch = config.batch.micro,
+                                                                   .accumulation = config.batch.accumulation,
+                                                                   .world_size = ranks,
+                                                                   .drop_last = config.dataloader_drop_last});
   fmt::print("{} is ready to train; nothing was started\n", run.name);
-  fmt::print("  model    {}, {} parameters\n", run.model.path, format_count(census.params));
+  const std::string kept =
+      census.quantized > 0 ? fmt::format(", {} of them as NF4", format_count(census.quantized)) : "";
+  fmt::print("  model    {}, {} parameters{}\n", run.model.path, format_count(census.params), kept);
   fmt::print("  stage    ZeRO stage {} on {}\n", config.zero.stage, count_of(ranks, "rank"));
   fmt::print("  batch    {} per step: micro batch {} x {} x {}\n", count_of(config.batch.global, "sample"),
              config.batch.micro, count_of(config.batch.accumulation, "accumulation step"), count_of(ranks, "rank"));

@@ -4,9 +4,13 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "tessera/base/suggest.h"
 #include "tessera/config/ds_config.h"
 
 namespace tessera::train {
@@ -21,14 +25,43 @@ data::LoaderOptions loader_options(Engine& engine, uint64_t seed) {
           .drop_last = config.dataloader_drop_last};
 }
 
+Metric perplexity() {
+  return {.name = "perplexity", .larger_is_better = false, .value = [](const LossSum& seen) {
+            return std::exp(seen.mean());
+          }};
+}
+
 LossSum sum_over_ranks(comm::Group& world, const LossSum& mine) {
-  at::Tensor own = at::empty({3}, at::kDouble);
+  at::Tensor own = at::empty({3 + static_cast<int64_t>(mine.tallies.size())}, at::kDouble);
   auto* const values = own.mutable_data_ptr<double>();
   values[0] = mine.loss;
   values[1] = static_cast<double>(mine.targets);
   values[2] = static_cast<double>(mine.tokens);
+  std::copy(mine.tallies.begin(), mine.tallies.end(), values + 3);
   world.start_all_reduce(own, 1, "loss").finish();
-  return {values[0], static_cast<int64_t>(values[1]), static_cast<int64_t>(values[2])};
+  return {.loss = values[0],
+          .targets = static_cast<int64_t>(values[1]),
+          .tokens = static_cast<int64_t>(values[2]),
+          .tallies = {values + 3, values + own.numel()}};
+}
+
+std::vector<Metric> all_metrics(const std::vector<Metric>& of_task) {
+  std::vector<Metric> all = {
+      {.name = "eval_loss", .larger_is_better = false, .value = [](const LossSum& seen) { return seen.mean(); }}};
+  for (Metric metric : of_task) {
+    metric.name = "eval_" + metric.name;
+    all.push_back(std::move(metric));
+  }
+  return all;
+}
+
+const Metric& find_metric(const std::vector<Metric>& all, const std::string& name, const std::string& where) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Metric& metric) { return metric.name == name; });
+  if (found != all.end()) return *found;
+  std::vector<std::string> names;
+  for (const Metric& metric : all) names.push_back(metric.name);
+  throw_unknown_name({.kind = "metric of this task", .name = name, .where = where, .error_kind = ErrorKind::kConfig},
+                     names);
 }
 
 // At least one for each rank, because at stage 3 every rank runs as many forwards.
@@ -61,7 +94,11 @@ LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& opti
     sum.loss += loss;
     sum.targets += batch.targets;
     sum.tokens += batch.tokens;
+    sum.tallies.resize(batch.tallies.size());
+    std::transform(batch.tallies.begin(), batch.tallies.end(), sum.tallies.begin(), sum.tallies.begin(), std::plus<>());
   }
+  const std::vector<double> more = task.eval_tallies();
+  sum.tallies.insert(sum.tallies.end(), more.begin(), more.end());
   engine.train();
   return sum_over_ranks(group, sum);
 }

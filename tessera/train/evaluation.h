@@ -3,21 +3,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "tessera/train/task.h"
 
 namespace tessera::train {
 
-// What a step or an evaluation saw, all ranks together.
-struct LossSum {
-  double loss = 0;  // sum over targets
-  int64_t targets = 0;
-  int64_t tokens = 0;
-
-  double mean() const { return targets == 0 ? 0 : loss / static_cast<double>(targets); }
-};
-
-// Adds up over ranks, in rank order. Collective.
+// Adds up over ranks, in rank order. Every rank has as many tallies. Collective.
 LossSum sum_over_ranks(comm::Group& world, const LossSum& mine);
 
 struct EvaluationOptions {
@@ -26,8 +19,14 @@ struct EvaluationOptions {
   std::function<void(int64_t done, int64_t all)> progress = nullptr;  // after each forward; in samples of all ranks
 };
 
-// The loss without dropout: the same however many ranks share it. Collective.
+// The loss, and the tallies of the task's metrics, without dropout: the same however many ranks share it. Collective.
 LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& options);
+
+// The loss, and what the task reports beside it, under their names in metrics.jsonl: "eval_loss", "eval_accuracy", …
+std::vector<Metric> all_metrics(const std::vector<Metric>& of_task);
+
+// ErrorKind::kConfig, with the nearest of those there are.
+const Metric& find_metric(const std::vector<Metric>& all, const std::string& name, const std::string& where);
 
 // How many samples that looks at.
 int64_t evaluated_samples(const Task& task, int world_size, int64_t most_samples);

@@ -5,23 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "tessera/train/text_model_options.h"
+
 namespace tessera::train {
 
-struct GenerateOptions {
-  std::string model;      // a folder: config.json, weights; or one with an adapter, which says where its model lies
-  std::string adapter;    // a folder with an adapter to the model, in PEFT's format; empty: none
-  std::string tokenizer;  // a folder; empty: the model's
+inline constexpr int kGeneratedTokens = 128;  // where max_new_tokens does not say
+
+struct GenerateOptions : TextModelOptions {
   std::vector<std::string> prompts;
-  int64_t max_new_tokens = 0;  // 0: 128, or as many as the model has room for
-  double temperature = 0;      // models/generation.h
-  int64_t top_k = 0;
-  double top_p = 1;
   int64_t beams = 1;
-  uint64_t seed = 42;
-  std::string dtype = "fp32";  // of the weights: fp32 or bf16
 };
 
-// Prints each prompt and what follows. ErrorKind::kData, kUsage: models/generation.h, models/model.h.
+// Prints each prompt and what follows; of an encoder-decoder, which reads the prompt, what it writes. ErrorKind::kData,
+// kUsage: text_model.h, models/generation.h.
 void generate_text(const GenerateOptions& options);
 
 }  // namespace tessera::train

@@ -38,7 +38,9 @@ constexpr SizeNames kNames[] = {
     {"gpt2", "n_embd", "n_layer", "n_head", "", "n_inner", "n_positions", false},
     {"t5", "d_model", "num_layers", "num_heads", "", "d_ff", "", false},
     {"bert", kHidden, kLayers, kHeads, "", kInner, kPositions, false},
-    {"", kHidden, kLayers, kHeads, "num_key_value_heads", kInner, kPositions, true},  // the Llama family
+    {"distilbert", "dim", "n_layers", "n_heads", "", "hidden_dim", kPositions, false},
+    {"roberta", kHidden, kLayers, kHeads, "", kInner, kPositions, false},
+    {"", kHidden, kLayers, kHeads, "num_key_value_heads", kInner, kPositions, true},  // the Llama family, Gemma 3
 };
 
 const SizeNames& names_of(const std::string& type) {
@@ -61,6 +63,9 @@ ordered_json config_of(const InitModel& asked, const data::Tokenizer* tokenizer)
   set(names.ffn, asked.ffn > 0 ? asked.ffn : inner);
   set(names.positions, asked.positions);
   if (asked.type == "t5") set("d_kv", asked.hidden / heads);
+  if (asked.type == "gemma3_text") {
+    for (const char* const key : {"head_dim", "query_pre_attn_scalar"}) set(key, asked.hidden / heads);
+  }
   if (tokenizer != nullptr) {
     const data::SpecialIds& ids = tokenizer->special_ids();
     for (const auto& [key, id] :
@@ -68,6 +73,10 @@ ordered_json config_of(const InitModel& asked, const data::Tokenizer* tokenizer)
       if (id) config[key] = *id;
     }
     if (asked.type == "t5" && ids.pad) config["decoder_start_token_id"] = *ids.pad;
+  }
+  // RoBERTa counts positions from behind the padding's on.
+  if (asked.type == "roberta" && asked.positions > 0) {
+    set(names.positions, asked.positions + config.value("pad_token_id", int64_t{1}) + 1);
   }
   set("vocab_size", asked.vocab > 0 ? asked.vocab : tokenizer != nullptr ? tokenizer->vocab_size() : 0);
   return config;

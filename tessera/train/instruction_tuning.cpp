@@ -30,15 +30,19 @@ class ChatData final : public TaskData {
         dataset_(source.tokenizer, {.files = data::expand_files(source.paths),
                                     .tokenizer_folder = source.run.tokenizer,
                                     .chat_template = source.run.data.chat_template,
-                                    .max_length = source.run.data.max_length}),
+                                    .max_length = source.run.data.max_length,
+                                    .cache = token_cache_of(source),
+                                    .name = source.key}),
         collator_(dataset_, {.max_length = source.run.data.max_length,
                              .packing = packing_,
                              .pad_to_max_length = source.run.data.padding == config::RunFile::Data::Padding::kMaxLength,
-                             .padding_id = source.tokenizer.special_ids().pad.value_or(0)}) {
+                             .padding_id = source.tokenizer.special_ids().pad.value_or(0),
+                             .part_ends = ends_of_entries(source.paths, dataset_.file_ends())}) {
     require_samples(source, collator_.size());
   }
 
   data::Samples<data::Batch> samples() const override { return collator_.samples(); }
+  std::vector<size_t> entry_ends() const override { return collator_.part_ends(); }
 
   std::string description() const override {
     const data::ChatCounts& counts = dataset_.counts();
@@ -88,7 +92,8 @@ TaskType instruction_task() {
   return {
       .head = "CausalLM",
       .read = [](const DataSource& source) -> std::unique_ptr<TaskData> { return std::make_unique<ChatData>(source); },
-      .loss = batch_loss};
+      .loss = batch_loss,
+      .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; }};
 }
 
 }  // namespace tessera::train

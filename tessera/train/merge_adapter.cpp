@@ -50,8 +50,11 @@ class Merger {
         full.ends_with(".weight") ? full.substr(0, full.size() - std::string(".weight").size()) : "";
     const auto a = take(module + ".lora_A.weight"), b = take(module + ".lora_B.weight");
     if (!a || !b) return value.to(dtype);
-    const at::Tensor product = at::mm(b->to(at::kFloat), a->to(at::kFloat)) * adapter_.options.lora.scale();
-    value.add_(transposed_.contains(module) ? product.t() : product);
+    const at::Tensor rows = transposed_.contains(module) ? value.t() : value;  // (out, in)
+    at::Tensor factors;
+    if (adapter_.options.lora.dora) factors = row_factors(module, rows, *a, *b);
+    rows.add_(at::mm(b->to(at::kFloat), a->to(at::kFloat)) * adapter_.options.lora.scale());
+    if (factors.defined()) rows.mul_(factors.unsqueeze(1));
     return value.to(dtype);
   }
 
@@ -62,6 +65,17 @@ class Merger {
   }
 
  private:
+  // By which DoRA's sum becomes the weight.
+  at::Tensor row_factors(const std::string& module, const at::Tensor& weight, const at::Tensor& a,
+                         const at::Tensor& b) {
+    const auto magnitude = take(module + "." + nn::kLoraMagnitude);
+    if (!magnitude) {
+      throw Error(ErrorKind::kData, {fmt::format("the adapter has no magnitude of '{}'", module), deltas_.path(),
+                                     "check the file, or get it again"});
+    }
+    return magnitude->to(at::kFloat) / nn::adapted_row_norms(weight, a, b, adapter_.options.lora.scale());
+  }
+
   // A bare model's weights lack the prefix by which the adapter knows them.
   std::string adapted_name(const std::string& name) const {
     return is_bare_ ? found_.model->base_prefix() + name : name;

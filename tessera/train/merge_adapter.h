@@ -14,8 +14,9 @@ struct MergeInput {
   c10::ScalarType dtype = c10::ScalarType::Float;
 };
 
-// W + s B A in fp32 for each adapted matrix, rounded once. One tensor is in memory at a time. ErrorKind::kData where
-// the adapter does not fit the model; kUsage, kMachine: checkpoint::export_weights.
+// W + s B A, or with DoRA m (W + s B A) / ||W + s B A||, in fp32 for each adapted matrix, rounded once. One tensor is
+// in memory at a time. ErrorKind::kData where the adapter does not fit the model; kUsage, kMachine:
+// checkpoint::export_weights.
 void merge_adapter(const MergeInput& input);
 
 }  // namespace tessera::train

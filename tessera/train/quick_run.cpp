@@ -75,8 +75,8 @@ std::string quick_run_text(const QuickRun& asked) {
   deepspeed["zero_optimization"]["stage"] = 3;
   if (is_16_bit(models::read_model_config(asked.model))) deepspeed["bf16"]["enabled"] = true;
   deepspeed["gradient_clipping"] = 1.0;
-  deepspeed["optimizer"] = {
-      {"type", "AdamW"}, {"params", {{"lr", asked.lora > 0 ? kRateOfAdapter : kRateOfModel}, {"weight_decay", 0.0}}}};
+  const double rate = (asked.lora > 0 ? kRateOfAdapter : kRateOfModel) * task.rate_share;
+  deepspeed["optimizer"] = {{"type", "AdamW"}, {"params", {{"lr", rate}, {"weight_decay", 0.0}}}};
   deepspeed["scheduler"] = {{"type", "cosine"}, {"params", {{"num_training_steps", "auto"}}}};
   run["output"] = fs::absolute(asked.output).lexically_normal().string();
   return config::to_yaml(run);

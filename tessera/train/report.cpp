@@ -14,15 +14,23 @@ namespace fs = std::filesystem;
 
 namespace {
 
+std::string best_by(const config::RunFile& run) {
+  return run.training.best_by.empty() ? "eval_loss" : run.training.best_by;
+}
+
 std::string headline(const config::RunFile& run, const TrainerReport& report) {
   const std::string steps = count_of(report.steps, "step");
+  if (report.out_of_patience) {
+    return fmt::format("stopped after {}: {} without a better {}", steps, count_of(run.training.patience, "evaluation"),
+                       best_by(run));
+  }
   if (report.interrupted) return fmt::format("stopped after {}", steps);
   if (report.trained > 0) return fmt::format("done after {}", steps);
   return fmt::format("nothing to do: the run has already taken {} (training.max_steps or epochs in {})", steps,
                      run.name);
 }
 
-std::string held_out_line(const TrainerReport& report) {
+std::string held_out_line(const config::RunFile& run, const TrainerReport& report) {
   const auto text = [&](const HeldOutLoss& loss) {
     return loss.step == report.steps ? fmt::format("{:.4f} after", loss.loss)
            : loss.step == 0          ? fmt::format("{:.4f} before", loss.loss)
@@ -30,7 +38,10 @@ std::string held_out_line(const TrainerReport& report) {
   };
   std::string line = text(*report.first);
   if (report.last->step != report.first->step) line += ", " + text(*report.last);
-  if (report.best) line += fmt::format("; best {:.4f} after step {}", report.best->loss, report.best->step);
+  if (report.best) {
+    const std::string by = run.training.best_by.empty() ? "" : run.training.best_by + " ";
+    line += fmt::format("; best {}{:.4f} after step {}", by, report.best->value, report.best->step);
+  }
   return line;
 }
 
@@ -60,17 +71,24 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
                         const std::vector<std::string>& memory) {
   const fs::path output = run.output;
   std::string text = fmt::format("\n{}\n", headline(run, report));
-  if (report.first) text += fmt::format("  loss on held-out text    {}\n", held_out_line(report));
+  if (report.first) text += fmt::format("  loss on held-out text    {}\n", held_out_line(run, report));
+  if (report.last) {
+    for (const auto& [name, value] : report.last->others) text += fmt::format("  {:<24} {:.4f}\n", name, value);
+  }
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     text += fmt::format("  memory of rank {:<10} {}\n", rank, memory[rank]);
   }
   for (const std::string& place : report.metrics) text += fmt::format("  metrics                  {}\n", place);
   text += fmt::format("  checkpoint               {}\n", report.checkpoint);
+  if (!report.best_checkpoint.empty()) text += fmt::format("  best checkpoint          {}\n", report.best_checkpoint);
   if (!options.trace.empty()) text += fmt::format("  timeline                 {}\n", options.trace);
   if (!report.interrupted) text += fmt::format("  Hugging Face folder      {}\n", (output / "export").string());
 
-  const std::string settings = settings_of(options, report.interrupted);
-  const std::string goal = report.interrupted ? "" : fmt::format(" --set training.max_steps={}", report.steps * 2);
+  const std::string settings = settings_of(options, report.interrupted || report.out_of_patience);
+  const std::string goal = report.interrupted ? ""
+                           : report.out_of_patience
+                               ? fmt::format(" --set training.patience={}", run.training.patience * 2)
+                               : fmt::format(" --set training.max_steps={}", report.steps * 2);
   const std::string command = command_of(options, memory.size());
   text += "try next\n";
   text += command.empty()

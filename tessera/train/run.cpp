@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 
 #include "tessera/base/allocator.h"
@@ -24,6 +25,7 @@
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
 #include "tessera/train/report.h"
+#include "tessera/train/run_data.h"
 #include "tessera/train/run_facts.h"
 #include "tessera/train/run_setup.h"
 #include "tessera/train/tasks.h"
@@ -63,17 +65,10 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
                     .where = run.name});
 }
 
-std::unique_ptr<TaskData> read_data(const DataSource& source, const comm::Group& world) {
-  std::unique_ptr<TaskData> data = task_of(source.run).read(source);
-  if (world.rank() != 0) return data;
-  log_info("{}", data->description());
-  for (const std::string& doubt : data->doubts()) log_warning("{}", doubt);
-  return data;
-}
-
 // The files of weights are mapped only while this runs: their pages would count as this process's memory.
-std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const models::Model& model,
+std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const models::FolderModel& folder_model,
                                            const config::DsConfig& config, const std::shared_ptr<comm::Group>& world) {
+  const models::Model& model = *folder_model.model;
   const at::Device device = device_of(run, *world);
   const auto seed = static_cast<uint64_t>(run.training.seed + world->rank());  // dropout differs by rank
   engine::seed_random_state(seed);
@@ -89,14 +84,16 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
                   .device = device,
                   .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
                   .no_decay = [&](const std::string& name) { return !model.decays(name); }});
-  if (world->rank() == 0) values.report();
+  if (world->rank() == 0) values.report(folder_model.as.new_modules);
   return engine;
 }
 
 std::string client_state(const config::RunFile& run, const models::FolderModel& model) {
   const std::string base = fs::absolute(run.model.path).string();
   nlohmann::ordered_json state{{"architecture", model.as.name}, {"model_folder", base}};
+  if (const auto labels = config_of_labels(run); !labels.empty()) state["config"] = labels;
   if (const auto adapter = adapter_of(run)) state["adapter"] = models::peft_config(*model.model, *adapter, base);
+  if (run.model.quantization == config::RunFile::Model::Quantization::kNf4) state["quantization"] = "nf4";
   // Exports get the template by which the model was trained.
   if (!run.data.chat_template.empty()) state["chat_template"] = data::chat_template_text(run.data.chat_template);
   return state.dump();
@@ -112,7 +109,9 @@ TrainerOptions trainer_options(const RunOptions& options, const config::RunFile&
           .eval_at_start = training.eval_at_start,
           .save_steps = training.save_steps,
           .retention = {.keep_last = training.keep_last, .keep_every = training.keep_every},
-          .keep_best = training.keep_best,
+          .best_by = training.best_by.empty() ? "eval_loss" : training.best_by,
+          .keep_best = training.keep_best || !training.best_by.empty(),
+          .patience = training.patience,
           .async_save = training.async_save,
           .trainable_only = adapter_of(run).has_value(),
           .max_bad_steps = training.max_bad_steps,
@@ -130,16 +129,18 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
                            "the memory report");
   if (world.rank() == 0) {
     if (!report.interrupted) {
-      checkpoint::export_hf(
-          {.checkpoint = report.checkpoint, .model = run.model.path, .output = fs::path(run.output) / "export"});
+      const bool of_best = !run.training.best_by.empty() && !report.best_checkpoint.empty();
+      checkpoint::export_hf({.checkpoint = of_best ? report.best_checkpoint : report.checkpoint,
+                             .model = run.model.path,
+                             .output = fs::path(run.output) / "export"});
     }
     std::fputs(report_text(options, run, report, memory).c_str(), stdout);
   }
   world.barrier("the end of the run");
 }
 
-void train_here(const RunOptions& options, const config::RunFile& run, const std::shared_ptr<comm::Group>& world) {
-  check_run(run, world->size());
+void train_here(const RunOptions& options, const config::RunFile& given, const std::shared_ptr<comm::Group>& world) {
+  const config::RunFile run = check_run(given, world->size());
   comm::require_agreement(*world, facts_of_run(run), run.name);
   const TaskType& task_type = task_of(run);
   const models::FolderModel model = read_model_of(run);
@@ -148,35 +149,53 @@ void train_here(const RunOptions& options, const config::RunFile& run, const std
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
   check_memory(run, model, without_steps, *world);
 
-  const auto source = [&](const char* key, const std::vector<std::string>& paths) {
-    return DataSource{run, key, paths, *tokenizer, world->size()};
-  };
-  const auto training = read_data(source("data.train", run.data.train), *world);
-  const auto held_out = run.data.eval.empty() ? nullptr : read_data(source("data.eval", run.data.eval), *world);
+  Listener listener;
+  if (world->rank() == 0) {
+    listener = {.say = [](const std::string& line) { log_info("{}", line); },
+                .doubt = [](const std::string& line) { log_warning("{}", line); }};
+  }
+  const RunData run_data = read_run_data(run, *tokenizer, world->size(), listener);
   const data::LoaderOptions loader{.micro_batch = without_steps.batch.micro,
                                    .accumulation = without_steps.batch.accumulation,
                                    .world_size = world->size(),
                                    .rank = world->rank(),
                                    .seed = static_cast<uint64_t>(run.training.seed),
                                    .drop_last = without_steps.dataloader_drop_last};
-  const int64_t max_steps = steps_of_run(run, data::steps_in_epoch(training->samples().size, loader));
+  const int64_t max_steps = steps_of_run(run, data::steps_in_epoch(run_data.train.size, loader));
   input.auto_values.leave_unknown = false;
   input.auto_values.total_num_steps = max_steps;
   config::DsConfig config = config::resolve_ds_config(run, input);
   set_defaults_of_training(config);
 
-  const auto engine = make_engine(run, *model.model, config, world);
+  const auto engine = make_engine(run, model, config, world);
   if (world->rank() == 0) {
+    const plan::ModelCensus census = memory_census(run, model);
+    if (!run.model.freeze.empty())
+      log_info("model.freeze: {} parameters keep their values", format_count(census.frozen));
     if (adapter_of(run)) {
-      log_info("an adapter of {} parameters is trained, the model's own are frozen",
-               format_count(memory_census(run, model).trained()));
+      log_info("an adapter of {} parameters is trained, the model's own are frozen", format_count(census.trained()));
     }
-    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(engine->param_count()), config.zero.stage,
+    if (census.quantized > 0) {
+      log_info("{} of them are kept as NF4, in {}", format_count(census.quantized),
+               format_bytes(static_cast<uint64_t>(census.quantized_bytes)));
+    }
+    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(census.params), config.zero.stage,
              count_of(world->size(), "rank"), format_count(max_steps), count_of(config.batch.global, "sample"));
   }
-  BatchTask<data::Batch> task({.train = training->samples(),
-                               .loss = [&](const data::Batch& batch) { return task_type.loss(*engine, batch); },
-                               .eval = held_out ? held_out->samples() : data::Samples<data::Batch>()},
+  const LossOfBatch loss = task_type.start ? task_type.start({.engine = *engine,
+                                                              .run = run,
+                                                              .training = *run_data.training,
+                                                              .held_out = run_data.held_out.get(),
+                                                              .resumes = !options.resume.empty()})
+                                           : [&](const data::Batch& batch) { return task_type.loss(*engine, batch); };
+  const LossOfBatch eval_loss =
+      task_type.eval_loss ? [&](const data::Batch& batch) { return task_type.eval_loss(*engine, batch); } : loss;
+  BatchTask<data::Batch> task({.train = run_data.train,
+                               .loss = loss,
+                               .eval = run_data.eval,
+                               .eval_loss = eval_loss,
+                               .metrics = metrics_of(run),
+                               .eval_tallies = [&] { return run_data.eval_tallies(*engine); }},
                               loader);
   const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, model, max_steps)).run();
   finish_run(options, run, report, *engine);

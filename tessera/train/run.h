@@ -7,9 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::config {
-struct RunFile;
-}
+#include "tessera/config/run_file.h"
 
 namespace tessera::train {
 
@@ -25,10 +23,11 @@ struct RunOptions {
 // error is told here, while the peers' connections are still open; alone it is thrown.
 int run_training(const RunOptions& options);
 
-// Opens what the run file names, reading no rows: the model's config.json and weights, the tokenizer, the data's files,
-// the ds_config for `ranks` ranks. Throws what is wrong with them; also for a task or a model type that is not known,
-// and for a model that is of another class than the task trains.
-void check_run(const config::RunFile& run, int64_t ranks);
+// Opens what the run file names, reading no texts: the model's config.json and weights, the tokenizer, the data's
+// files, the ds_config for `ranks` ranks. Throws what is wrong with them; also for a task or a model type that is not
+// known, and for a model that is of another class than the task trains. Returns the run with the labels that its task
+// tells apart (TaskType::labels) in data.labels.
+config::RunFile check_run(const config::RunFile& run, int64_t ranks);
 
 // ErrorKind::kUsage where the output holds a run with checkpoints.
 void refuse_to_overwrite(const std::filesystem::path& output);

@@ -66,15 +66,19 @@ std::string facts_of_folder(const std::string& key, const fs::path& folder) {
 
 }  // namespace
 
-std::vector<comm::SharedFacts> facts_of_run(const config::RunFile& run) {
+std::string facts_of_model(const config::RunFile& run) {
   std::string model = facts_of_folder("model.path", run.model.path);
   if (run.tokenizer != run.model.path) model += facts_of_folder("tokenizer", run.tokenizer);
   if (!run.adapter.path.empty()) model += facts_of_folder("adapter.path", run.adapter.path);
   if (fs::is_regular_file(run.data.chat_template)) {  // else a template that is built in, or none
     model += "data.chat_template: " + fact_of_file(run.data.chat_template);
   }
+  return model;
+}
+
+std::vector<comm::SharedFacts> facts_of_run(const config::RunFile& run) {
   return {{"run file", config::shared_lines(run.keys), "start every rank with the same run file and the same --set"},
-          {"model or tokenizer", std::move(model), "give every host the same files"},
+          {"model or tokenizer", facts_of_model(run), "give every host the same files"},
           {"file of data", facts_of_files("data.train", run.data.train) + facts_of_files("data.eval", run.data.eval),
            "give every host the same files, in the same order"}};
 }

@@ -7,8 +7,12 @@
 
 #include "tessera/base/error.h"
 #include "tessera/data/reader.h"
+#include "tessera/models/freezing.h"
 #include "tessera/models/model.h"
+#include "tessera/models/quantized_model.h"
+#include "tessera/models/sequence_classifier.h"
 #include "tessera/monitor/monitors.h"
+#include "tessera/train/evaluation.h"
 #include "tessera/train/run.h"
 #include "tessera/train/tasks.h"
 
@@ -35,6 +39,17 @@ void check_files(const std::string& key, const std::vector<std::string>& paths) 
   }
 }
 
+void check_texts_to_write(const config::RunFile& run, const TaskType& task) {
+  if (run.training.eval_bleu == 0) return;
+  const auto refuse = [&](const std::string& what, const char* fix) {
+    throw Error(ErrorKind::kConfig, {"'training.eval_bleu' " + what, run.name, fix});
+  };
+  if (!task.writes_texts) refuse(fmt::format("scores texts, and the task {} writes none", run.task), "leave it out");
+  if (run.data.eval.empty() && run.data.eval_share == 0) {
+    refuse("is of what is held out, and there is neither data.eval nor data.eval_share", "name some, or leave it out");
+  }
+}
+
 }  // namespace
 
 std::optional<models::AdapterOptions> adapter_of(const config::RunFile& run) {
@@ -47,17 +62,42 @@ std::optional<models::AdapterOptions> adapter_of(const config::RunFile& run) {
                  asked.path, "leave adapter.rank out, or start a new adapter without adapter.path"});
   }
   if (asked.rank == 0) return std::nullopt;
-  return models::AdapterOptions{
-      .lora = {.rank = asked.rank, .alpha = asked.alpha, .dropout = asked.dropout, .rank_stabilized = asked.use_rslora},
-      .targets = asked.targets,
-      .modules_to_save = asked.modules_to_save};
+  return models::AdapterOptions{.lora = {.rank = asked.rank,
+                                         .alpha = asked.alpha,
+                                         .dropout = asked.dropout,
+                                         .rank_stabilized = asked.use_rslora,
+                                         .dora = asked.use_dora},
+                                .targets = asked.targets,
+                                .modules_to_save = asked.modules_to_save};
+}
+
+nlohmann::ordered_json config_of_labels(const config::RunFile& run) {
+  const bool has_labels = task_of(run).labels != nullptr && !run.data.labels.empty();
+  return has_labels ? models::config_of_labels(run.data.labels) : nlohmann::ordered_json::object();
 }
 
 models::FolderModel read_model_of(const config::RunFile& run) {
-  auto found = models::read_model(run.model.path, task_of(run).head, "the task " + run.task + " trains");
-  if (run.model.dropout) found.model->set_dropout(*run.model.dropout);
+  const TaskType& task = task_of(run);
+  auto found = models::read_model(run.model.path, task.head, "the task " + run.task + " trains", config_of_labels(run));
+  if (run.model.dropout || task.without_dropout) found.model->set_dropout(run.model.dropout.value_or(0));
   if (const auto adapter = adapter_of(run)) {
     found.model = models::with_adapter(std::move(found.model), *adapter, run.name + ", adapter");
+  }
+  if (!run.model.freeze.empty()) {
+    if (adapter_of(run)) {
+      throw Error(ErrorKind::kConfig, {"'model.freeze' freezes parts of a model that an adapter freezes as a whole",
+                                       run.name, "leave one of them out"});
+    }
+    found.model = models::with_frozen(std::move(found.model), run.model.freeze, run.name + ", model.freeze");
+  }
+  if (run.model.quantization == config::RunFile::Model::Quantization::kNf4) {
+    if (const auto adapter = adapter_of(run); adapter && adapter->lora.dora) {
+      throw Error(ErrorKind::kConfig,
+                  {"'adapter.use_dora' needs the lengths of rows that 'model.quantization' keeps in 4 "
+                   "bits, which is not supported",
+                   run.name, "leave one of them out"});
+    }
+    found.model = models::with_nf4_weights(std::move(found.model), run.name + ", model.quantization");
   }
   return found;
 }
@@ -106,6 +146,7 @@ plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsCon
   setup.length = run.data.max_length;
   const TaskType& task = task_of(run);
   setup.target_share = task.target_share ? task.target_share(run) : 1;
+  setup.micro_batch *= task.rows_of_sample;
   setup.activation_checkpointing = run.training.activation_checkpointing;
   return setup;
 }
@@ -121,11 +162,55 @@ std::string swap_folder(const config::RunFile& run, const config::DsConfig& conf
   return run.output;
 }
 
-void check_run(const config::RunFile& run, int64_t ranks) {
-  task_of(run);
+namespace {
+
+void check_evaluations(const config::RunFile& run) {
+  const config::RunFile::Training& training = run.training;
+  if (training.best_by.empty() && training.patience == 0) return;
+  if (run.data.eval.empty() && run.data.eval_share == 0) {
+    const char* const key = training.best_by.empty() ? "training.patience" : "training.best_by";
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("'{}' compares evaluations, and there is nothing to evaluate on", key), run.name,
+                 "name held-out data with data.eval, or a share of data.train with data.eval_share"});
+  }
+  if (!training.best_by.empty())
+    find_metric(all_metrics(metrics_of(run)), training.best_by, run.name + ", training.best_by");
+}
+
+// A block that is named after a task is of that task alone.
+void refuse_keys_of_other_tasks(const config::RunFile& run) {
+  const auto* const own = tasks().table().lookup(run.task);
+  for (const config::ResolvedKey& key : run.keys) {
+    const std::string block = key.path.substr(0, key.path.find('.'));
+    const auto* const of_block = tasks().table().lookup(block);
+    if (!key.given || of_block == nullptr || of_block == own) continue;
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("'{}' is of the task {}, and the run's task is {}", key.path, block, run.task), key.where,
+                 "leave it out"});
+  }
+}
+
+}  // namespace
+
+std::vector<Metric> metrics_of(const config::RunFile& run) {
+  const TaskType& task = task_of(run);
+  return task.metrics ? task.metrics(run) : std::vector<Metric>();
+}
+
+config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
+  const TaskType& task = task_of(run);
+  refuse_keys_of_other_tasks(run);
+  check_texts_to_write(run, task);
+  if (!task.keeps_tokens && run.data.cache != "auto" && run.data.cache != "none") {
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("'data.cache' names a folder, and the task {} keeps its tokens in memory", run.task),
+                 run.name, "leave it out"});
+  }
   monitor::check_monitors(run.monitors, run.name + ", monitors");
   check_model_folder(run);
-  const models::FolderModel model = read_model_of(run);
+  config::RunFile checked = run;
+  checked.data.labels.clear();  // as they are not checked yet; the folder's own will do until then
+  const models::FolderModel model = read_model_of(checked);
   if (run.model.init == config::RunFile::Model::Init::kPretrained) {
     models::PretrainedWeights(run.model.path, model.model->base_prefix());
   }
@@ -133,6 +218,9 @@ void check_run(const config::RunFile& run, int64_t ranks) {
   config::require_supported(config::resolve_ds_config(run, ds_config_input(*model.model, ranks)));
   check_files("data.train", run.data.train);
   check_files("data.eval", run.data.eval);
+  check_evaluations(run);
+  checked.data.labels = task.labels == nullptr ? run.data.labels : task.labels(run);
+  return checked;
 }
 
 }  // namespace tessera::train

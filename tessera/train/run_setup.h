@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,14 +14,23 @@
 #include "tessera/models/adapters.h"
 #include "tessera/models/model.h"
 #include "tessera/plan/memory_check.h"
+#include "tessera/train/task.h"
 
 namespace tessera::train {
 
 // The adapter that the run trains; nothing where it trains the model itself.
 std::optional<models::AdapterOptions> adapter_of(const config::RunFile& run);
 
-// What the run trains, as the class that the task is for, with its adapter.
+// What the run trains, as the class that the task is for, with its adapter, or with what is frozen of it, and its
+// frozen weights quantized if they are to be.
 models::FolderModel read_model_of(const config::RunFile& run);
+
+// What config.json has to say of the labels that the run tells apart, beside what the model's folder has; an empty
+// object where its task has none.
+nlohmann::ordered_json config_of_labels(const config::RunFile& run);
+
+// What the run's evaluations report beside the loss.
+std::vector<Metric> metrics_of(const config::RunFile& run);
 
 // Of the folder that the run file names, checked against the model.
 std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model);

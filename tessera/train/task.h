@@ -41,7 +41,32 @@ struct BatchLoss {
   at::Tensor sum;       // scalar: the loss added up over the targets; backward starts here
   int64_t targets = 0;  // as Samples::count_targets counts them
   int64_t tokens = 0;   // without padding, for the rate of the progress bar; 0: not counted
+
+  // Of an evaluation: what its metrics are made of (correct rows, matched n-grams, …), as counts that add up over
+  // batches and ranks; equally many of each batch.
+  std::vector<double> tallies = {};
 };
+
+// What a step or an evaluation saw, all ranks together.
+struct LossSum {
+  double loss = 0;  // sum over targets
+  int64_t targets = 0;
+  int64_t tokens = 0;
+  std::vector<double> tallies = {};  // sums of BatchLoss::tallies
+
+  double mean() const { return targets == 0 ? 0 : loss / static_cast<double>(targets); }
+};
+
+// A number that an evaluation reports beside its loss: "eval_accuracy" in metrics.jsonl, and what a run file's
+// training.best_by can name.
+struct Metric {
+  std::string name;  // "accuracy"
+  bool larger_is_better = true;
+  std::function<double(const LossSum& seen)> value;  // of all that was held out, exact however ranks share it
+};
+
+// exp of the loss, of language models.
+Metric perplexity();
 
 // Used by one thread, all ranks in step.
 class Task {
@@ -64,13 +89,23 @@ class Task {
   // What is held out from training; 0: nothing.
   virtual size_t eval_samples() const = 0;
   virtual BatchLoss eval_loss(std::span<const size_t> samples) = 0;
+
+  // Tallies of this rank of what takes more than the passes of a loss, such as texts that the model writes: they follow
+  // those of eval_loss(). Equally many on all ranks. Collective; the engine is in evaluation.
+  virtual std::vector<double> eval_tallies() { return {}; }
+
+  // What an evaluation reports beside its loss, made of eval_loss()'s sums and of eval_tallies().
+  virtual std::vector<Metric> metrics() const { return {}; }
 };
 
 template <class Batch>
 struct TaskParts {
   data::Samples<Batch> train;
-  std::function<BatchLoss(const Batch&)> loss;  // runs the engine's forward
-  data::Samples<Batch> eval = {};               // held out; by default nothing
+  std::function<BatchLoss(const Batch&)> loss;                  // runs the engine's forward
+  data::Samples<Batch> eval = {};                               // held out; by default nothing
+  std::function<BatchLoss(const Batch&)> eval_loss = nullptr;   // of what is held out, with tallies; null: as `loss`
+  std::vector<Metric> metrics = {};                             // of its tallies
+  std::function<std::vector<double>()> eval_tallies = nullptr;  // Task::eval_tallies; null: none
 };
 
 template <class Batch>
@@ -91,8 +126,13 @@ class BatchTask final : public Task {
   BatchLoss loss(size_t micro_batch) override { return parts_.loss(step_.micro_batches[micro_batch]); }
   size_t eval_samples() const override { return parts_.eval.size; }
   BatchLoss eval_loss(std::span<const size_t> samples) override {
-    return parts_.loss(parts_.eval.collate(samples, /*epoch=*/0));
+    const Batch batch = parts_.eval.collate(samples, /*epoch=*/0);
+    return parts_.eval_loss ? parts_.eval_loss(batch) : parts_.loss(batch);
   }
+  std::vector<double> eval_tallies() override {
+    return parts_.eval_tallies ? parts_.eval_tallies() : std::vector<double>();
+  }
+  std::vector<Metric> metrics() const override { return parts_.metrics; }
 
  private:
   TaskParts<Batch> parts_;
@@ -111,6 +151,9 @@ using NetworkEngine = ModelEngine<models::Network>;
 // own counts of targets and tokens.
 BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch);
 
+// The arrays as tensors on the engine's device; on the CPU over the batch's own memory, which outlives the forward.
+models::NamedTensors tensors_of(NetworkEngine& engine, const data::Batch& batch);
+
 // What `tessera train` can train for, by the run file's `task`, is a TaskType: it stands between data and a model. It
 // says which of the model's classes is trained, how files become samples and samples batches, and how a batch becomes a
 // loss.
@@ -120,7 +163,7 @@ struct DataSource {
   const config::RunFile& run;
   std::string key;                        // "data.train" or "data.eval", for messages
   const std::vector<std::string>& paths;  // what it names
-  const data::Tokenizer& tokenizer;       // used only during the call
+  const data::Tokenizer& tokenizer;       // this and the run outlive what is read
   int ranks = 1;
 };
 
@@ -130,12 +173,26 @@ class TaskData {
   virtual ~TaskData() = default;
 
   virtual data::Samples<data::Batch> samples() const = 0;  // which borrow this
-  virtual std::string description() const = 0;             // one line for the user
-  virtual std::vector<std::string> doubts() const = 0;     // what is probably not meant, a line each
+
+  // How many samples there are up to the end of each entry of data.train, for data.weights. Empty: not known.
+  virtual std::vector<size_t> entry_ends() const { return {}; }
+
+  virtual std::string description() const = 0;          // one line for the user
+  virtual std::vector<std::string> doubts() const = 0;  // what is probably not meant, a line each
+
+  // Task::eval_tallies, of some of the samples that are held out, which `held_out` numbers.
+  virtual std::vector<double> eval_tallies(NetworkEngine& engine, std::span<const size_t> held_out) const;
 };
 
 // ErrorKind::kData where there are fewer samples than ranks.
 void require_samples(const DataSource& source, size_t samples);
+
+// Samples up to the end of each entry of data.train or data.eval, each of which may stand for several files, by those
+// up to the end of each file.
+std::vector<uint64_t> ends_of_entries(const std::vector<std::string>& entries, std::span<const uint64_t> file_ends);
+
+// The folder where the source's samples are kept (data.cache); empty: in memory.
+std::string token_cache_of(const DataSource& source);
 
 // What a task wants of texts as tokens.
 struct TextShape {
@@ -148,16 +205,32 @@ class TextData : public TaskData {
  public:
   explicit TextData(const DataSource& source, const TextShape& shape = {});
 
+  std::vector<size_t> entry_ends() const override;
   std::string description() const override;
   std::vector<std::string> doubts() const override;
 
  protected:
   const data::TokenizedDataset& dataset() const { return dataset_; }
+  const std::vector<uint64_t>& entry_ends_of_dataset() const { return entry_ends_; }
 
  private:
   std::string key_;
   data::DatasetOptions options_;
   data::TokenizedDataset dataset_;
+  std::vector<uint64_t> entry_ends_;
+};
+
+// Of a batch of a task's samples: one forward pass.
+using LossOfBatch = std::function<BatchLoss(const data::Batch&)>;
+
+// What there is right before the first step: the weights are those that training begins with, also where a checkpoint
+// will be loaded.
+struct TaskStart {
+  NetworkEngine& engine;
+  const config::RunFile& run;
+  TaskData& training;
+  TaskData* held_out = nullptr;  // null: nothing is
+  bool resumes = false;          // a checkpoint will be loaded
 };
 
 struct TaskType {
@@ -172,6 +245,24 @@ struct TaskType {
   // Of a batch's tokens, about how many the loss counts: for the estimate of memory, of models that compute logits of
   // those alone. Null: all.
   double (*target_share)(const config::RunFile& run) = nullptr;
+
+  // Of a batch of what is held out: its loss, with the tallies that `metrics` are made of. Null: as `loss`.
+  BatchLoss (*eval_loss)(NetworkEngine& engine, const data::Batch& batch) = nullptr;
+  std::vector<Metric> (*metrics)(const config::RunFile& run) = nullptr;  // null: the loss alone
+  bool writes_texts = false;  // that an evaluation can score: training.eval_bleu
+
+  // The names of what the model tells apart, where its head has an output for each: run.data.labels, or what the
+  // model's folder or the data say. Null: the model's sizes do not depend on the data.
+  std::vector<std::string> (*labels)(const config::RunFile& run) = nullptr;
+
+  // Makes the loss, of training and of evaluations, where that needs more than a batch; then `loss` is not used. Called
+  // once, collectively. What it is given outlives the loss.
+  LossOfBatch (*start)(const TaskStart& start) = nullptr;
+
+  bool keeps_tokens = false;     // honours data.cache
+  int64_t rows_of_sample = 1;    // of a batch's arrays: for the estimate of memory
+  bool without_dropout = false;  // unless the run file says model.dropout
+  double rate_share = 1;         // of the learning rates of runs without a run file (quick_run.h)
 };
 
 // Adds a task of one's own to those of `tessera train`: at the start of a program, before anything is looked up.

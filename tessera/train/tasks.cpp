@@ -5,8 +5,10 @@ namespace tessera::train {
 OpenRegistry<TaskType>& tasks() {
   static OpenRegistry<TaskType> table(
       "task", {
+                  {"classification", "a label for each text or pair of texts", classification_task()},
                   {"clm", "causal language modelling", causal_lm_task()},
                   {"sft", "tuning on instructions: the answers of conversations", instruction_task()},
+                  {"dpo", "to prefer one answer to another (DPO)", preference_task()},
                   {"mlm", "masked language modelling", masked_lm_task()},
                   {"seq2seq", "one text from another, by an encoder-decoder", seq2seq_task()},
               });

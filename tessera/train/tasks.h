@@ -13,8 +13,11 @@ OpenRegistry<TaskType>& tasks();
 // ErrorKind::kConfig, with the nearest of those known, for a task that is not in the table.
 const TaskType& task_of(const config::RunFile& run);
 
-TaskType causal_lm_task();    // causal_lm.cpp
-TaskType instruction_task();  // instruction_tuning.cpp
-TaskType masked_lm_task();    // masked_lm.cpp
+TaskType causal_lm_task();       // causal_lm.cpp
+TaskType classification_task();  // classification.cpp
+TaskType instruction_task();     // instruction_tuning.cpp
+TaskType masked_lm_task();       // masked_lm.cpp
+TaskType preference_task();      // preference_tuning.cpp
+TaskType seq2seq_task();         // seq2seq.cpp
 
 }  // namespace tessera::train

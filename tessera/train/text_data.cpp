@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <limits>
 
 #include "tessera/base/error.h"
@@ -32,7 +33,9 @@ data::DatasetOptions dataset_options(const DataSource& source, const TextShape& 
           .max_length = shape.is_whole ? std::numeric_limits<int64_t>::max() : data.max_length,
           .drop_empty = data.drop_empty,
           .long_text = chunks ? data::LongText::kChunk : data::LongText::kTruncate,
-          .ends_with_eos = shape.ends_with_eos};
+          .ends_with_eos = shape.ends_with_eos,
+          .cache = token_cache_of(source),
+          .name = source.key};
 }
 
 class CollatedText final : public TextData {
@@ -44,12 +47,18 @@ class CollatedText final : public TextData {
                       .make({.dataset = dataset(),
                              .tokenizer = source.tokenizer,
                              .options = source.run.data,
-                             .seed = static_cast<uint64_t>(source.run.training.seed)})),
+                             .seed = static_cast<uint64_t>(source.run.training.seed),
+                             .part_ends = entry_ends_of_dataset()})),
         row_length_(source.run.data.max_length) {
     require_samples(source, collator_->size());
   }
 
   data::Samples<data::Batch> samples() const override { return collator_->samples(); }
+
+  std::vector<size_t> entry_ends() const override {
+    const std::vector<size_t> ends = collator_->part_ends();
+    return ends.empty() ? TextData::entry_ends() : ends;
+  }
 
   std::string description() const override {
     const std::string text = TextData::description();
@@ -66,8 +75,35 @@ class CollatedText final : public TextData {
 }  // namespace
 
 TextData::TextData(const DataSource& source, const TextShape& shape)
-    : key_(source.key), options_(dataset_options(source, shape)), dataset_(source.tokenizer, options_) {
+    : key_(source.key),
+      options_(dataset_options(source, shape)),
+      dataset_(source.tokenizer, options_),
+      entry_ends_(ends_of_entries(source.paths, dataset_.file_ends())) {
   if (!shape.is_whole) require_samples(source, dataset_.size());
+}
+
+std::vector<uint64_t> ends_of_entries(const std::vector<std::string>& entries, std::span<const uint64_t> file_ends) {
+  std::vector<uint64_t> ends;
+  size_t files = 0;
+  for (const std::string& entry : entries) {
+    files += data::expand_files({entry}).size();
+    ends.push_back(files == 0 ? 0 : file_ends[files - 1]);
+  }
+  return ends;
+}
+
+std::string token_cache_of(const DataSource& source) {
+  constexpr uintmax_t kLarge = uintmax_t{64} << 20;  // bytes of text; less is tokenised in seconds
+  const std::string& asked = source.run.data.cache;
+  if (asked == "none") return "";
+  if (asked != "auto") return asked;
+  uintmax_t bytes = 0;
+  for (const std::string& file : data::expand_files(source.paths)) {
+    std::error_code failed;
+    const uintmax_t own = std::filesystem::file_size(file, failed);
+    bytes += failed ? 0 : own;
+  }
+  return bytes < kLarge ? "" : (std::filesystem::path(source.run.output) / "tokens").string();
 }
 
 void require_samples(const DataSource& source, size_t samples) {
@@ -77,6 +113,12 @@ void require_samples(const DataSource& source, size_t samples) {
                                  fmt::format("{}", fmt::join(source.paths, ", ")), "use fewer ranks or more data"});
 }
 
+std::vector<double> TaskData::eval_tallies(NetworkEngine& /*engine*/, std::span<const size_t> /*held_out*/) const {
+  return {};
+}
+
+std::vector<size_t> TextData::entry_ends() const { return {entry_ends_.begin(), entry_ends_.end()}; }
+
 std::string TextData::description() const { return describe_dataset(key_, dataset_, options_); }
 
 std::vector<std::string> TextData::doubts() const { return doubts_of_dataset(key_, dataset_, options_); }
@@ -84,6 +126,13 @@ std::vector<std::string> TextData::doubts() const { return doubts_of_dataset(key
 std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator,
                                              const TextShape& shape) {
   return std::make_unique<CollatedText>(source, collator, shape);
+}
+
+void refuse_packing(const config::RunFile& run) {
+  if (data::packing_of(run.data, data::Packing::kNone) == data::Packing::kNone) return;
+  throw Error(ErrorKind::kConfig,
+              {fmt::format("'data.packing' lays several samples in a row, which the task {} does not know", run.task),
+               run.name, "leave it out, or write none"});
 }
 
 std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,

@@ -13,6 +13,9 @@ namespace tessera::train {
 std::unique_ptr<TaskData> read_collated_text(const DataSource& source, const std::string& collator,
                                              const TextShape& shape = {});
 
+// ErrorKind::kConfig where the run asks for rows of several samples, of a task that knows none.
+void refuse_packing(const config::RunFile& run);
+
 // One line of what was read: "data.train: 4,358 rows, 1,467 of them empty and left out; 2,891 samples, …".
 std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,
                              const data::DatasetOptions& options);

@@ -29,7 +29,11 @@ using std::chrono::steady_clock;
 class Trainer::Loop {
  public:
   Loop(ModuleEngine& engine, Task& task, TrainerOptions options)
-      : engine_(engine), task_(task), options_(std::move(options)), inbox_({SIGINT, SIGTERM}) {}
+      : engine_(engine),
+        task_(task),
+        options_(std::move(options)),
+        best_metric_(find_metric(all_metrics(task.metrics()), options_.best_by, "training.best_by")),
+        inbox_({SIGINT, SIGTERM}) {}
 
   TrainerReport run();
 
@@ -45,31 +49,38 @@ class Trainer::Loop {
   void lock_output();
   void resume();
   void restore_position(const LoadedCheckpoint& loaded);
+  void restore_best(const nlohmann::json& state);
   void open_output();
   void train_step();
   LossSum take_step(const data::StepPlace& step);
   void look_for_divergence(double loss, double loss_scale);
   void require_some_training() const;
-  void evaluate_now();
+  LossSum evaluate_now();
+  void look_for_best(const LossSum& seen);
   void save();
   void save_as_best();
   void finish_saving();
   void report_failed_save(const Error& error);
   bool stop_requested();
   bool speaks() const { return engine_.world().rank() == 0; }
+  bool seeks_best() const { return options_.keep_best || options_.patience > 0; }
+  bool out_of_patience() const { return options_.patience > 0 && evaluations_without_better_ >= options_.patience; }
+  void report_impatience() const;
   fs::path checkpoints() const { return options_.output / "checkpoints"; }
 
   ModuleEngine& engine_;
   Task& task_;
   TrainerOptions options_;
+  Metric best_metric_;
   std::unique_ptr<storage::FolderLock> lock_;  // of checkpoints(); rank 0's
   SignalInbox inbox_;
   Position position_;
   TrainerReport report_;
-  bool epoch_ended_ = false;  // with the last step
-  int64_t bad_steps_ = 0;     // the last ones in a row
-  int64_t skipped_ = 0;       // of those that this process took
-  std::string last_finite_;   // the newest checkpoint that was begun after a step that was not bad
+  bool epoch_ended_ = false;                // with the last step
+  int64_t bad_steps_ = 0;                   // the last ones in a row
+  int64_t evaluations_without_better_ = 0;  // the last ones in a row
+  int64_t skipped_ = 0;                     // of those that this process took
+  std::string last_finite_;                 // the newest checkpoint that was begun after a step that was not bad
   std::vector<std::unique_ptr<monitor::Monitor>> monitors_;
   std::unique_ptr<Progress> progress_;
   std::string last_saved_;             // the newest that is whole
@@ -95,11 +106,12 @@ void refuse_to_overwrite(const fs::path& output) {
 
 void Trainer::Loop::require_same_training() {
   const std::string text = fmt::format(
-      "{} samples, {} held out\n{}\n{} steps, evaluated every {} on {} samples{}{}\nsaved every {} steps{}\n{}",
+      "{} samples, {} held out\n{}\n{} steps, evaluated every {} on {} samples{}{}\nthe best is that of {}, patience "
+      "{}\nsaved every {} steps{}\n{}",
       task_.samples(), task_.eval_samples(), task_.facts(), options_.max_steps, options_.eval_steps,
       options_.eval_samples, options_.eval_at_start ? ", also at the start" : "",
-      options_.keep_best ? ", the best kept" : "", options_.save_steps, options_.async_save ? " in the background" : "",
-      options_.resume.empty() ? "a new run" : "a run that resumes");
+      options_.keep_best ? ", the best kept" : "", options_.best_by, options_.patience, options_.save_steps,
+      options_.async_save ? " in the background" : "", options_.resume.empty() ? "a new run" : "a run that resumes");
   comm::require_agreement(engine_.world(), {{"training", text, "give every rank the same data and options"}},
                           "Trainer");
 }
@@ -136,6 +148,11 @@ void Trainer::Loop::resume() {
   }
   restore_position(*loaded);
   last_saved_ = last_finite_ = loaded->path;
+  // A run that was killed may have had no time to name it.
+  const bool is_best = options_.keep_best && report_.best && report_.best->step == engine_.global_steps();
+  if (is_best && folder == checkpoints() && speaks()) {
+    checkpoint::set_best(checkpoints(), fs::path(loaded->path).filename().string());
+  }
   saved_at_ = engine_.global_steps();
   if (speaks()) log_info("resumed {} after step {}", loaded->path, engine_.global_steps());
 }
@@ -153,12 +170,18 @@ void Trainer::Loop::restore_position(const LoadedCheckpoint& loaded) {
     position_.samples = engine_.global_samples();
     return;
   }
+  const nlohmann::json own = nlohmann::json::parse(options_.client_state);
+  const auto quantization = [](const nlohmann::json& of) { return of.value("quantization", "none"); };
+  if (speaks() && quantization(own) != quantization(state)) {
+    log_warning("{} was trained beside weights of model.quantization {}, and this run's is {}", loaded.path,
+                quantization(state), quantization(own));
+  }
   int64_t samples_in_epoch = 0, data_samples = 0;
   try {
     position_ = {.epoch = state.at("epoch"), .samples = state.at("samples"), .tokens = state.at("tokens")};
     samples_in_epoch = state.at("samples_in_epoch");
     data_samples = state.at("data_samples");
-    if (state.contains("best_loss")) report_.best = HeldOutLoss{state.at("best_step"), state.at("best_loss")};
+    restore_best(state);
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorKind::kData,
                 {"the checkpoint does not record its run's progress: it was not saved by tessera train", loaded.path,
@@ -180,6 +203,20 @@ void Trainer::Loop::restore_position(const LoadedCheckpoint& loaded) {
          loaded.path, "resume with the original batch size, or one that divides it"});
   }
   position_.step_in_epoch = samples_in_epoch / global_batch;
+}
+
+// Of another metric nothing is known: then the best is sought anew.
+void Trainer::Loop::restore_best(const nlohmann::json& state) {
+  const bool by_loss = state.contains("best_loss");  // as earlier versions note it
+  const std::string by = by_loss ? "eval_loss" : state.value("best_by", "");
+  if (by.empty() || !seeks_best()) return;
+  if (by != best_metric_.name) {
+    if (speaks()) log_info("the best so far was that of {}; that of {} is sought anew", by, best_metric_.name);
+    return;
+  }
+  const char* const key = by_loss ? "best_loss" : "best_value";
+  if (state.contains(key)) report_.best = BestEvaluation{state.at("best_step"), state.at(key)};
+  evaluations_without_better_ = state.value("evaluations_without_better", int64_t{0});
 }
 
 LossSum Trainer::Loop::take_step(const data::StepPlace& step) {
@@ -204,7 +241,7 @@ LossSum Trainer::Loop::take_step(const data::StepPlace& step) {
   return sum_over_ranks(engine_.data_group(), mine);
 }
 
-void Trainer::Loop::evaluate_now() {
+LossSum Trainer::Loop::evaluate_now() {
   const TraceSpan span(TraceLane::kCompute, "evaluation");
   const auto start = steady_clock::now();
   const int64_t step = engine_.global_steps();
@@ -212,25 +249,45 @@ void Trainer::Loop::evaluate_now() {
                                {.micro_batch = engine_.train_micro_batch_size_per_gpu(),
                                 .most_samples = options_.eval_samples,
                                 .progress = [this](int64_t done, int64_t all) { progress_->evaluating(done, all); }});
-  report_.last = HeldOutLoss{step, sum.mean()};
+  report_.last = HeldOutLoss{.step = step, .loss = sum.mean()};
+  for (const Metric& metric : task_.metrics()) report_.last->others.emplace_back(metric.name, metric.value(sum));
   if (!report_.first) report_.first = report_.last;
-  if (!speaks()) return;
+  if (!speaks()) return sum;
   const monitor::EvaluationMetrics metrics{
       .step = step,
       .loss = sum.mean(),
       .samples = evaluated_samples(task_, engine_.data_group().size(), options_.eval_samples),
-      .seconds = duration<double>(steady_clock::now() - start).count()};
+      .seconds = duration<double>(steady_clock::now() - start).count(),
+      .others = report_.last->others};
   for (const auto& each : monitors_) each->evaluation(metrics);
-  log_info("step {}: held-out loss {:.4f}", step, sum.mean());
+  std::string text = fmt::format("step {}: held-out loss {:.4f}", step, sum.mean());
+  for (const auto& [name, value] : report_.last->others) text += fmt::format(", {} {:.4f}", name, value);
+  log_info("{}", text);
+  return sum;
+}
+
+// All ranks see the same.
+void Trainer::Loop::look_for_best(const LossSum& seen) {
+  if (!seeks_best()) return;
+  const double value = best_metric_.value(seen);
+  const auto beats = [&](double best) { return best_metric_.larger_is_better ? value > best : value < best; };
+  const bool better = std::isfinite(value) && (!report_.best || beats(report_.best->value));
+  evaluations_without_better_ = better ? 0 : evaluations_without_better_ + 1;
+  if (better) report_.best = BestEvaluation{engine_.global_steps(), value};
 }
 
 // The checkpoint is named as the best once it is whole (finish_saving); until then the best one before stays.
 void Trainer::Loop::save_as_best() {
-  const bool better = std::isfinite(report_.last->loss) && (!report_.best || report_.last->loss < report_.best->loss);
-  if (!options_.keep_best || !better) return;
-  report_.best = report_.last;
+  if (!options_.keep_best || !report_.best || report_.best->step != engine_.global_steps()) return;
   save();
   saving_best_ = true;
+}
+
+void Trainer::Loop::report_impatience() const {
+  const std::string best = report_.best ? fmt::format("{:.4f} after step {}", report_.best->value, report_.best->step)
+                                        : std::string("none was finite");
+  log_info("training stops after step {}: {} without a better {} (the best: {}); training.patience says how many",
+           engine_.global_steps(), count_of(evaluations_without_better_, "evaluation"), best_metric_.name, best);
 }
 
 void Trainer::Loop::save() {
@@ -240,7 +297,10 @@ void Trainer::Loop::save() {
                 {"data_samples", task_.samples()},
                 {"samples", position_.samples},
                 {"tokens", position_.tokens}});
-  if (report_.best) state.update({{"best_step", report_.best->step}, {"best_loss", report_.best->loss}});
+  if (seeks_best()) {
+    state.update({{"best_by", best_metric_.name}, {"evaluations_without_better", evaluations_without_better_}});
+  }
+  if (report_.best) state.update({{"best_step", report_.best->step}, {"best_value", report_.best->value}});
   const fs::path folder = checkpoints();
   checkpoint::SaveOptions how = engine_.save_options();
   how.in_background = options_.async_save;
@@ -369,28 +429,34 @@ TrainerReport Trainer::Loop::run() {
   task_.seek(position_.epoch, position_.step_in_epoch);
   open_output();
   if (evaluates && options_.eval_at_start && engine_.global_steps() < options_.max_steps) evaluate_now();
-  while (engine_.global_steps() < options_.max_steps && !report_.interrupted) {
+  while (engine_.global_steps() < options_.max_steps && !report_.interrupted && !out_of_patience()) {
     train_step();
     report_.interrupted = stop_requested();
     const int64_t step = engine_.global_steps();
     const auto due = [&](int64_t every) { return every > 0 ? step % every == 0 : epoch_ended_; };
     const bool last = step == options_.max_steps;
     const bool saves = last || report_.interrupted || due(options_.save_steps);
-    if (saves && !options_.keep_best) save();  // before an evaluation that may take its time
+    if (saves && !seeks_best()) save();  // before an evaluation that may take its time
     if (evaluates && !report_.interrupted && (last || due(options_.eval_steps))) {
-      evaluate_now();
+      look_for_best(evaluate_now());
       save_as_best();
     }
-    if (saves && saved_at_ != step) save();
+    if ((saves || out_of_patience()) && saved_at_ != step) save();
   }
   progress_.reset();
   finish_saving();
+  report_.out_of_patience = out_of_patience();
+  if (report_.out_of_patience && speaks()) report_impatience();
   if (saving_.empty() && save_failure_) throw *save_failure_;  // the last state is not on the disk
   require_some_training();
   if (report_.interrupted && speaks())
     log_info("stopped by a signal after step {}; the state is saved", engine_.global_steps());
   report_.steps = engine_.global_steps();
   report_.checkpoint = last_saved_;
+  if (options_.keep_best && report_.best && speaks()) {
+    const std::string tag = checkpoint::read_best(checkpoints());
+    if (!tag.empty()) report_.best_checkpoint = (checkpoints() / tag).string();
+  }
   return report_;
 }
 

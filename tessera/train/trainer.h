@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
@@ -24,20 +25,28 @@ struct TrainerOptions {
   bool eval_at_start = false;    // also before the first step
   int64_t save_steps = 0;        // 0: at the end of each epoch
   checkpoint::Retention retention = {.keep_last = 2};
-  bool keep_best = false;       // save after each evaluation that is the best so far, and keep that checkpoint
-  bool async_save = true;       // write checkpoints beside training
-  bool trainable_only = false;  // leave frozen parameters out of them
-  int64_t max_bad_steps = 10;   // in a row, then the run ends with an error (see Trainer::run); 0: never
+  std::string best_by = "eval_loss";  // which of the task's metrics says what is best
+  bool keep_best = false;             // save after each evaluation that is the best so far, and keep that checkpoint
+  int64_t patience = 0;               // stop after so many evaluations in a row without a better one; 0: never
+  bool async_save = true;             // write checkpoints beside training
+  bool trainable_only = false;        // leave frozen parameters out of them
+  int64_t max_bad_steps = 10;         // in a row, then the run ends with an error (see Trainer::run); 0: never
   std::vector<std::string> monitors = {"jsonl"};  // by name: monitor/monitor.h
   std::string resume =
       {};  // "": start; "auto": the newest checkpoint of the output, if any; else a checkpoint's folder
   std::string client_state = "{}";  // a JSON object that each checkpoint notes beside the trainer's own
 };
 
-// A loss on what is held out, and after how many steps.
+// What was found on what is held out, and after how many steps.
 struct HeldOutLoss {
   int64_t step = 0;
   double loss = 0;
+  std::vector<std::pair<std::string, double>> others = {};  // the task's metrics: "accuracy", …
+};
+
+struct BestEvaluation {
+  int64_t step = 0;
+  double value = 0;  // of the metric that says what is best
 };
 
 struct TrainerReport {
@@ -46,9 +55,11 @@ struct TrainerReport {
   bool interrupted = false;
   std::optional<HeldOutLoss> first;  // of this process
   std::optional<HeldOutLoss> last;
-  std::optional<HeldOutLoss> best;   // of the run, with keep_best
-  std::string checkpoint;            // the newest
-  std::vector<std::string> metrics;  // where the monitors wrote; rank 0's
+  std::optional<BestEvaluation> best;  // of the run, with keep_best or patience
+  bool out_of_patience = false;        // it stopped because nothing got better
+  std::string checkpoint;              // the newest
+  std::string best_checkpoint;         // with keep_best, and where there is one; rank 0's
+  std::vector<std::string> metrics;    // where the monitors wrote; rank 0's
 };
 
 class Trainer {

@@ -65,6 +65,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   const at::NoGradGuard no_grad;
   const at::Device device = policy_.device.value_or(params_.front().tensor.device());
   const auto fp32 = at::TensorOptions().dtype(at::kFloat);
+  const at::ScalarType filled = params_.front().is_bytes() ? at::kByte : at::kFloat;
 
   // What peers read later; its memory is kept for that. The rest comes from the ordinary allocator.
   const auto shared = [&](int64_t numel, at::ScalarType dtype) {
@@ -73,9 +74,9 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   const bool reads_full = !policy.shard_parameters;
 
   // The only moment at which more than the policy allows is in the host's memory: one unit in fp32.
-  const bool begins_in_place = device.is_cpu() && reads_full && policy.compute_dtype == at::kFloat;
+  const bool begins_in_place = device.is_cpu() && reads_full && policy.compute_dtype == filled;
   at::Tensor initial =
-      begins_in_place ? shared(layout_.numel(), at::kFloat).zero_() : at::zeros({layout_.numel()}, fp32);
+      begins_in_place ? shared(layout_.numel(), filled).zero_() : at::zeros({layout_.numel()}, fp32.dtype(filled));
   bool any_of_rank_0 = false;
   for (size_t index = 0; index < params_.size(); ++index) {
     const layout::FlatParam& place = layout_.params()[index];

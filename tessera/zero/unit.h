@@ -1,5 +1,5 @@
 // A unit: parameters that are gathered, reduced and updated together (a transformer block, the embeddings), all
-// trainable or all frozen, and every buffer that holds their training state on this rank.
+// trainable, all frozen, or all bytes (layout::Storage), and every buffer that holds their training state on this rank.
 //
 //   buffer          dtype     elements                         exists
 //   full            compute   layout().numel()                 always at stages 0 to 2; at stage 3 while gathered
@@ -9,6 +9,8 @@
 //   grad            grad      whole (0, 1) or shard (2, 3)     trainable
 //   worker_error    fp32      layout().numel()                 the optimizer averages by signs, and there are peers
 //   server_error    fp32      shard                            …
+//
+// Of bytes the compute dtype is uint8, and an element is a byte.
 //
 // owned() is what this rank updates: its shard, at stage 0 everything. Compute, master, state and a sharded grad are
 // StateTensors: they rest in memory or in a swap file, as the policy's offload says. In one dtype master is the compute
@@ -54,6 +56,7 @@ struct NamedParam {
 
   const std::string& name() const { return spec.name; }
   bool trainable() const { return spec.trains && tensor.requires_grad(); }
+  bool is_bytes() const { return spec.storage == layout::Storage::kBytes; }
 
   // Filled in by ShardedModel, from the specification and this rank's place in the mesh.
   layout::Box box = {};  // which part of the global tensor this is
@@ -71,7 +74,8 @@ struct OptimizerNeeds {
   bool sign_errors = false;  // see comm/sign_compression.h
 };
 
-// Writes the initial value (fp32, the parameter's shape) of the named parameter into `value`, the same on every rank.
+// Writes the initial value (fp32, or bytes, of the parameter's shape) of the named parameter into `value`, the same on
+// every rank.
 using FillParameter = std::function<void(const std::string& name, at::Tensor value)>;
 
 class Unit {

@@ -24,6 +24,17 @@ NamedParam placed(NamedParam param, const comm::Mesh& mesh) {
        "initialize", "give ParamSpec::shape the global shape, and name the dimensions that ranks share"});
 }
 
+enum class Kind { kTrained, kFrozen, kBytes };
+
+Kind kind_of(const NamedParam& param) {
+  if (param.is_bytes()) return Kind::kBytes;
+  return param.trainable() ? Kind::kTrained : Kind::kFrozen;
+}
+
+std::string unit_name(const std::string& module, Kind kind) {
+  return module + (kind == Kind::kTrained ? "" : kind == Kind::kFrozen ? " (frozen)" : " (bytes)");
+}
+
 int64_t trainable_numel(const std::vector<ModuleParams>& modules) {
   std::unordered_set<const at::TensorImpl*> seen;
   int64_t numel = 0;
@@ -47,15 +58,16 @@ class Allowances {
         leaves_(policy_.offload.optimizer_options.ratio * static_cast<double>(trainable_numel(input.modules))),
         may_persist_(policy_.residency.model_persistence_threshold) {}
 
-  Policy policy_for(int64_t numel, bool trainable) {
+  Policy policy_for(int64_t numel, Kind kind) {
     Policy policy = policy_;
+    if (kind == Kind::kBytes) policy.compute_dtype = at::kByte;
     stays_in_memory_ -= numel / shards_;
     if (stays_in_memory_ >= 0) policy.offload.parameters = nullptr;
     if (static_cast<double>(trainable_before_) >= leaves_) {
       policy.offload.optimizer = nullptr;
       policy.offload.optimizer_on_host = false;
     }
-    if (trainable) trainable_before_ += numel;
+    if (kind == Kind::kTrained) trainable_before_ += numel;
     return policy;
   }
 
@@ -77,6 +89,11 @@ class Allowances {
 }  // namespace
 
 void build_units(BuildInput input, BuiltUnits& built, const std::function<void(size_t)>& made) {
+  for (ModuleParams& module : input.modules) {
+    for (NamedParam& param : module.params) {
+      if (param.tensor.scalar_type() == at::kByte) param.spec.storage = layout::Storage::kBytes;
+    }
+  }
   std::unordered_map<const at::TensorImpl*, std::string> first_names;
   Allowances allowances(input);
   for (const ModuleParams& module : input.modules) {
@@ -84,11 +101,11 @@ void build_units(BuildInput input, BuiltUnits& built, const std::function<void(s
     const auto uses = [&used](size_t unit) {
       if (std::find(used.begin(), used.end(), unit) == used.end()) used.push_back(unit);
     };
-    for (const bool trainable : {true, false}) {
+    for (const Kind kind : {Kind::kTrained, Kind::kFrozen, Kind::kBytes}) {
       const size_t next = built.units.size();
       std::vector<NamedParam> own;
       for (const NamedParam& param : module.params) {
-        if (param.trainable() != trainable) continue;
+        if (kind_of(param) != kind) continue;
         const at::TensorImpl* const identity = param.tensor.unsafeGetTensorImpl();
         const auto [first, is_new] = first_names.try_emplace(identity, param.name());
         if (is_new) {
@@ -103,9 +120,8 @@ void build_units(BuildInput input, BuiltUnits& built, const std::function<void(s
       uses(next);
       int64_t numel = 0;
       for (const NamedParam& param : own) numel += param.numel();
-      built.units.push_back(std::make_unique<Unit>(trainable ? module.name : module.name + " (frozen)", std::move(own),
-                                                   input.needs, allowances.policy_for(numel, trainable), input.groups,
-                                                   input.fill));
+      built.units.push_back(std::make_unique<Unit>(unit_name(module.name, kind), std::move(own), input.needs,
+                                                   allowances.policy_for(numel, kind), input.groups, input.fill));
       made(next);
       built.units.back()->release();
       built.persistent.push_back(allowances.persists(numel));

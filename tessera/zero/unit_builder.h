@@ -44,9 +44,10 @@ struct BuildInput {
   const FillParameter& fill;
 };
 
-// Each module's trainable parameters make a unit, its frozen ones another. A parameter that several modules share
-// belongs to the first. `made` is called with each unit's number while it is still unsharded; then it is released, so
-// that no more than one is. Collective. ErrorKind::kUsage names a parameter that is not what its specification says.
+// Each module's trainable parameters make a unit, its frozen ones another, its bytes a third. A parameter that several
+// modules share belongs to the first. `made` is called with each unit's number while it is still unsharded; then it is
+// released, so that no more than one is. Collective. ErrorKind::kUsage names a parameter that is not what its
+// specification says.
 void build_units(BuildInput input, BuiltUnits& built, const std::function<void(size_t)>& made);
 
 }  // namespace tessera::zero

@@ -16,6 +16,26 @@ std::vector<int64_t> drawn_lengths() {
   return lengths;
 }
 
+struct Offsets {
+  std::vector<uint64_t> values{0};
+  explicit Offsets(const std::vector<int64_t>& lengths) {
+    for (const int64_t length : lengths) values.push_back(values.back() + static_cast<uint64_t>(length));
+  }
+};
+
+std::vector<PackedRow> rows_of(const std::vector<int64_t>& lengths, const std::vector<uint64_t>& part_ends,
+                               int64_t row_length, Packing how) {
+  const Offsets offsets(lengths);
+  const PackedRows packed(offsets.values, part_ends, row_length, how);
+  std::vector<PackedRow> rows;
+  for (size_t i = 0; i < packed.size(); ++i) rows.push_back(packed.row(i));
+  return rows;
+}
+
+std::vector<PackedRow> pack(const std::vector<int64_t>& lengths, int64_t row_length, Packing how) {
+  return rows_of(lengths, {lengths.size()}, row_length, how);
+}
+
 class PackingOf : public testing::TestWithParam<Packing> {};
 INSTANTIATE_TEST_SUITE_P(How, PackingOf, testing::Values(Packing::kNone, Packing::kFill, Packing::kFit));
 
@@ -40,6 +60,27 @@ TEST_P(PackingOf, EachTokenIsInOneRowAndNoRowIsTooLong) {
     }
     EXPECT_EQ(next, lengths[document]);
   }
+}
+
+TEST_P(PackingOf, NoRowHasDocumentsOfTwoParts) {
+  const std::vector<int64_t> lengths = drawn_lengths();
+  const std::vector<uint64_t> part_ends{100, 130, 500};
+  const Offsets offsets(lengths);
+  const PackedRows packed(offsets.values, part_ends, 64, GetParam());
+  ASSERT_EQ(packed.part_ends().size(), 3u);
+  EXPECT_EQ(packed.part_ends().back(), packed.size());
+  std::vector<uint64_t> tokens(3);
+  for (size_t i = 0; i < packed.size(); ++i) {
+    size_t part = 0;
+    while (i >= packed.part_ends()[part]) ++part;
+    for (const PackedPart& piece : packed.row(i)) {
+      EXPECT_GE(piece.document, part == 0 ? 0 : part_ends[part - 1]);
+      EXPECT_LT(piece.document, part_ends[part]);
+      tokens[part] += static_cast<uint64_t>(piece.count);
+    }
+  }
+  EXPECT_EQ(tokens[0], offsets.values[100]);
+  EXPECT_EQ(tokens[1], offsets.values[130] - offsets.values[100]);
 }
 
 TEST(Packing, FillLeavesRoomInTheLastRowAlone) {

@@ -100,6 +100,32 @@ TEST_P(ReadersOfColumns, RefuseAFileTornInTheMiddleOfAValue) {
   EXPECT_THAT(report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); }).where, HasSubstr(path()));
 }
 
+TEST_P(ReadersOfColumns, ReadLabelsThatAreTextOrWholeNumbers) {
+  write_rows(GetParam(), path(), {"yes", "no"});
+  EXPECT_THAT(read_labels(path(), "text"), ElementsAre("yes", "no"));
+  EXPECT_THAT(read_labels(path(), "length"), ElementsAre("1", "1"));
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_labels(path(), "lenght"); }).what, "there is no column 'lenght'");
+}
+
+TEST(ReadLabels, OfATextFileAreRefused) {
+  TinyFolder folder;
+  folder.write("rows.txt", "one\n");
+  EXPECT_THAT(report_of(ErrorKind::kData, [&] { read_labels(folder.file("rows.txt"), "label"); }).what,
+              HasSubstr("a .txt file has texts alone"));
+}
+
+TEST(ReadLabels, OfJsonAreTruthValuesTooButNoOtherNumbers) {
+  TinyFolder folder;
+  folder.write("rows.jsonl", "{\"label\": true}\n{\"label\": false}\n");
+  EXPECT_THAT(read_labels(folder.file("rows.jsonl"), "label"), ElementsAre("true", "false"));
+  for (const char* const wrong : {"0.5", "null", "[1]"}) {
+    folder.write("rows.jsonl", std::string("{\"label\": ") + wrong + "}\n");
+    const ErrorReport report = report_of(ErrorKind::kData, [&] { read_labels(folder.file("rows.jsonl"), "label"); });
+    EXPECT_EQ(report.what, std::string("'label' is ") + wrong + ", which is no label");
+    EXPECT_THAT(report.where, HasSubstr("rows.jsonl:1"));
+  }
+}
+
 std::vector<std::string> formats() { return readers().names(); }
 
 std::vector<std::string> formats_with_columns() {

@@ -152,12 +152,13 @@ def test_decoded_again(tmp_path, name):
     rows = [*ENGLISH[:300], *NASTY, *CODE, "<s>a</s> b", "x <|end|> y"]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
-    done = subprocess.run([TOOL, "decoded", tmp_path, file], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    got = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
     want = [reference.decode(encoding.ids) for encoding in reference.encode_batch(rows, add_special_tokens=False)]
-    different = [(row, w, g) for row, w, g in zip(rows, want, got, strict=True) if w != g]
-    assert not different, f"{len(different)} rows differ, first: {different[0]!r}"
+    for how in ("decoded", "streamed"):
+        done = subprocess.run([TOOL, how, tmp_path, file], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        got = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
+        different = [(row, w, g) for row, w, g in zip(rows, want, got, strict=True) if w != g]
+        assert not different, f"{how}: {len(different)} rows differ, first: {different[0]!r}"
 
 
 def test_long_words(variant):

@@ -123,11 +123,12 @@ NEW_CAPITALS = {0x1C89, *range(0xA7CB, 0xA7DD), *range(0x10D50, 0x10D66), *range
 def test_decoded_again(tmp_path):
     folder, reference = from_json(tmp_path)
     file = ROOT / "tests" / "text" / "train.txt"
-    done = subprocess.run([TOOL, "decoded", folder, file], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    got = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
     rows = file.read_text().split("\n")[:-1]
-    assert got == [reference.decode(encoding.ids) for encoding in reference.encode_batch(rows, add_special_tokens=False)]
+    want = [reference.decode(encoding.ids) for encoding in reference.encode_batch(rows, add_special_tokens=False)]
+    for how in ("decoded", "streamed"):
+        done = subprocess.run([TOOL, how, folder, file], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line) for line in done.stdout.split("\n")[:-1]] == want, how
 
 
 def test_each_character_between_two_letters(variant, tmp_path):

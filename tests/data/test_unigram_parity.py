@@ -46,10 +46,10 @@ def same(rows, want, got):
     assert not different, f"{len(different)} rows differ, first: {different[0]!r}"
 
 
-def decoded(folder, rows):
+def decoded(folder, rows, how="decoded"):
     file = folder / "rows.jsonl"
     file.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
-    done = subprocess.run([TOOL, "decoded", folder, file], capture_output=True, text=True)
+    done = subprocess.run([TOOL, how, folder, file], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.split("\n")[:-1]]
 
@@ -62,7 +62,8 @@ def test_sentencepiece_files(tmp_path, learned, kind):
     rows = [row for row in ROWS if not any(token in row for token in ("<unk>", "<s>", "</s>", "<pad>", "ﬀﬁ"))]
     want = [reference.encode(row) for row in rows]
     same(rows, want, ids_of(folder, rows))
-    same(rows, [reference.decode([id for id in ids if id > 3]) for ids in want], decoded(folder, rows))
+    for how in ("decoded", "streamed"):
+        same(rows, [reference.decode([id for id in ids if id > 3]) for ids in want], decoded(folder, rows, how))
     assert ids_of(folder, ["a"], "framed") == [[1, *reference.encode("a")]]  # Llama's: <s> before, nothing behind
 
 
@@ -163,7 +164,8 @@ def test_tokenizer_json(tmp_path, learned, name, kind):
     reference.save(str(tmp_path / "tokenizer.json"))
     encodings = reference.encode_batch(ROWS)
     same(ROWS, [encoding.ids for encoding in encodings], ids_of(tmp_path, ROWS, "framed"))
-    same(ROWS, [reference.decode(encoding.ids[:-1]) for encoding in encodings], decoded(tmp_path, ROWS))
+    for how in ("decoded", "streamed"):
+        same(ROWS, [reference.decode(encoding.ids[:-1]) for encoding in encodings], decoded(tmp_path, ROWS, how))
 
 
 def test_a_model_that_tokenizers_learned(tmp_path):

@@ -48,17 +48,17 @@ def environment(**extra):
     return env
 
 
-def start(*args, cwd=None, env=None, preexec=None):
+def start(*args, cwd=None, env=None, preexec=None, stdin=subprocess.DEVNULL):
     """The command as a running process that leads its own process group; end it with `finish`."""
     return subprocess.Popen([str(TESSERA), *map(str, args)], cwd=cwd, env=environment(**(env or {})), text=True,
-                            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            errors="replace", stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             start_new_session=True, preexec_fn=preexec)
 
 
-def finish(process, timeout=DEADLINE):
+def finish(process, timeout=DEADLINE, said=None):
     begin = time.monotonic()
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(said, timeout=timeout)
     except subprocess.TimeoutExpired:
         try:
             os.killpg(process.pid, signal.SIGKILL)  # the kernel kills the ranks of a launcher that is killed
@@ -70,8 +70,10 @@ def finish(process, timeout=DEADLINE):
     return Result(process.args, process.returncode, out, err, time.monotonic() - begin)
 
 
-def tessera(*args, cwd=None, env=None, preexec=None, timeout=DEADLINE):
-    return finish(start(*args, cwd=cwd, env=env, preexec=preexec), timeout)
+def tessera(*args, cwd=None, env=None, preexec=None, timeout=DEADLINE, said=None):
+    """`said`: what it reads from standard input, by a pipe."""
+    stdin = subprocess.DEVNULL if said is None else subprocess.PIPE
+    return finish(start(*args, cwd=cwd, env=env, preexec=preexec, stdin=stdin), timeout, said)
 
 
 def write_run_file(folder, run):

@@ -1,6 +1,7 @@
-"""LoRA from the command line: PEFT's own training, its folders in both directions, the same bits at every stage, merged models."""
+"""LoRA and DoRA from the command line: PEFT's own training, its folders in both directions, the same bits at every stage, merged models."""
 
 import json
+import re
 
 import peft
 import pytest
@@ -46,8 +47,9 @@ def same_weights(got, want):
 
 
 @pytest.mark.parametrize("stage", [0, 3])
-@pytest.mark.parametrize("family, options", [("llama", {}), ("gpt2", {}), ("llama", {"use_rslora": True, "modules_to_save": ["lm_head"]})],
-                         ids=["llama", "gpt2", "rslora and a whole module"])
+@pytest.mark.parametrize("family, options", [("llama", {}), ("gpt2", {}), ("llama", {"use_rslora": True, "modules_to_save": ["lm_head"]}),
+                                             ("llama", {"use_dora": True}), ("gpt2", {"use_dora": True, "use_rslora": True})],
+                         ids=["llama", "gpt2", "rslora and a whole module", "dora", "dora of gpt2"])
 def test_peft_trains_alike(tmp_path, family, options, stage):
     model, run_file = run_of(tmp_path, family, packing="none")
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -61,14 +63,19 @@ def test_peft_trains_alike(tmp_path, family, options, stage):
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     again = peft.PeftModel.from_pretrained(base, str(export))
     same_weights(peft.get_peft_model_state_dict(again), peft.get_peft_model_state_dict(adapted))
+    row = torch.arange(5, 15)[None]
+    torch.testing.assert_close(again(row).logits, adapted(row).logits, rtol=1e-4, atol=1e-4)
     assert all(torch.equal(value, before[name]) for name, value in transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").state_dict().items())
     shown = tessera("checkpoint", "show", tmp_path / "out" / "checkpoints").out
+    assert ("lora_magnitude_vector" in shown) == ("use_dora" in options), shown
     assert "trainable parameters only" in shown and "lora_A.weight" in shown and "embed_tokens" not in shown and "wte.weight [" not in shown, shown
 
 
-def test_the_same_bits_at_every_stage_and_offloaded(tmp_path):
+@pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
+def test_the_same_bits_at_every_stage_and_offloaded(tmp_path, dora):
     _, run_file = run_of(tmp_path, "llama", packing="fill")
-    more = {"deepspeed.train_batch_size": 8, "training.max_steps": 6, "adapter.rank": 4, "adapter.dropout": 0.1, "deepspeed.bf16.enabled": "true"}
+    more = {"deepspeed.train_batch_size": 8, "training.max_steps": 6, "adapter.rank": 4, "adapter.dropout": 0.1, "adapter.use_dora": dora,
+            "deepspeed.bf16.enabled": "true"}
     for stage in STAGES:
         train(run_file, 2, {**more, "deepspeed.zero_optimization.stage": stage, "output": tmp_path / f"stage{stage}"})
     bits = [losses_and_norms(tmp_path / f"stage{stage}") for stage in STAGES]
@@ -92,9 +99,35 @@ def test_a_new_adapter_changes_nothing_at_first(tmp_path):
     assert a.shape == (8, 64) and a.abs().max() < 1 / 8 + 0.01 and a.std() == pytest.approx(1 / 8 / 3 ** 0.5, rel=0.1)  # uniform in 1 / sqrt(64)
 
 
-def test_a_run_resumes_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
+def test_a_new_dora_begins_with_the_lengths_of_the_rows(tmp_path, family, precision):
+    model, run_file = run_of(tmp_path, family, packing="none")
+    one_step = {**precision, "training.max_steps": 1, "deepspeed.optimizer.params.lr": 0}
+    train(run_file, 2, {**one_step, "output": tmp_path / "whole"})
+    train(run_file, 2, {**one_step, "output": tmp_path / "out", "adapter.rank": 4, "adapter.use_dora": "true", "deepspeed.zero_optimization.stage": 3})
+    assert metrics(tmp_path / "out")[0]["loss"] == pytest.approx(metrics(tmp_path / "whole")[0]["loss"], rel=5e-3 if precision else 1e-6)
+    config = json.loads((tmp_path / "out" / "export" / "adapter_config.json").read_text())
+    assert config["use_dora"] is True
+    weights = load_file(tmp_path / "out" / "export" / "adapter_model.safetensors")
+    layer = {"llama": "model.layers.1.mlp.down_proj", "gpt2": "transformer.h.1.mlp.c_fc"}[family]
+    weight = model.get_parameter(f"{layer}.weight")
+    torch.testing.assert_close(weights[f"base_model.model.{layer}.lora_magnitude_vector"], weight.norm(dim=0 if family == "gpt2" else 1).detach(), rtol=1e-5, atol=0)
+
+
+def test_what_a_dora_trains_is_counted(tmp_path):
+    _, run_file = run_of(tmp_path, "llama", packing="none")
+    trained = []
+    for dora in ("false", "true"):
+        result = train(run_file, 1, {"output": tmp_path / dora, "training.max_steps": 1, "adapter.rank": 4, "adapter.targets": "q_proj", "adapter.use_dora": dora})
+        trained.append(int(re.search("an adapter of ([\\d,]+) parameters", result.err)[1].replace(",", "")))
+    assert trained == [2 * 4 * (32 + 32), 2 * 4 * (32 + 32) + 2 * 32]  # two layers; a magnitude for each of 32 rows
+
+
+@pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
+def test_a_run_resumes_to_the_same_bits(tmp_path, dora):
     _, run_file = run_of(tmp_path, "llama", packing="fit")
-    more = {"deepspeed.train_batch_size": 4, "deepspeed.zero_optimization.stage": 3, "adapter.rank": 4}
+    more = {"deepspeed.train_batch_size": 4, "deepspeed.zero_optimization.stage": 3, "adapter.rank": 4, "adapter.use_dora": dora}
     train(run_file, 2, {**more, "training.max_steps": 10, "output": tmp_path / "whole"})
     train(run_file, 2, {**more, "training.max_steps": 4, "output": tmp_path / "parts"})
     train(run_file, 2, {**more, "training.max_steps": 10, "output": tmp_path / "parts"}, resume="auto")
@@ -102,9 +135,16 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_merged_models(tmp_path, family):
+@pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
+def test_merged_models(tmp_path, family, options):
     model, _ = run_of(tmp_path, family)
-    adapted = peft_model(model, tmp_path / "adapter", family)
+    adapted = peft_model(model, tmp_path / "adapter", family, **options)
+    if options:
+        with torch.no_grad():
+            for name, parameter in adapted.named_parameters():
+                if "magnitude" in name:
+                    parameter.mul_(torch.linspace(0.5, 1.5, len(parameter)))  # else they are the lengths that there are
+        adapted.save_pretrained(str(tmp_path / "adapter"))
     result = tessera("checkpoint", "merge", tmp_path / "adapter", "--model", tmp_path / "model", "--to", tmp_path / "merged")
     assert result.code == 0, str(result)
     merged, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", output_loading_info=True)
@@ -130,6 +170,7 @@ def test_generate_from_an_exported_adapter(tmp_path):
     ({"adapter.rank": 4, "adapter.modules_to_save": "heed"}, "no module of the model is called 'heed'"),
     ({"adapter.rank": -1}, "adapter.rank"), ({"adapter.path": "nowhere"}, "adapter_config.json"),
     ({"adapter.rank": 4, "adapter.dropout": 1}, "adapter.dropout"),
+    ({"adapter.rank": 4, "adapter.use_dora": "true", "adapter.targets": "embed_tokens"}, "no linear layer of the model is called 'embed_tokens'"),
 ], ids=str)
 def test_what_makes_no_sense_is_refused(tmp_path, settings, what):
     _, run_file = run_of(tmp_path, "llama")
@@ -139,7 +180,7 @@ def test_what_makes_no_sense_is_refused(tmp_path, settings, what):
 
 
 @pytest.mark.parametrize("change, what", [
-    ({"peft_type": "IA3"}, "the adapter is of type 'IA3'"), ({"use_dora": True}, "'use_dora', which is not supported"), ({"bias": "all"}, "trains biases"),
+    ({"peft_type": "IA3"}, "the adapter is of type 'IA3'"), ({"lora_bias": True}, "'lora_bias', which is not supported"), ({"bias": "all"}, "trains biases"),
     ({"rank_pattern": {"q_proj": 8}}, "'rank_pattern', which is not supported"), ({"r": 0}, "'r' is 0"), ({"target_modules": None}, "names none"),
     ({"r": 5}, "has shape"),
 ], ids=str)
@@ -151,6 +192,16 @@ def test_adapters_that_are_not_supported_are_refused(tmp_path, change, what):
     result = tessera(*train_arguments(run_file, 1, {"output": tmp_path / "out", "adapter.path": tmp_path / "adapter"}))
     assert result.code == 2, str(result)
     assert what in result.err, str(result)
+
+
+def test_a_dora_without_its_magnitudes_is_not_merged(tmp_path):
+    model, _ = run_of(tmp_path, "llama")
+    peft_model(model, tmp_path / "adapter", "llama")
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "use_dora": True}))
+    result = tessera("checkpoint", "merge", tmp_path / "adapter", "--model", tmp_path / "model", "--to", tmp_path / "merged")
+    assert result.code == 2 and "the adapter has no magnitude of 'model.layers.0.mlp.down_proj'" in result.err, str(result)
+    assert not (tmp_path / "merged").exists()
 
 
 def test_an_adapter_of_another_model_is_not_merged(tmp_path):

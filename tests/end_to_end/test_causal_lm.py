@@ -13,6 +13,9 @@ LETTERS = [*SPECIAL_TOKENS, *ALPHABET, *(f"##{letter}" for letter in ALPHABET)]
 MODELS = {
     "llama": (transformers.LlamaConfig, {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                                          "num_key_value_heads": 2, "max_position_embeddings": 64}),
+    "gemma3": (transformers.Gemma3TextConfig, {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+                                               "num_key_value_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 6,
+                                               "sliding_window_pattern": 3, "max_position_embeddings": 64}),
     "gpt2": (transformers.GPT2Config, {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
                                        "attn_pdrop": 0.0}),
 }

@@ -1,15 +1,20 @@
 """tessera generate: what a model that was trained here goes on with, beside transformers on the exported folder."""
 
+import json
+
 import pytest
 import torch
 import transformers
 from tessera_runs import tessera, train
 from test_causal_lm import LETTERS, run_of
+from test_instruction_tuning import ids_of
+from test_seq2seq import run_of as seq2seq_run_of
+from test_seq2seq import text_of
 
 PROMPT = "a b c"
 
 
-@pytest.fixture(scope="module", params=["llama", "gpt2"])
+@pytest.fixture(scope="module", params=["llama", "gemma3", "gpt2"])
 def folder(request, tmp_path_factory):
     where = tmp_path_factory.mktemp("generate")
     _, run_file = run_of(where, request.param, packing="none")
@@ -36,6 +41,30 @@ def test_transformers_goes_on_alike(folder, how, tmp_path):
     result = tessera("generate", "--model", folder, "--prompt", PROMPT, "--max-new-tokens", 12, "--seed", 7, *flags)
     assert result.code == 0, str(result)
     assert result.out == want + "\n"
+
+
+@pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"do_sample": True, "temperature": 0.8, "top_k": 10, "top_p": 0.9}], ids=["greedy", "beams", "drawn"])
+def test_an_encoder_reads_the_prompt_and_a_decoder_writes(tmp_path, how):
+    """The text ends where generation_config.json says, and begins with its token."""
+    _, run_file = seq2seq_run_of(tmp_path, starts="[CLS]", ends="[SEP]")
+    train(run_file, 1, {"output": tmp_path / "out", "training.max_steps": 120, "deepspeed.optimizer.params.lr": 5e-3})
+    folder, prompts = tmp_path / "out" / "export", ["t a b", "t c d e f"]
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert (model.generation_config.decoder_start_token_id, model.generation_config.eos_token_id) == (LETTERS.index("[CLS]"), LETTERS.index("[SEP]"))
+    torch.manual_seed(7)
+    want = [text_of(model.generate(torch.tensor([ids_of(f"[CLS] {prompt} [SEP]")]), max_new_tokens=12, **how)[0, 1:]) for prompt in prompts[:1 if how.get("do_sample") else 2]]
+    flags = [word for key, value in how.items() if key != "do_sample" for word in (f"--{'beams' if key == 'num_beams' else key.replace('_', '-')}", value)]
+    asked = [word for prompt in prompts[:len(want)] for word in ("--prompt", prompt)]
+    result = tessera("generate", "--model", folder, *asked, "--max-new-tokens", 12, "--seed", 7, *flags)
+    assert result.code == 0, str(result)
+    assert result.out.splitlines() == want and any(want)
+
+
+def test_what_is_not_honoured_of_a_generation_config_is_told(folder):
+    (folder / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.2, "no_repeat_ngram_size": 0, "suppress_tokens": []}))
+    result = tessera("generate", "--model", folder, "--prompt", PROMPT, "--max-new-tokens", 2)
+    (folder / "generation_config.json").unlink()
+    assert result.code == 0 and result.err.count("is not honoured") == 1 and "'repetition_penalty' is not honoured" in result.err, str(result)
 
 
 @pytest.mark.parametrize("flags, what", [

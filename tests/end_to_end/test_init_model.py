@@ -7,7 +7,7 @@ import transformers
 from tessera_runs import losses_and_norms, tessera, train, write_run_file
 from test_causal_lm import LETTERS
 
-CLASSES = {"bert": ("BertForMaskedLM", "mlm"), "gpt2": ("GPT2LMHeadModel", "clm"), "llama": ("LlamaForCausalLM", "clm"), "mistral": ("MistralForCausalLM", "clm"),
+CLASSES = {"bert": ("BertForMaskedLM", "mlm"), "distilbert": ("DistilBertForMaskedLM", "mlm"), "roberta": ("RobertaForMaskedLM", "mlm"), "gemma3_text": ("Gemma3ForCausalLM", "clm"), "gpt2": ("GPT2LMHeadModel", "clm"), "llama": ("LlamaForCausalLM", "clm"), "mistral": ("MistralForCausalLM", "clm"),
            "qwen2": ("Qwen2ForCausalLM", "clm"), "qwen3": ("Qwen3ForCausalLM", "clm"), "t5": ("T5ForConditionalGeneration", "seq2seq"), "internlm2": (None, "clm")}
 
 

@@ -74,7 +74,7 @@ def test_prompt_and_completion(tmp_path):
 
 
 @pytest.mark.parametrize("settings, what", [
-    ({}, "has no chat template"), ({"data.chat_template": "chatml", "data.packing": "fill"}, "would cut conversations in two"),
+    ({}, "has no chat template"), ({"training.eval_bleu": 2}, "the task sft writes none"), ({"data.chat_template": "chatml", "data.packing": "fill"}, "would cut conversations in two"),
     ({"data.chat_template": "chatmk"}, "did you mean 'chatml'"), ({"data.chat_template": "none.jinja"}, "none.jinja"),
 ], ids=str)
 def test_what_makes_no_sense_is_refused(tmp_path, settings, what):

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "tessera/base/error.h"
+#include "tessera/kernels/nf4.h"
 #include "tessera/zero/sharded_model.h"
 #include "tests/engine/checkpoint_runs.h"
 #include "tests/support/far_device.h"
@@ -225,6 +226,21 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{.ranks = 1, .stage = 3, .precision = "bf16", .optimizer_at = "cpu", .parameters_at = "cpu"},
                     Setting{.ranks = 2, .stage = 3, .precision = "bf16", .optimizer_at = "nvme"}),
     [](const auto& info) { return name_of(info.param); });
+
+// There LibTorch's operators make of the bytes what a loop makes of them on the CPU.
+TEST(DeviceProducts, WeightsInNf4AreThoseOfTheCpu) {
+  const at::Device device = device_under_test();
+  for (const auto& shape : std::vector<std::vector<int64_t>>{{96, 130}, {1, 7}}) {
+    const at::Tensor weight = at::cos(at::arange(shape[0] * shape[1], at::kFloat) * 1.7).view(shape);
+    const at::Tensor bytes = at::empty({kernels::nf4_bytes(weight.numel())}, at::kByte);
+    kernels::quantize_nf4(weight, bytes);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const at::Tensor there = kernels::dequantize_nf4(bytes.to(device), shape, dtype);
+      EXPECT_EQ(there.device().type(), device.type());
+      EXPECT_TRUE(at::equal(there.cpu(), kernels::dequantize_nf4(bytes, shape, dtype)));
+    }
+  }
+}
 
 TEST(DeviceOfRank, RanksTakeDevicesInTurn) {
   EXPECT_EQ(storage::device_of_rank("cpu", 3, "here"), at::Device(at::kCPU));

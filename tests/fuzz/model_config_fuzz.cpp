@@ -1,5 +1,6 @@
 #include "tessera/base/error.h"
 #include "tessera/models/models.h"
+#include "tessera/models/sequence_classifier.h"
 #include "tessera/plan/census.h"
 #include "tests/fuzz/target.h"
 
@@ -10,6 +11,7 @@ TESSERA_FUZZ_TARGET(model_config) {
   write(folder, "config.json", bytes);
   try {
     plan::read_census(folder.path());  // also of models that cannot be trained
+    models::labels_in(models::read_model_config(folder.path()));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kInternal) throw;
   }

@@ -1,59 +1,32 @@
-// For test_bert_parity.py: the logits of a Hugging Face folder's BERT.
+// For test_bert_parity.py: what a Hugging Face folder's model of BERT's family computes.
 //
-//   bert_logits_tool FOLDER INPUT.safetensors OUTPUT.safetensors
+//   bert_logits_tool FOLDER INPUT.safetensors OUTPUT.safetensors [HEAD]
 //
-// INPUT holds input_ids, attention_mask, token_type_ids and labels, (batch, length) int64. OUTPUT gets logits and
-// loss_sum, and the gradient of the loss with respect to each parameter, by name. Prints the names that found no
-// partner.
-#include <ATen/ATen.h>
-
-#include <cstdio>
-#include <exception>
-
+// INPUT holds input_ids, attention_mask, token_type_ids, (batch, length) int64, and labels: of MaskedLM, which HEAD is
+// if it is not given, (batch, length), of SequenceClassification (batch). OUTPUT gets logits and loss_sum, and the
+// gradient of the loss with respect to each parameter, by name. Prints the names that found no partner.
 #include "tessera/models/bert.h"
-#include "tessera/models/model.h"
-#include "tessera/storage/safetensors.h"
+#include "tests/models/logits_tool.h"
 
 using namespace tessera;
 
+namespace {
+
+at::Tensor logits_of(models::Network& network, const models::NamedTensors& batch) {
+  if (auto* const classifier = dynamic_cast<models::SequenceClassifier*>(&network)) return classifier->logits(batch);
+  return dynamic_cast<models::BertForMaskedLM&>(network).forward(models::bert_input(batch));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  if (argc != 4) return 2;
-  try {
-    const std::string folder = argv[1];
-    const auto config = models::read_bert_config(folder);
-    models::BertForMaskedLM model(config);
-    const models::PretrainedWeights weights(folder, "bert.");
-    nn::materialize(model, [&](const std::string& name, at::Tensor value) {
-      if (weights.fill(name, value)) return;
-      std::printf("missing %s\n", name.c_str());
-      models::initialize_bert_parameter(config, 42, name, std::move(value));
-    });
-    std::vector<std::string> names;
-    for (const auto& item : model.named_parameters()) names.push_back(item.key());
-    for (const std::string& name : weights.unexpected(names)) std::printf("unexpected %s\n", name.c_str());
-
-    model.eval();
+  if (argc < 4) return 2;
+  return models::run_tool([&] {
+    const auto network = models::load_network(argv[1], argc > 4 ? argv[4] : "MaskedLM");
     const storage::SafetensorsFile file(argv[2]);
-    const models::BertInput input{.input_ids = file.tensor("input_ids"),
-                                  .attention_mask = file.tensor("attention_mask"),
-                                  .token_type_ids = file.tensor("token_type_ids")};
-    const at::Tensor logits = model.forward(input).detach();
-    const at::Tensor loss = model.masked_loss_sum(input, file.tensor("labels"));
-    loss.backward();
-
-    std::vector<storage::PlannedTensor> plan{{"logits", at::kFloat, logits.sizes().vec()},
-                                             {"loss_sum", at::kFloat, {}}};
-    std::vector<at::Tensor> tensors{logits, loss.detach()};
-    for (const auto& item : model.named_parameters()) {
-      plan.push_back({"grad/" + item.key(), at::kFloat, item.value().sizes().vec()});
-      tensors.push_back(item.value().grad());
-    }
-    storage::SafetensorsWriter writer(argv[3], std::move(plan));
-    for (const at::Tensor& tensor : tensors) writer.add(tensor);
-    writer.finish();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
-  return 0;
+    models::NamedTensors batch;
+    for (const auto& [name, entry] : file.entries()) batch.set(name, file.tensor(name));
+    models::write_results(argv[3], *network, network->loss_sum(batch),
+                          {{"logits", logits_of(*network, batch).detach()}});
+  });
 }

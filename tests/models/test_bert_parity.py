@@ -1,10 +1,11 @@
-"""BERT in C++ against transformers on the same weights: logits, loss and every parameter's gradient, fp32.
+"""BERT, RoBERTa and DistilBERT in C++ against transformers on the same weights: logits, loss and every parameter's gradient, fp32.
 
-The folders are made here with transformers itself: a tiny BERT saved as one safetensors file, as shards with an index, as
-pytorch_model.bin, and with the old names of its norms; and MiniLM, a real pretrained encoder without a head.
+The folders are made here with transformers itself: tiny models with both heads, a BERT saved as one safetensors file, as shards with an
+index, as pytorch_model.bin, and with the old names of its norms; and MiniLM, a real pretrained encoder without a head.
 """
 
 import importlib.util
+import json
 import os
 import pathlib
 import shutil
@@ -35,10 +36,10 @@ def make_input(vocab_size, length=24):
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types, "labels": labels}
 
 
-def run_tool(folder, inputs, where):
+def run_tool(folder, inputs, where, head="MaskedLM"):
     save_file(inputs, where / "in.safetensors")
     done = subprocess.run(
-        [TOOL, folder, where / "in.safetensors", where / "out.safetensors"],
+        [TOOL, folder, where / "in.safetensors", where / "out.safetensors", head],
         capture_output=True, text=True, timeout=120,
     )
     assert done.returncode == 0, done.stderr
@@ -62,6 +63,98 @@ def expect_equal(model, inputs, got):
     loss.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(got["grad/" + name], parameter.grad, rtol=1e-4, atol=1e-4, msg=lambda m: f"{name}: {m}")
+
+
+SIZES = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96}
+FAMILY = {
+    "Bert": {**SIZES, "max_position_embeddings": 40, "hidden_act": "gelu_new"},
+    "Roberta": {**SIZES, "max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "hidden_act": "relu"},
+    "DistilBert": {"dim": 48, "n_layers": 3, "n_heads": 4, "hidden_dim": 96, "max_position_embeddings": 40, "activation": "gelu"},
+}
+
+
+def family_model(name, head, **more):
+    torch.manual_seed(0)
+    config = getattr(transformers, name + "Config")(vocab_size=211, initializer_range=0.1, **FAMILY[name], **more)
+    return getattr(transformers, f"{name}For{head}")(config).eval()
+
+
+def padded_input(model, side, length=24):
+    """Rows of different lengths; padding is also what the ids say, as RoBERTa counts positions by them."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 211, (4, length), generator=generator)
+    mask = torch.ones_like(ids)
+    for row, count in enumerate([0, 3, length // 2, length - 2]):
+        padding = slice(0, count) if side == "left" else slice(length - count, length)
+        mask[row, padding] = 0
+    ids[mask == 0] = model.config.pad_token_id
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def expect_the_same(model, inputs, labels, got):
+    logits = model(**inputs).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="sum")
+    torch.testing.assert_close(got["logits"], logits.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got["loss_sum"], loss.detach(), rtol=1e-5, atol=1e-5)
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(got["grad/" + name], parameter.grad, rtol=1e-5, atol=1e-5, msg=lambda m: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", FAMILY)
+def test_masked_language_models_of_the_family(tmp_path, name, side):
+    model = family_model(name, "MaskedLM")
+    model.save_pretrained(tmp_path / "model")
+    inputs = padded_input(model, side)
+    if name == "Bert":
+        inputs["token_type_ids"] = (torch.arange(24) > 7).long().expand(4, 24).contiguous()
+    labels = torch.where(inputs["attention_mask"].bool() & (inputs["input_ids"] % 3 == 0), inputs["input_ids"], -100)
+    assert (labels != -100).sum() > 5
+    got, said = run_tool(tmp_path / "model", {**inputs, "labels": labels}, tmp_path)
+    assert said == []
+    expect_the_same(model, inputs, labels, got)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", FAMILY)
+def test_classifiers_of_the_family(tmp_path, name, side):
+    model = family_model(name, "SequenceClassification", num_labels=5)
+    model.save_pretrained(tmp_path / "model")
+    inputs, labels = padded_input(model, side), torch.tensor([4, 0, -100, 2])
+    if name == "Bert":
+        inputs["token_type_ids"] = (torch.arange(24) > 7).long().expand(4, 24).contiguous()
+    got, said = run_tool(tmp_path / "model", {**inputs, "labels": labels}, tmp_path, "SequenceClassification")
+    assert said == []
+    assert got["logits"].shape == (4, 5)
+    expect_the_same(model, inputs, labels, got)
+
+
+@pytest.mark.parametrize("name, new", [
+    ("Bert", {"bert.pooler.dense.bias", "bert.pooler.dense.weight", "classifier.bias", "classifier.weight"}),
+    ("Roberta", {"classifier.dense.bias", "classifier.dense.weight", "classifier.out_proj.bias", "classifier.out_proj.weight"}),
+    ("DistilBert", {"classifier.bias", "classifier.weight", "pre_classifier.bias", "pre_classifier.weight"}),
+])
+def test_a_masked_language_model_begins_as_a_classifier(tmp_path, name, new):
+    model = family_model(name, "MaskedLM")
+    model.save_pretrained(tmp_path / "model")
+    got, said = run_tool(tmp_path / "model", {**padded_input(model, "right"), "labels": torch.tensor([1, 0, 1, 0])}, tmp_path,
+                         "SequenceClassification")
+    assert {line.split()[1] for line in said if line.startswith("missing")} == new
+    assert got["logits"].shape == (4, 2) and torch.isfinite(got["logits"]).all()
+
+
+@pytest.mark.parametrize("values, what", [
+    ({"tie_word_embeddings": False}, "tie_word_embeddings is false"), ({"is_decoder": True}, "is_decoder is true"),
+    ({"hidden_act": "swish"}, "the activation 'swish', is not supported"), ({"pad_token_id": 41}, "positions are counted from"),
+], ids=str)
+def test_what_a_roberta_may_not_ask_for_is_refused(tmp_path, values, what):
+    model = family_model("Roberta", "MaskedLM")
+    model.save_pretrained(tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **values}))
+    done = subprocess.run([TOOL, tmp_path / "model", "none", "none"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and what in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])

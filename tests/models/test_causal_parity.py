@@ -17,6 +17,8 @@ VOCAB = 131
 
 SMALL = {"vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 96, "initializer_range": 0.2}
+SMALL_GEMMA3 = {**SMALL, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 20,
+                "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]}
 SMALL_GPT2 = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 48, "n_layer": 3, "n_head": 4, "initializer_range": 0.2}
 
 
@@ -46,12 +48,17 @@ MODELS = {
     "qwen2": ("Qwen2", SMALL),
     "qwen2-window": ("Qwen2", {**SMALL, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {**SMALL, "head_dim": 16}),
+    "gemma3": ("Gemma3Text", SMALL_GEMMA3),
+    "gemma3-scaled": ("Gemma3Text", {**SMALL_GEMMA3, "attention_bias": True, "hidden_activation": "silu", "pad_token_id": 3, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 100000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
+    "gemma3-pattern": ("Gemma3Text", {**SMALL_GEMMA3, "layer_types": None, "sliding_window_pattern": 2, "tie_word_embeddings": False}),
     "gpt2": ("GPT2", SMALL_GPT2),
     "gpt2-scaled": ("GPT2", {**SMALL_GPT2, "scale_attn_by_inverse_layer_idx": True, "n_inner": 100, "activation_function": "relu",
                              "tie_word_embeddings": False}),
 }
 CLASSES = {"Llama": "LlamaForCausalLM", "Mistral": "MistralForCausalLM", "Qwen2": "Qwen2ForCausalLM", "Qwen3": "Qwen3ForCausalLM",
-           "GPT2": "GPT2LMHeadModel"}
+           "GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
 
 
 def make_model(name):
@@ -112,7 +119,7 @@ def test_logits_loss_and_gradients_agree(tmp_path, name):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gemma3", "gpt2"])
 def test_padding_changes_nothing(tmp_path, name, side):
     model = make_model(name)
     model.save_pretrained(tmp_path / "model")
@@ -128,7 +135,7 @@ def test_padding_changes_nothing(tmp_path, name, side):
     torch.testing.assert_close(got["cached_logits"][mask.bool()], got["logits"][mask.bool()], rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma3", "gpt2"])
 def test_packed_documents_see_nothing_of_each_other(tmp_path, name):
     """Each document alone is what it is among others."""
     model = make_model(name)
@@ -183,6 +190,24 @@ def test_the_earlier_forms_of_rotary_keys(tmp_path):
         expect_equal(model, inputs, got)
 
 
+def test_the_earlier_form_of_gemmas_keys(tmp_path):
+    """A theta for each kind of layer, a scaling for full attention, and every n-th layer that does not slide."""
+    model = make_model("gemma3-scaled")
+    model.save_pretrained(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    for key in ("rope_parameters", "layer_types"):
+        config.pop(key)
+    earlier = {"rope_theta": 100000.0, "rope_local_base_freq": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window_pattern": 3}
+    path.write_text(json.dumps({**config, **earlier}))
+    model = transformers.Gemma3ForCausalLM.from_pretrained(tmp_path / "model").eval()
+    assert model.config.layer_types == SMALL_GEMMA3["layer_types"]
+    assert model.config.rope_parameters["full_attention"]["factor"] == 8.0
+    inputs = make_input()
+    got, _ = run_tool(tmp_path / "model", inputs, tmp_path)
+    expect_equal(model, inputs, got)
+
+
 def test_internlm2_is_a_llama_with_its_matrices_in_another_order(tmp_path):
     model = make_model("llama")
     model.save_pretrained(tmp_path / "model")
@@ -225,6 +250,16 @@ def test_internlm2_is_a_llama_with_its_matrices_in_another_order(tmp_path):
     ({"num_hidden_layers": 10**9}, "'num_hidden_layers' is 1000000000"),
     ({"rms_norm_eps": 0}, "'rms_norm_eps' is 0"),
     ({"model_type": "lama"}, "did you mean 'llama'?"),
+    ({"model_type": "gemma3_text", "final_logit_softcapping": 30.0}, "final_logit_softcapping is set, which is not supported"),
+    ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping is set, which is not supported"),
+    ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention is set, which is not supported"),
+    ({"model_type": "gemma3_text", "layer_types": ["full_attention"]}, "layer_types has 1 entries for 3 layers"),
+    ({"model_type": "gemma3_text", "layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "layer_types names 'chunked_attention'"),
+    ({"model_type": "gemma3_text", "sliding_window": None}, "sliding_window is null, but layers have one"),
+    ({"model_type": "gemma3_text", "hidden_activation": "gelu_fast"}, "hidden_activation, 'gelu_fast', is not supported"),
+    ({"model_type": "gemma3_text", "query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
+    ({"model_type": "gemma3_text", "rope_parameters": {"rope_type": "default"}}, "rope_parameters names no kind of layer"),
+    ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": 8}}, "'rope_parameters' is not an object"),
 ], ids=str)
 def test_a_config_that_makes_no_sense_is_refused(tmp_path, change, what):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL, **change}))

@@ -7,30 +7,47 @@ import subprocess
 import pytest
 import torch
 from test_causal_parity import TOOL, VOCAB, make_model
+from test_seq2seq_parity import make_model as make_seq2seq
 
 GENERATE = TOOL.parent / "generate_tool"
 PROMPTS = [[5], [7, 20, 99, 3, 50], list(range(10, 40))]
 EOS = 17
 
 
-@pytest.fixture(scope="module", params=["llama3", "mistral", "gpt2"])
+@pytest.fixture(scope="module", params=["llama3", "mistral", "gemma3", "gpt2", "t5", "t5-1.1", "silu"])
 def model(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    model = make_model(request.param)
+    model = make_seq2seq(request.param) if request.param in ("t5", "t5-1.1", "silu") else make_model(request.param)
+    model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
     return folder, model
 
 
-def generated(folder, **options):
+def generated_rows(folder, **options):
     done = subprocess.run([GENERATE, folder, json.dumps(options)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return [int(token) for token in done.stdout.split()]
+    return [[int(token) for token in line.split()] for line in done.stdout.splitlines()]
+
+
+def generated(folder, **options):
+    [row] = generated_rows(folder, **options)
+    return row
+
+
+def wanted_rows(model, prompts, **options):
+    """Padded before the texts; an encoder's after them. What follows a row's end is padding, too."""
+    longest, encodes = max(map(len, prompts)), model.config.is_encoder_decoder
+    rows = [[(token, 1) for token in prompt] for prompt in prompts]
+    rows = [row + [(0, 0)] * (longest - len(row)) if encodes else [(0, 0)] * (longest - len(row)) + row for row in rows]
+    ids, mask = torch.tensor(rows).unbind(2)
+    made = model.generate(ids, attention_mask=mask, pad_token_id=0, **options)[:, 1 if encodes else longest:].tolist()
+    stops = options.get("eos_token_id") or []
+    return [row[:next((at + 1 for at, token in enumerate(row) if token in stops), len(row))] for row in made]
 
 
 def wanted(model, prompt, **options):
-    ids = torch.tensor([prompt])
-    made = model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)
-    return made[0, len(prompt):].tolist()
+    [row] = wanted_rows(model, [prompt], **options)
+    return row
 
 
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
@@ -62,6 +79,43 @@ def test_beams(model, beams, penalty):
             want = wanted(reference, prompt, max_new_tokens=16, do_sample=False, num_beams=beams, length_penalty=penalty,
                           early_stopping=False, eos_token_id=stop)
             assert got == want, (prompt, stop)
+
+
+def test_rows_of_different_lengths_are_each_what_they_are_alone(model):
+    folder, reference = model
+    free = generated_rows(folder, prompts=PROMPTS, max_new_tokens=24)
+    for stop in ([], [free[1][4]]):  # which ends one row at least before the others
+        got = generated_rows(folder, prompts=PROMPTS, max_new_tokens=24, stop_tokens=stop)
+        assert got == [generated(folder, prompt=prompt, max_new_tokens=24, stop_tokens=stop) for prompt in PROMPTS]
+        assert got == wanted_rows(reference, PROMPTS, max_new_tokens=24, do_sample=False, eos_token_id=stop or None)
+    assert len(got[1]) <= 5 and len(free[1]) == 24
+
+
+def test_rows_are_drawn_as_transformers_draws_them(model):
+    folder, reference = model
+    how = {"temperature": 0.9, "top_k": 40, "top_p": 0.8}
+    for stop in ([], [EOS, *range(60, 70)]):
+        torch.manual_seed(3)
+        want = wanted_rows(reference, PROMPTS, max_new_tokens=20, do_sample=True, eos_token_id=stop or None, **how)
+        assert generated_rows(folder, prompts=PROMPTS, max_new_tokens=20, stop_tokens=stop, seed=3, **how) == want
+
+
+def test_beams_of_several_rows(model):
+    folder, reference = model
+    got = generated_rows(folder, prompts=PROMPTS, max_new_tokens=12, stop_tokens=[EOS], beams=3)
+    assert got == [wanted(reference, prompt, max_new_tokens=12, do_sample=False, num_beams=3, early_stopping=False, eos_token_id=[EOS]) for prompt in PROMPTS]
+
+
+def test_the_token_before_the_first_that_a_decoder_writes(tmp_path):
+    model = make_seq2seq("t5")
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(tmp_path)
+    rows = [generated(tmp_path, prompt=PROMPTS[1], max_new_tokens=10, decoder_start=start) for start in (9, 0)]
+    for start, got in zip((9, 0), rows):
+        assert got == wanted(model, PROMPTS[1], max_new_tokens=10, do_sample=False, decoder_start_token_id=start, eos_token_id=None)
+    assert rows[0] != rows[1]
+    done = subprocess.run([GENERATE, tmp_path, json.dumps({"prompt": [1], "decoder_start": VOCAB})], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "decoder_start_token_id is 131, of 131 tokens" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("options, what", [

@@ -43,6 +43,8 @@ TEST_F(Jsonl, ALineIsInTheFileWhenItsCallReturnsAndItsNumbersHaveTheSameBits) {
   EXPECT_EQ(rows()[0]["tokens"].get<int64_t>(), int64_t{1} << 60);
   monitor->evaluation({.step = 1, .loss = 2.5, .samples = 7, .seconds = 0.5});
   EXPECT_EQ(rows().at(1), json({{"step", 1}, {"eval_loss", 2.5}, {"eval_samples", 7}, {"eval_seconds", 0.5}}));
+  monitor->evaluation({.step = 2, .loss = 2.5, .others = {{"accuracy", 0.1 + 0.2}}});
+  EXPECT_EQ(rows().at(2)["eval_accuracy"].get<double>(), 0.1 + 0.2);
 }
 
 TEST_F(Jsonl, ASkippedStepHasNoNorm) {

@@ -51,5 +51,31 @@ TEST(Linear, GivesNoGradientToWhatNeedsNone) {
   EXPECT_TRUE(w.grad().defined());
 }
 
+// transformers' Gemma3RMSNorm in bf16: (x * rsqrt(mean(x²) + eps) * (1 + weight)) in fp32, rounded once at the end.
+TEST(RmsNorm, AroundOneIsRoundedAtTheEnd) {
+  constexpr double kEps = 1e-6;
+  RmsNorm norm(64, kEps, /*around_one=*/true);
+  const at::Tensor weight = (0.3 * wave({64}, 0.7)).to(at::kBFloat16);
+  materialize(
+      norm, [&](const std::string&, at::Tensor value) { value.copy_(weight); }, at::kBFloat16);
+  const at::Tensor x = wave({5, 64}, 0.37).to(at::kBFloat16).requires_grad_(true);
+  const at::Tensor y = norm.forward(x);
+  const at::Tensor g = wave({5, 64}, 0.23).to(at::kBFloat16);
+  y.backward(g);
+
+  const at::Tensor x64 = x.detach().to(at::kDouble).requires_grad_(true);
+  const at::Tensor w64 = weight.to(at::kDouble).requires_grad_(true);
+  const at::Tensor normal = x64 * (x64.square().mean(-1, true) + kEps).rsqrt();
+  const at::Tensor y64 = normal * (1 + w64);
+  y64.backward(g.to(at::kDouble));
+  const auto differing = [](const at::Tensor& got, const at::Tensor& want) {
+    return (got != want.detach().to(at::kBFloat16)).to(at::kDouble).mean().item<double>();
+  };
+  EXPECT_LT(differing(y, y64), 0.01);  // but for what lies between two numbers of bf16
+  EXPECT_GT(differing(normal.to(at::kBFloat16) * (1 + weight), y64), 0.1);  // rounded on the way
+  EXPECT_LT(differing(x.grad(), x64.grad()), 0.02);
+  EXPECT_LT(differing(norm.weight.grad(), w64.grad()), 0.05);
+}
+
 }  // namespace
 }  // namespace tessera::nn::layers_test

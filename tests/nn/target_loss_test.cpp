@@ -100,5 +100,70 @@ TEST(TargetLoss, RunsBackwardOnce) {
   }
 }
 
+// LibTorch's own: the log-softmax of whole logits, in fp32, of each row's labels.
+at::Tensor whole_log_probs(const Layer& of) {
+  const at::Tensor logits = at::linear(of.hidden.to(at::kFloat), of.weight.to(at::kFloat),
+                                       of.bias.defined() ? std::optional(of.bias.to(at::kFloat)) : std::nullopt);
+  const at::Tensor all = at::log_softmax(logits, 2);
+  const at::Tensor of_labels = all.gather(2, of.labels.clamp_min(0).unsqueeze(2)).squeeze(2);
+  return of_labels.masked_fill(of.labels == kNoTarget, 0).sum(1);
+}
+
+// In rows of a batch.
+Layer batch(int64_t rows, int64_t length, int64_t vocab, at::ScalarType dtype, bool with_bias = true) {
+  Layer made = layer(rows * length, vocab, dtype, with_bias);
+  made.hidden = made.hidden.detach().view({rows, length, 8}).requires_grad_(true);
+  made.labels = made.labels.view({rows, length});
+  return made;
+}
+
+void expect_log_probs_alike(const Layer& of, double tolerance) {
+  const at::Tensor factors = at::linspace(-1, 2, of.labels.size(0));
+  const at::Tensor want = whole_log_probs(of);
+  (want * factors).sum().backward();
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& each : {of.hidden, of.weight, of.bias}) {
+    if (!each.defined()) continue;
+    gradients.push_back(each.grad().clone());
+    each.mutable_grad().reset();
+  }
+  const at::Tensor got = target_log_probs(of.hidden, of.weight, of.bias, of.labels);
+  EXPECT_EQ(got.scalar_type(), at::kFloat);
+  const auto near = [&](const at::Tensor& made, const at::Tensor& wanted) {
+    EXPECT_LE((made.to(at::kFloat) - wanted.to(at::kFloat)).abs().max().item<double>(),
+              tolerance * wanted.to(at::kFloat).abs().max().item<double>());
+  };
+  near(got.detach(), want.detach());
+  (got * factors).sum().backward();
+  size_t at = 0;
+  for (const at::Tensor& each : {of.hidden, of.weight, of.bias}) {
+    if (each.defined()) near(each.grad(), gradients[at++]);
+  }
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(target_log_probs(of.hidden, of.weight, of.bias, of.labels), got.detach()));
+}
+
+TEST(TargetLogProbs, AreThoseOfWholeLogitsAndSoAreTheirGradients) {
+  expect_log_probs_alike(batch(4, 5, 50, at::kFloat), 1e-5);
+  expect_log_probs_alike(batch(4, 5, 50, at::kFloat, /*with_bias=*/false), 1e-5);
+  expect_log_probs_alike(batch(4, 5, 50, at::kBFloat16), 2e-2);
+}
+
+TEST(TargetLogProbs, OfSeveralPiecesToo) {
+  constexpr int64_t kVocab = 200'000;
+  ASSERT_LT(target_rows_at_once(kVocab), 100);
+  expect_log_probs_alike(batch(4, 50, kVocab, at::kFloat), 1e-4);
+}
+
+TEST(TargetLogProbs, OfARowWithoutALabelIsZero) {
+  const Layer made = batch(3, 4, 50, at::kFloat);
+  made.labels[1].fill_(kNoTarget);
+  const at::Tensor got = target_log_probs(made.hidden, made.weight, made.bias, made.labels);
+  EXPECT_EQ(got[1].item<float>(), 0);
+  EXPECT_LT(got[0].item<float>(), 0);
+  got.sum().backward();
+  EXPECT_EQ(made.hidden.grad()[1].abs().sum().item<float>(), 0);
+}
+
 }  // namespace
 }  // namespace tessera::nn::target_loss_test

@@ -32,7 +32,7 @@ TEST(OffloadTraffic, WithoutOffloadThereIsNone) {
   TrainingSetup setup = on_nvme(3);
   setup.optimizer = kNone;
   const OffloadTraffic traffic = offload_traffic(model_of({100, 100}), setup);
-  EXPECT_EQ(traffic.optimizer_numel + traffic.params_numel, 0);
+  EXPECT_EQ(traffic.optimizer_numel + traffic.params_bytes, 0);
   EXPECT_EQ(traffic.tile_bytes + traffic.gradient_bytes + traffic.param_bytes, 0);
 }
 

@@ -187,7 +187,8 @@ TEST(Trainer, TheBestCheckpointStaysHoweverManyFollow) {
   }
   ASSERT_TRUE(done.report.best);
   EXPECT_EQ(done.report.best->step, at);
-  EXPECT_EQ(done.report.best->loss, lowest);
+  EXPECT_EQ(done.report.best->value, lowest);
+  EXPECT_EQ(done.report.best_checkpoint, output / "checkpoints" / ("global_step" + std::to_string(at)));
   const std::string tag = "global_step" + std::to_string(at);
   EXPECT_EQ(checkpoint::read_best(output / "checkpoints"), tag);
   EXPECT_TRUE(std::filesystem::exists(output / "checkpoints" / tag / "manifest.json"));
@@ -195,7 +196,99 @@ TEST(Trainer, TheBestCheckpointStaysHoweverManyFollow) {
   // The record goes on in a resumed run.
   const Trained rest =
       run_alone(0, {.output = output, .max_steps = 62, .eval_steps = 1, .keep_best = true, .resume = "auto"});
-  EXPECT_LE(rest.report.best->loss, lowest);
+  EXPECT_LE(rest.report.best->value, lowest);
+}
+
+// How many held-out rows a task saw, and the metric that `value` makes of the step.
+Trained run_measured(const std::shared_ptr<comm::Group>& world, TrainerOptions options,
+                     const std::function<double(int64_t step)>& value) {
+  const auto engine = initialize(std::make_shared<Line>(), config_of(3, world->size()), {.world = world});
+  const auto loss_of = [&](const Rows& batch) -> BatchLoss {
+    return {.sum = engine->forward(batch.x, batch.y), .targets = batch.x.size(0)};
+  };
+  BatchTask<Rows> task(
+      {.train = samples(kSamples, 1),
+       .loss = loss_of,
+       .eval = samples(11, 0.5),
+       .eval_loss =
+           [&](const Rows& batch) {
+             BatchLoss loss = loss_of(batch);
+             loss.tallies = {static_cast<double>(batch.x.size(0)), batch.x.sum().item<double>()};
+             return loss;
+           },
+       .metrics = {{.name = "rows", .value = [](const LossSum& seen) { return seen.tallies.at(0); }},
+                   {.name = "value", .value = [&](const LossSum&) { return value(engine->global_steps()); }}}},
+      loader_options(*engine));
+  const auto output = options.output;
+  Trained result{.report = Trainer(*engine, task, std::move(options)).run()};
+  std::ifstream file(output / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) result.rows.push_back(json::parse(line));
+  return result;
+}
+
+TEST(Trainer, TalliesAddUpOverRanksThatShareTheRowsUnequally) {
+  const test::TemporaryFolder folder;
+  for (const int ranks : {1, 2, 4}) {
+    const auto output = folder.path() / std::to_string(ranks);
+    test::spawn_ranks(ranks, [&](const std::shared_ptr<comm::Group>& world) {
+      const Trained done = run_measured(world, {.output = output, .max_steps = 1}, [](int64_t) { return 0.0; });
+      EXPECT_EQ(done.report.last->others.at(0), (std::pair<std::string, double>("rows", 11)));
+      world->barrier("metrics");
+      if (world->rank() == 0) {
+        EXPECT_EQ(done.losses("eval_rows"), std::vector<double>{11});
+      }
+    });
+  }
+}
+
+// Values 3, 5, 4, 5, 2, …: the best is that after step 2, and an equal one is not better.
+double value_after(int64_t step) {
+  return step == 2 || step == 4 ? 5 : step == 1 ? 3 : 5.0 - static_cast<double>(step);
+}
+
+TEST(Trainer, PatienceEndsARunAndGoesOnInAResumedOne) {
+  const test::TemporaryFolder folder;
+  const auto output = folder.path() / "out";
+  TrainerOptions options{.output = output,
+                         .max_steps = 20,
+                         .eval_steps = 1,
+                         .save_steps = 5,
+                         .retention = {.keep_last = 1},
+                         .best_by = "eval_value",
+                         .keep_best = true,
+                         .patience = 3};
+  const Trained whole = run_measured(comm::Group::alone(), options, value_after);
+  EXPECT_EQ(whole.report.steps, 5);
+  EXPECT_TRUE(whole.report.out_of_patience);
+  EXPECT_EQ(whole.report.best->step, 2);
+  EXPECT_EQ(whole.report.best->value, 5);
+  EXPECT_EQ(whole.report.best_checkpoint, output / "checkpoints" / "global_step2");
+  EXPECT_EQ(checkpoint::tags_of(output / "checkpoints"), (std::vector<std::string>{"global_step5", "global_step2"}));
+
+  options.output = folder.path() / "parts";
+  options.max_steps = 4;  // two evaluations without a better one
+  EXPECT_FALSE(run_measured(comm::Group::alone(), options, value_after).report.out_of_patience);
+  options.max_steps = 20;
+  options.resume = "auto";
+  const Trained rest = run_measured(comm::Group::alone(), options, value_after);
+  EXPECT_EQ(rest.report.steps, 5);
+  EXPECT_EQ(rest.report.best->step, 2);
+  EXPECT_EQ(run_measured(comm::Group::alone(), options, value_after).report.trained, 0);
+  // Of another metric the best is sought anew.
+  options.best_by = "eval_rows";
+  options.max_steps = 7;
+  EXPECT_EQ(run_measured(comm::Group::alone(), options, value_after).report.best->step, 6);
+}
+
+TEST(Trainer, AMetricThatTheTaskDoesNotHaveIsRefused) {
+  const test::TemporaryFolder folder;
+  try {
+    run_measured(comm::Group::alone(), {.output = folder.path() / "out", .max_steps = 1, .best_by = "eval_valeu"},
+                 value_after);
+    FAIL() << "there is no such metric";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("did you mean 'eval_value'?"));
+  }
 }
 
 TEST(Trainer, AnEvaluationMayLookAtSomeSamples) {

@@ -39,6 +39,25 @@ TEST(UnitBuilder, PutsFrozenParametersIntoUnitsOfTheirOwn) {
   for (const auto& unit : units.units) EXPECT_EQ(unit->state(), UnitState::kSharded);
 }
 
+TEST(UnitBuilder, PutsBytesIntoUnitsOfTheirOwn) {
+  for (const int stage : {0, 3}) {
+    const at::Tensor bytes = at::arange(100, at::kByte);
+    const BuiltUnits units =
+        built({{"a", {param("a.bytes", bytes), param("a.w", weights(3)), param("a.f", weights(4, false))}}},
+              policy_of_stage(stage, at::kBFloat16, 1));
+    EXPECT_THAT(names_of(units), ElementsAre("a", "a (frozen)", "a (bytes)"));
+    Unit& unit = *units.units[2];
+    EXPECT_FALSE(unit.trainable());
+    EXPECT_EQ(unit.params()[0].spec.storage, layout::Storage::kBytes);
+    EXPECT_EQ(unit.model_state_bytes().memory, 128);  // a multiple of 32
+    if (stage == 3) {
+      unit.start_gather();
+      unit.finish_gather();
+    }
+    EXPECT_TRUE(at::equal(unit.params()[0].tensor, at::arange(100, at::kByte)));
+  }
+}
+
 TEST(UnitBuilder, GivesASharedParameterToItsFirstModuleAndKnowsItsOtherName) {
   const at::Tensor tied = weights(6);
   const BuiltUnits units = built({{"embedding", {param("embedding.w", tied)}}, {"head", {param("head.w", tied)}}},

@@ -1,0 +1,77 @@
+// Texts, or pairs of texts, as token ids, each with a label's number, of the rows of some files.
+//
+// A text that is too long is cut before what its frame ends with. Of a pair the longer text is cut first, as the
+// `tokenizers` package does by "longest_first": see pair_lengths().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/data/dataset.h"
+#include "tessera/data/tokenizer.h"
+
+namespace tessera::data {
+
+struct LabelOptions {
+  std::vector<std::string> files;
+  std::string text_column = "text";
+  std::string pair_column;  // of the second text of a pair; empty: one text a row
+  std::string label_column = "label";
+  std::vector<std::string> labels;  // their names, in the order of their numbers
+  int64_t max_length = 512;         // tokens of a sample, its frame included
+  bool drop_empty = true;           // rows without a token
+};
+
+struct LabelCounts {
+  int64_t rows = 0;
+  int64_t empty_rows = 0;
+  int64_t long_rows = 0;       // longer than max_length
+  int64_t text_tokens = 0;     // of all rows, without frames, before anything is cut
+  int64_t cut_tokens = 0;      // of those
+  int64_t unknown_tokens = 0;  // of those, not in the vocabulary
+  std::vector<int64_t> of_label;
+};
+
+class LabelDataset : public TokenSamples {
+ public:
+  // Reads and tokenises. The tokenizer is used only during the call. Throws what read_texts and read_labels throw;
+  // ErrorKind::kData for a label that is none of the options', where no row is left, or for pairs where the tokenizer
+  // does not say how they are framed; kConfig where max_length leaves no room for text.
+  LabelDataset(const Tokenizer& tokenizer, const LabelOptions& options);
+
+  int64_t label(size_t sample) const { return labels_[sample]; }
+
+  // Of the sample's tokens: which text of a pair each belongs to, as the tokenizer counts. Empty: all of type 0.
+  std::span<const int32_t> token_types(size_t sample) const {
+    return types_.size() == 0 ? std::span<const int32_t>() : types_.sample(sample);
+  }
+
+  const LabelCounts& counts() const { return counts_; }
+
+ private:
+  struct Reading;
+  void add_file(const Reading& reading, const std::string& file);
+  void add_row(const Reading& reading, std::vector<int32_t> first, std::vector<int32_t> second);
+
+  TokenSamples types_;
+  std::vector<int64_t> labels_;
+  LabelCounts counts_;
+};
+
+// The names of the labels in these files: numbers by their value, anything else by its letters. ErrorKind::kData for
+// one label alone, too many, or numbers that are not whole.
+std::vector<std::string> labels_of_files(const std::vector<std::string>& files, const std::string& label_column);
+
+// The number of what a row has as its label: the place of that name; else, of a whole number, itself, and of true and
+// false, where there are two labels, 1 and 0. Negative where it is none of them.
+int64_t number_of_label(const std::string& label, const std::vector<std::string>& labels);
+
+// How many tokens of the two texts of a pair fit into `room`. The shorter text is kept whole where it has at most half
+// of the room; else both get half, and of an odd number the longer one (the second of equals) one more.
+std::pair<size_t, size_t> pair_lengths(size_t first, size_t second, size_t room);
+
+}  // namespace tessera::data

@@ -1,0 +1,41 @@
+// Tokenised samples in a folder, so that a text is tokenised once, and need not fit into memory.
+//
+//   <folder>/<key>/tokens.bin    int32, little-endian
+//                  offsets.bin   uint64: where each sample begins, then where the last ends
+//                  targets.bin   a byte a token, 1 where it is to be predicted; only where samples say so
+//                  facts.json    what tokenising found out, and the sizes and checksums of the others
+//
+// The key is a hash of all that decides the samples: the bytes of the texts' files and of the tokenizer's, the options,
+// the version. So it changes when any of these does, and files that are moved or touched stay known. A folder appears
+// whole or not at all. Of several processes that want one that is not there, one makes it and the others wait.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tessera/data/dataset.h"
+
+namespace tessera::data {
+
+// What decides the samples.
+struct TokenKey {
+  std::vector<std::string> files;  // in order: of texts, of the tokenizer
+  nlohmann::json options;          // everything else
+};
+
+struct CachedTokens {
+  TokenSamples samples;
+  nlohmann::json facts;  // what `tokenize` returned
+};
+
+// Of the folder, or made by `tokenize`, which adds samples to the sink and returns what else is to be kept. What is
+// there but damaged is made anew, and a warning says so. `what`: for messages, "data.train".
+//
+// ErrorKind::kMachine where the folder cannot be written; ErrorKind::kPeer where another process that makes the samples
+// gets no further for TESSERA_TIMEOUT seconds. Throws what `tokenize` throws.
+CachedTokens cached_tokens(const std::string& folder, const TokenKey& key, const std::string& what,
+                           const std::function<nlohmann::json(TokenSink& sink)>& tokenize);
+
+}  // namespace tessera::data

@@ -1,0 +1,34 @@
+// Work on numbered items, on two threads at most.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <thread>
+
+namespace tessera::data {
+
+// Calls `some` for the first half of the items and, on a thread of its own, for the second. Returns once both have
+// ended; throws what the first half threw, else what the second did.
+inline void on_two_threads(size_t count, const std::function<void(size_t from, size_t to)>& some) {
+  const size_t half = count / 2;
+  std::exception_ptr first_failed, second_failed;
+  std::thread second([&] {
+    try {
+      some(half, count);
+    } catch (...) {
+      second_failed = std::current_exception();
+    }
+  });
+  try {
+    some(0, half);
+  } catch (...) {
+    first_failed = std::current_exception();
+  }
+  second.join();
+  for (const auto& failed : {first_failed, second_failed}) {
+    if (failed) std::rethrow_exception(failed);
+  }
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,274 @@
+#include "tessera/kernels/nf4.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <c10/util/accumulate.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/kernels/every_cpu.h"
+
+namespace tessera::kernels {
+namespace {
+
+constexpr int64_t kBlock = 64;         // values that share a scale
+constexpr int64_t kNestedBlock = 256;  // scales that share one of theirs
+constexpr int64_t kBlocksAThread = 512;
+constexpr float kSmallest = 1e-38f;  // of what is divided by
+
+constexpr std::array<float, 16> kNf4 = {-1.0f,
+                                        -0.6961928009986877f,
+                                        -0.5250730514526367f,
+                                        -0.39491748809814453f,
+                                        -0.28444138169288635f,
+                                        -0.18477343022823334f,
+                                        -0.09105003625154495f,
+                                        0.0f,
+                                        0.07958029955625534f,
+                                        0.16093020141124725f,
+                                        0.24611230194568634f,
+                                        0.33791524171829224f,
+                                        0.44070982933044434f,
+                                        0.5626170039176941f,
+                                        0.7229568362236023f,
+                                        1.0f};
+
+constexpr std::array<float, 15> kNf4Bounds = [] {
+  std::array<float, 15> bounds{};
+  for (size_t i = 0; i < bounds.size(); ++i) bounds[i] = (kNf4[i] + kNf4[i + 1]) / 2;
+  return bounds;
+}();
+
+int64_t blocks_of(int64_t count, int64_t block) { return (count + block - 1) / block; }
+
+struct Nf4Places {
+  int64_t numel, scales, nested;
+  int64_t scales_at, nested_at, offset_at, bytes;  // in bytes
+
+  explicit Nf4Places(int64_t of)
+      : numel(of),
+        scales(blocks_of(of, kBlock)),
+        nested(blocks_of(scales, kNestedBlock)),
+        scales_at((of + 1) / 2),
+        nested_at(blocks_of(scales_at + scales, 4) * 4),
+        offset_at(nested_at + 4 * nested),
+        bytes(offset_at + 4) {}
+};
+
+// The dynamic map, and, by 65,536 cells between -1 and 1, the code of its number that is nearest to a cell's left end:
+// bitsandbytes looks scales up in such a table, which near a bound is not the nearest number.
+struct DynamicMap {
+  static constexpr int kCells = 65536;
+  std::array<float, 256> numbers;
+  std::array<uint8_t, kCells> codes;
+
+  DynamicMap() {
+    std::vector<float> all{0, 1};
+    for (int exponent = 0; exponent < 7; ++exponent) {
+      const at::Tensor ends = at::linspace(0.1, 1, (int64_t{1} << exponent) + 1, at::kFloat);
+      const float* const end = ends.const_data_ptr<float>();
+      const auto power = static_cast<float>(std::pow(10.0, exponent - 6));
+      for (int64_t i = 0; i + 1 < ends.numel(); ++i) {
+        const float number = power * ((end[i] + end[i + 1]) / 2.0f);
+        all.insert(all.end(), {number, -number});
+      }
+    }
+    std::sort(all.begin(), all.end());
+    TESSERA_INVARIANT(all.size() == numbers.size());
+    std::copy(all.begin(), all.end(), numbers.begin());
+    size_t code = 0;
+    for (int cell = 0; cell < kCells; ++cell) {
+      const float left = -1.0f + (2.0f * static_cast<float>(cell)) / static_cast<float>(kCells - 1);
+      while (code + 1 < numbers.size() && 0.5f * (numbers[code] + numbers[code + 1]) < left) ++code;
+      codes[static_cast<size_t>(cell)] = static_cast<uint8_t>(code);
+    }
+  }
+
+  uint8_t code_of(float value) const {
+    value = std::min(std::max(-1.0f, value), 1.0f);  // of NaN, where a denormal number has no inverse: -1
+    return codes[static_cast<uint16_t>((value + 1.0f) * 0.5f * static_cast<float>(kCells - 1) + 0.5f)];
+  }
+};
+
+const DynamicMap& dynamic_map() {
+  static const DynamicMap map;
+  return map;
+}
+
+float magnitude_of(const float* values, int64_t count) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(values[i]));
+  return largest;
+}
+
+// Of whole blocks: codes and scales.
+TESSERA_EVERY_CPU
+void quantize_blocks(const float* values, int64_t blocks, uint8_t* codes, float* scales) {
+  for (int64_t block = 0; block < blocks; ++block, values += kBlock, codes += kBlock / 2) {
+    float largest = 0;
+    for (int64_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(values[i]));
+    scales[block] = largest;
+    const float inverse = 1.0f / std::max(largest, kSmallest);
+    int32_t indices[kBlock];
+    for (int64_t i = 0; i < kBlock; ++i) {
+      const float value = std::min(std::max(values[i] * inverse, -1.0f), 1.0f);
+      int32_t index = 0;
+      for (const float bound : kNf4Bounds) index += bound < value ? 1 : 0;
+      indices[i] = index;
+    }
+    for (int64_t i = 0; i < kBlock / 2; ++i) {
+      codes[i] = static_cast<uint8_t>(indices[2 * i] << 4 | indices[2 * i + 1]);
+    }
+  }
+}
+
+// The last block, where it is shorter than others: bitsandbytes divides here and multiplies there.
+void quantize_rest(const float* values, int64_t count, uint8_t* codes, float* scale) {
+  *scale = std::max(magnitude_of(values, count), kSmallest);
+  const auto code_of = [&](int64_t i) -> int {
+    const float value = i < count ? std::clamp(values[i] / *scale, -1.0f, 1.0f) : 0.0f;
+    return static_cast<int>(std::count_if(kNf4Bounds.begin(), kNf4Bounds.end(), [&](float b) { return b < value; }));
+  };
+  for (int64_t i = 0; i < count; i += 2) codes[i / 2] = static_cast<uint8_t>(code_of(i) << 4 | code_of(i + 1));
+}
+
+// LibTorch's mean as one thread adds it up.
+float mean_of(const at::Tensor& values) {
+#ifdef _OPENMP
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+#endif
+  const float mean = values.mean().item<float>();
+#ifdef _OPENMP
+  omp_set_num_threads(threads);
+#endif
+  return mean;
+}
+
+void quantize_scales(const at::Tensor& scales, const Nf4Places& places, uint8_t* bytes) {
+  const float offset = mean_of(scales);
+  const at::Tensor less = scales.sub(offset);
+  const float* const value = less.const_data_ptr<float>();
+  const DynamicMap& map = dynamic_map();
+  for (int64_t block = 0; block < places.nested; ++block) {
+    const int64_t first = block * kNestedBlock, count = std::min(kNestedBlock, places.scales - first);
+    const float largest = magnitude_of(value + first, count);
+    std::memcpy(bytes + places.nested_at + 4 * block, &largest, 4);
+    const float inverse = 1.0f / largest;
+    for (int64_t i = first; i < first + count; ++i) {
+      bytes[places.scales_at + i] = largest == 0 ? 0 : map.code_of(value[i] * inverse);
+    }
+  }
+  std::memcpy(bytes + places.offset_at, &offset, 4);
+}
+
+// `first`: of a block.
+template <class Number>
+void dequantize_blocks(const uint8_t* codes, const float* scales, int64_t first, int64_t end, Number* out) {
+  for (int64_t at = first; at < end; at += kBlock) {
+    std::array<Number, 16> numbers;
+    const float scale = scales[at / kBlock];
+    for (size_t code = 0; code < numbers.size(); ++code) numbers[code] = static_cast<Number>(kNf4[code] * scale);
+    const int64_t stop = std::min(at + kBlock, end);
+    int64_t i = at;
+    for (; i + 1 < stop; i += 2) {
+      const uint8_t pair = codes[i / 2];
+      out[i] = numbers[pair >> 4];
+      out[i + 1] = numbers[pair & 15];
+    }
+    if (i < stop) out[i] = numbers[codes[i / 2] >> 4];
+  }
+}
+
+// fp32, on the CPU.
+at::Tensor dequantized_scales(const uint8_t* bytes, const Nf4Places& places) {
+  const at::Tensor scales = at::empty({places.scales}, at::kFloat);
+  float* const scale = scales.mutable_data_ptr<float>();
+  float offset = 0;
+  std::memcpy(&offset, bytes + places.offset_at, 4);
+  const DynamicMap& map = dynamic_map();
+  for (int64_t i = 0; i < places.scales; ++i) {
+    float nested = 0;
+    std::memcpy(&nested, bytes + places.nested_at + 4 * (i / kNestedBlock), 4);
+    scale[i] = map.numbers[bytes[places.scales_at + i]] * nested + offset;
+  }
+  return scales;
+}
+
+template <class Number>
+void dequantize_into(const at::Tensor& out, const uint8_t* bytes, const Nf4Places& places) {
+  const at::Tensor scales = dequantized_scales(bytes, places);
+  const float* const scale = scales.const_data_ptr<float>();
+  auto* const number = out.mutable_data_ptr<Number>();
+  at::parallel_for(0, places.scales, kBlocksAThread, [&](int64_t begin, int64_t end) {
+    dequantize_blocks(bytes, scale, begin * kBlock, std::min(end * kBlock, places.numel), number);
+  });
+}
+
+// By LibTorch's operators, where the bytes are not in the host's memory: the same products.
+at::Tensor dequantized_on_device(const at::Tensor& bytes, const Nf4Places& places, at::ScalarType dtype) {
+  const at::Tensor host = bytes.to(at::kCPU);
+  const at::Tensor scales = dequantized_scales(host.const_data_ptr<uint8_t>(), places).to(bytes.device());
+  const at::Tensor numbers = at::tensor(at::ArrayRef<float>(kNf4), at::kFloat).to(bytes.device());
+  const at::Tensor pairs = bytes.narrow(0, 0, places.scales_at);
+  const at::Tensor codes = at::stack({pairs.bitwise_right_shift(4), pairs.bitwise_and(15)}, 1).view({-1});
+  const at::Tensor values = numbers.index_select(0, codes.narrow(0, 0, places.numel).to(at::kInt));
+  return values.mul_(scales.repeat_interleave(kBlock).narrow(0, 0, places.numel)).to(dtype);
+}
+
+}  // namespace
+
+int64_t nf4_bytes(int64_t numel) { return Nf4Places(numel).bytes; }
+
+void quantize_nf4(const at::Tensor& values, const at::Tensor& bytes) {
+  const Nf4Places places(values.numel());
+  TESSERA_INVARIANT(values.is_contiguous() && values.scalar_type() == at::kFloat && values.device().is_cpu());
+  TESSERA_INVARIANT(bytes.is_contiguous() && bytes.scalar_type() == at::kByte && bytes.numel() == places.bytes);
+  const float* const value = values.const_data_ptr<float>();
+  auto* const byte = bytes.mutable_data_ptr<uint8_t>();
+  const at::Tensor scales = at::empty({places.scales}, at::kFloat);
+  float* const scale = scales.mutable_data_ptr<float>();
+  const int64_t whole = places.numel / kBlock;
+  at::parallel_for(0, whole, kBlocksAThread, [&](int64_t begin, int64_t end) {
+    quantize_blocks(value + begin * kBlock, end - begin, byte + begin * kBlock / 2, scale + begin);
+  });
+  if (whole < places.scales) {
+    const int64_t first = whole * kBlock;
+    quantize_rest(value + first, places.numel - first, byte + first / 2, scale + whole);
+  }
+  std::fill(byte + places.scales_at + places.scales, byte + places.nested_at, uint8_t{0});
+  quantize_scales(scales, places, byte);
+}
+
+at::Tensor dequantize_nf4(const at::Tensor& bytes, at::IntArrayRef shape, at::ScalarType dtype) {
+  const Nf4Places places(c10::multiply_integers(shape));
+  TESSERA_INVARIANT(bytes.is_contiguous() && bytes.scalar_type() == at::kByte && bytes.numel() == places.bytes);
+  if (!bytes.device().is_cpu()) return dequantized_on_device(bytes, places, dtype).view(shape);
+  const at::Tensor out = at::empty(shape, dtype);
+  const auto* const byte = bytes.const_data_ptr<uint8_t>();
+  if (dtype == at::kFloat) {
+    dequantize_into<float>(out, byte, places);
+  } else if (dtype == at::kBFloat16) {
+    dequantize_into<c10::BFloat16>(out, byte, places);
+  } else {
+    TESSERA_INVARIANT(dtype == at::kHalf);
+    dequantize_into<c10::Half>(out, byte, places);
+  }
+  return out;
+}
+
+}  // namespace tessera::kernels

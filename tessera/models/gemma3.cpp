@@ -1,0 +1,256 @@
+#include "tessera/models/gemma3.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "tessera/base/json_value.h"
+#include "tessera/models/config_values.h"
+#include "tessera/models/initial_values.h"
+#include "tessera/models/models.h"
+#include "tessera/models/rotary_config.h"
+#include "tessera/nn/module_path.h"
+#include "tessera/nn/target_loss.h"
+
+namespace tessera::models {
+namespace {
+
+constexpr const char* kFull = "full_attention";
+constexpr const char* kSliding = "sliding_attention";
+
+class Gemma3Reader {
+ public:
+  explicit Gemma3Reader(const ModelConfig& file) : file_(file), values_(file) {}
+
+  Gemma3Config read() const {
+    refuse_what_is_not_here();
+    Gemma3Config config{.vocab_size = values_.size("vocab_size", 262208),
+                        .hidden_size = values_.size("hidden_size", 2304),
+                        .intermediate_size = values_.size("intermediate_size", 9216),
+                        .num_hidden_layers = values_.layers("num_hidden_layers", 26),
+                        .num_attention_heads = values_.size("num_attention_heads", 8),
+                        .head_dim = values_.size("head_dim", 256),
+                        .max_position_embeddings = values_.size("max_position_embeddings", 131072),
+                        .query_pre_attn_scalar = values_.get("query_pre_attn_scalar", 256.0),
+                        .rms_norm_eps = values_.norm_eps("rms_norm_eps", 1e-6),
+                        .initializer_range = values_.initializer_range(),
+                        .attention_dropout = values_.probability("attention_dropout", 0),
+                        .attention_bias = values_.get("attention_bias", false),
+                        .tie_word_embeddings = values_.get("tie_word_embeddings", true)};
+    config.num_key_value_heads = values_.key_heads(4, config.num_attention_heads);
+    config.pad_token_id = values_.padding_id(0, config.vocab_size);
+    if (!(config.query_pre_attn_scalar > 0) || !std::isfinite(config.query_pre_attn_scalar)) {
+      values_.refuse(fmt::format("query_pre_attn_scalar is {}", config.query_pre_attn_scalar),
+                     "use a number above 0, such as head_dim");
+    }
+    const auto activation = values_.get("hidden_activation", std::string("gelu_pytorch_tanh"));
+    config.activation = nn::find_activation(activation);
+    if (config.activation == nullptr) {
+      values_.refuse(fmt::format("hidden_activation, '{:.100}', is not supported", activation),
+                     fmt::format("use one of these: {}", fmt::join(nn::known_activations(), ", ")));
+    }
+    config.windows = windows(static_cast<size_t>(config.num_hidden_layers));
+    config.global_turns = rotary_of(kFull, "rope_theta", 1'000'000, config);
+    config.local_turns = rotary_of(kSliding, "rope_local_base_freq", 10'000, config);
+    return config;
+  }
+
+ private:
+  void refuse_what_is_not_here() const {
+    for (const char* const key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+      const auto found = file_.values.find(key);
+      if (found != file_.values.end() && !found->is_null())
+        values_.refuse(fmt::format("{} is set, which is not supported", key), "use a model whose config.json has null");
+    }
+    if (values_.get("use_bidirectional_attention", false))
+      values_.refuse("use_bidirectional_attention is set, which is not supported", "use a model that is causal");
+  }
+
+  // By layer_types where the file has them, else all but each sliding_window_pattern-th slide.
+  std::vector<int64_t> windows(size_t layers) const {
+    const auto types = values_.get("layer_types", std::vector<std::string>{});
+    if (!types.empty() && types.size() != layers) {
+      values_.refuse(fmt::format("layer_types has {} entries for {} layers", types.size(), layers),
+                     "check the file, or get it again");
+    }
+    const auto pattern = static_cast<size_t>(values_.size("sliding_window_pattern", 6));
+    std::vector<int64_t> windows(layers, 0);
+    for (size_t layer = 0; layer < layers; ++layer) {
+      if (types.empty() ? (layer + 1) % pattern != 0 : slides(types[layer])) windows[layer] = window();
+    }
+    return windows;
+  }
+
+  bool slides(const std::string& type) const {
+    if (type == kSliding || type == kFull) return type == kSliding;
+    values_.refuse(fmt::format("layer_types names '{:.100}', which is not supported", type),
+                   fmt::format("those known: {}, {}", kSliding, kFull));
+  }
+
+  int64_t window() const {
+    if (!values_.is_null("sliding_window")) return values_.size("sliding_window", 4096);
+    values_.refuse("sliding_window is null, but layers have one", "give a number of tokens");
+  }
+
+  // config.json as it would be if all layers were of this kind. transformers 5 writes rope_parameters by kind; earlier
+  // folders have a theta of each, and rope_scaling, which is of full attention.
+  nn::RotaryOptions rotary_of(const char* kind, const char* theta_key, double theta, const Gemma3Config& config) const {
+    ModelConfig of_kind = file_;
+    nlohmann::json& values = of_kind.values;
+    values["rope_theta"] = json_value(file_.values, theta_key, theta, file_.path);
+    if (std::string(kind) == kSliding) values.erase("rope_scaling");
+    const auto found = file_.values.find("rope_parameters");
+    if (found != file_.values.end() && found->is_object()) {
+      if (!found->empty() && !found->contains(kFull) && !found->contains(kSliding)) {
+        values_.refuse("rope_parameters names no kind of layer",
+                       fmt::format("give those of {} and {}", kSliding, kFull));
+      }
+      nlohmann::json& own = values["rope_parameters"] = found->value(kind, nlohmann::json());
+      const auto scaling = values.find("rope_scaling");
+      if (own.is_object() && scaling != values.end() && scaling->is_object()) own.update(*scaling);
+    }
+    return read_rotary(of_kind, config.head_dim, config.max_position_embeddings, theta);
+  }
+
+  const ModelConfig& file_;
+  ConfigValues values_;
+};
+
+class Gemma3 final : public Model {
+ public:
+  explicit Gemma3(Gemma3Config config) : config_(std::move(config)) {}
+
+  void set_dropout(double probability) override { config_.attention_dropout = probability; }
+  std::shared_ptr<Network> network() const override { return std::make_shared<Gemma3ForCausalLM>(config_); }
+
+  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
+    const at::NoGradGuard no_grad;
+    if (name.ends_with("bias") || is_norm(name)) {
+      value.zero_();
+    } else {
+      draw_normal(seed, name, config_.initializer_range, value);
+      const bool is_embedding = name == "model.embed_tokens.weight";
+      if (is_embedding && config_.pad_token_id >= 0) value.select(0, config_.pad_token_id).zero_();
+    }
+  }
+  bool decays(const std::string& name) const override { return !name.ends_with("bias") && !is_norm(name); }
+  std::string base_prefix() const override { return "model."; }
+  int64_t vocab_size() const override { return config_.vocab_size; }
+  int64_t max_positions() const override { return config_.max_position_embeddings; }
+  int64_t hidden_size() const override { return config_.hidden_size; }
+  std::optional<Architecture> architecture() const override {
+    return Architecture{.layers = config_.num_hidden_layers,
+                        .hidden = config_.hidden_size,
+                        .heads = config_.num_attention_heads,
+                        .kv_heads = config_.num_key_value_heads,
+                        .head_size = config_.head_dim,
+                        .ffn = config_.intermediate_size,
+                        .vocab = config_.vocab_size,
+                        .max_positions = config_.max_position_embeddings,
+                        .gated_ffn = true,
+                        .logits_of_targets_only = true,
+                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
+                        .attention_dropout = config_.attention_dropout};
+  }
+
+ private:
+  static bool is_norm(const std::string& name) { return name.find("norm") != std::string::npos; }
+
+  Gemma3Config config_;
+};
+
+}  // namespace
+
+Gemma3Config read_gemma3_config(const ModelConfig& file) { return Gemma3Reader(file).read(); }
+
+ModelType gemma3_model_type() {
+  return {.classes = {{.head = "CausalLM", .name = "Gemma3ForCausalLM", .weights_from = {"Gemma3ForCausalLM"}}},
+          .read = [](const ModelConfig& config, const ModelClass&) -> std::unique_ptr<Model> {
+            return std::make_unique<Gemma3>(read_gemma3_config(config));
+          }};
+}
+
+Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number)
+    : heads_(config.num_attention_heads),
+      key_heads_(config.num_key_value_heads),
+      head_size_(config.head_dim),
+      window_(config.windows[number]),
+      scale_(1 / std::sqrt(config.query_pre_attn_scalar)),
+      dropout_(config.attention_dropout),
+      activation_(config.activation) {
+  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
+  const auto linear = [&](const char* path, int64_t in, int64_t out, bool bias) {
+    return nn::add(*this, path, std::make_shared<nn::Linear>(in, out, bias));
+  };
+  const auto norm = [&](const char* path, int64_t width) {
+    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/true));
+  };
+  query_ = linear("self_attn.q_proj", hidden, heads_ * head_size_, config.attention_bias);
+  key_ = linear("self_attn.k_proj", hidden, key_heads_ * head_size_, config.attention_bias);
+  value_ = linear("self_attn.v_proj", hidden, key_heads_ * head_size_, config.attention_bias);
+  output_ = linear("self_attn.o_proj", heads_ * head_size_, hidden, config.attention_bias);
+  query_norm_ = norm("self_attn.q_norm", head_size_);
+  key_norm_ = norm("self_attn.k_norm", head_size_);
+  gate_ = linear("mlp.gate_proj", hidden, inner, /*bias=*/false);
+  up_ = linear("mlp.up_proj", hidden, inner, /*bias=*/false);
+  down_ = linear("mlp.down_proj", inner, hidden, /*bias=*/false);
+  before_attention_ = norm("input_layernorm", hidden);
+  after_attention_ = norm("post_attention_layernorm", hidden);
+  before_feed_forward_ = norm("pre_feedforward_layernorm", hidden);
+  after_feed_forward_ = norm("post_feedforward_layernorm", hidden);
+}
+
+at::Tensor Gemma3Layer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
+  const auto split = [&](const nn::Linear& linear, int64_t heads) {
+    return linear.forward(hidden).view({hidden.size(0), hidden.size(1), heads, head_size_});
+  };
+  AttentionHeads heads{.query = query_norm_->forward(split(*query_, heads_)),
+                       .key = key_norm_->forward(split(*key_, key_heads_)),
+                       .value = split(*value_, key_heads_)};
+  const at::Tensor attended =
+      rotary_attention(std::move(heads), input, window_, {.scale = scale_, .dropout = is_training() ? dropout_ : 0});
+  return output_->forward(attended);
+}
+
+at::Tensor Gemma3Layer::feed_forward(const at::Tensor& hidden) const {
+  return down_->forward(activation_(gate_->forward(hidden)) * up_->forward(hidden));
+}
+
+at::Tensor Gemma3Layer::forward(const DecoderInput& input) {
+  const at::Tensor attended = attend(before_attention_->forward(input.hidden), input);
+  const at::Tensor hidden = input.hidden + after_attention_->forward(attended);
+  return hidden + after_feed_forward_->forward(feed_forward(before_feed_forward_->forward(hidden)));
+}
+
+Gemma3ForCausalLM::Gemma3ForCausalLM(const Gemma3Config& config)
+    : root_of_width_(std::sqrt(static_cast<double>(config.hidden_size))),
+      windows_(config.windows),
+      global_turns_(config.global_turns),
+      local_turns_(config.local_turns) {
+  embeddings_ = nn::add(*this, "model.embed_tokens",
+                        std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id));
+  for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
+    layers_.push_back(nn::add(*this, fmt::format("model.layers.{}", i), std::make_shared<Gemma3Layer>(config, i)));
+  }
+  norm_ = nn::add(*this, "model.norm",
+                  std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps, /*around_one=*/true));
+  const at::Tensor tied = config.tie_word_embeddings ? embeddings_->weight : at::Tensor();
+  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied));
+}
+
+// The factor as the embeddings' dtype has it: 2304 gives 48 in any, 3072 gives 55.5 in bf16.
+at::Tensor Gemma3ForCausalLM::embed(const at::Tensor& ids, const at::Tensor& /*positions*/) {
+  const at::Tensor embedded = (*embeddings_)(ids);
+  return embedded * at::scalar_tensor(root_of_width_, at::kFloat).to(embedded.scalar_type());
+}
+
+std::vector<nn::Rotary::Table> Gemma3ForCausalLM::turns(const at::Tensor& positions) const {
+  return {global_turns_.table(positions), local_turns_.table(positions)};
+}
+
+}  // namespace tessera::models

@@ -1,0 +1,25 @@
+// What `tessera chat` does: a conversation with a model of a Hugging Face folder, as its chat template writes it.
+#pragma once
+
+#include <istream>
+#include <string>
+
+#include "tessera/train/text_model_options.h"
+
+namespace tessera::train {
+
+inline constexpr int kAnswerTokens = 512;  // where max_new_tokens does not say
+
+struct ChatOptions : TextModelOptions {
+  std::string chat_template;  // data::ChatTemplate's choice; empty: the folder's own
+  std::string system;         // said before the first question; empty: nothing
+  bool at_terminal =
+      false;  // somebody types: a mark asks for the next line, and what is too long is told, not an error
+};
+
+// Each line of the input is a question, whose answer goes to standard output as it comes; "/reset" begins anew, "/exit"
+// or the input's end is the end. ErrorKind::kData, kUsage: text_model.h, data/chat_template.h; for a conversation for
+// which the model has no room.
+void chat(const ChatOptions& options, std::istream& input);
+
+}  // namespace tessera::train

@@ -1,0 +1,103 @@
+"""Texts that are kept tokenised (data.cache), and mixtures of several (data.weights)."""
+
+import random
+
+import pytest
+from tessera_runs import losses_and_norms, metrics, tessera, train, write_run_file
+
+WORDS = ["a", "b", "c", "ab", "bc", "ca", "abc", "bca"]
+MEGABYTE = 1 << 20
+
+
+def write_text(path, megabytes):
+    draw = random.Random(3)
+    lines = [" ".join(draw.choices(WORDS, k=24)) + "\n" for _ in range(1000)]
+    piece = "".join(lines)
+    with open(path, "w") as file:
+        for _ in range(round(megabytes * MEGABYTE / len(piece)) or 1):
+            file.write(piece)
+    return str(path)
+
+
+def trained(folder, run, cache, **settings):
+    """The output folder, and what the run said."""
+    run_file = write_run_file(folder, run)
+    result = train(run_file, 2, {"output": folder / "out", "data.cache": cache, "training.max_steps": 3, **settings})
+    return folder / "out", result.err
+
+
+def test_a_text_larger_than_what_is_held_of_it(tmp_path, tiny_run):
+    """Of 32 MB more text a run that holds it takes over 60 MB more memory; one that keeps it in a folder, a few for places and order."""
+    peaks = {}
+    for megabytes in (1, 33):
+        tiny_run["data"]["train"] = write_text(tmp_path / f"{megabytes}.txt", megabytes)
+        outputs = {}
+        for cache in ("none", tmp_path / "tokens"):
+            folder = tmp_path / f"{megabytes}-{'kept' if cache != 'none' else 'held'}"
+            outputs[cache], _ = trained(folder, tiny_run, cache)
+            peaks[megabytes, cache != "none"] = max(row.get("peak_memory_bytes", 0) for row in metrics(outputs[cache]))
+        held, kept = outputs.values()
+        assert losses_and_norms(held) == losses_and_norms(kept)
+    assert peaks[33, False] - peaks[1, False] > 60 * MEGABYTE, peaks
+    assert peaks[33, True] - peaks[1, True] < 30 * MEGABYTE, peaks
+
+
+def test_a_text_is_tokenised_once(tmp_path, tiny_run):
+    tiny_run["data"]["train"] = write_text(tmp_path / "text.txt", 0.2)
+    first, said = trained(tmp_path / "first", tiny_run, tmp_path / "tokens")
+    assert "samples from" not in said.replace("waiting for", ""), said
+    second, said = trained(tmp_path / "second", tiny_run, tmp_path / "tokens")
+    assert "samples from" in said, said
+    assert losses_and_norms(first) == losses_and_norms(second)
+    folders = [path for path in (tmp_path / "tokens").iterdir() if path.is_dir()]
+    assert len(folders) == 1
+    (folders[0] / "tokens.bin").write_bytes(b"")
+    third, said = trained(tmp_path / "third", tiny_run, tmp_path / "tokens")
+    assert "damaged" in said and losses_and_norms(third) == losses_and_norms(first)
+    write_text(tmp_path / "text.txt", 0.3)
+    trained(tmp_path / "fourth", tiny_run, tmp_path / "tokens")
+    assert len([path for path in (tmp_path / "tokens").iterdir() if path.is_dir()]) == 2
+
+
+def test_a_small_text_leaves_no_folder(tmp_path, tiny_run):
+    out, _ = trained(tmp_path, tiny_run, "auto")
+    assert not (out / "tokens").exists()
+
+
+def mixture(tmp_path, tiny_run, weights):
+    """Two files of 30 and 90 samples."""
+    for name, letter, rows in (("a", "a", 30), ("b", "b", 90)):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{letter} c {letter}\n" for _ in range(rows)))
+    tiny_run["data"] = {"train": [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], "weights": weights, "max_length": 32}
+    tiny_run["deepspeed"]["train_batch_size"] = 4
+    tiny_run["training"] = {"epochs": 2, "seed": 42, "save_steps": 10}
+    return write_run_file(tmp_path, tiny_run)
+
+
+def test_a_mixture_has_the_wanted_shares(tmp_path, tiny_run):
+    run_file = mixture(tmp_path, tiny_run, [1, 1])
+    result = train(run_file, 2, {"output": tmp_path / "out"})
+    assert "an epoch has 60 samples, of the entries of data.train 30, 30" in result.err, result.err
+    rows = [row for row in metrics(tmp_path / "out") if "loss" in row]
+    assert len(rows) == 2 * 60 // 4
+
+
+def test_a_mixture_goes_on_with_the_same_samples(tmp_path, tiny_run):
+    run_file = mixture(tmp_path, tiny_run, [1, 2])
+    train(run_file, 2, {"output": tmp_path / "whole"})
+    train(run_file, 2, {"output": tmp_path / "parts", "training.max_steps": 10})
+    train(run_file, 1, {"output": tmp_path / "parts"}, resume="auto")
+    assert losses_and_norms(tmp_path / "whole")[-3:] == losses_and_norms(tmp_path / "parts")[-3:]
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"data.weights": "[1]"}, "'data.weights' has 1, but 'data.train' has 2"),
+    ({"data.weights": "[1, 0]"}, "data.weights"),
+    ({"data.weights": "[1000, 1]"}, "less than one sample"),
+    ({"data.eval_share": "0.5"}, "name held-out data with data.eval"),
+])
+def test_a_mixture_that_cannot_be(tmp_path, tiny_run, settings, said):
+    run_file = mixture(tmp_path, tiny_run, [1, 2])
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    result = tessera("train", run_file, "--nproc", 1, *words)
+    assert result.code == 2 and said in result.err, result
