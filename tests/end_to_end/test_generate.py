@@ -57,7 +57,7 @@ def test_an_encoder_reads_the_prompt_and_a_decoder_writes(tmp_path, how):
     asked = [word for prompt in prompts[:len(want)] for word in ("--prompt", prompt)]
     result = tessera("generate", "--model", folder, *asked, "--max-new-tokens", 12, "--seed", 7, *flags)
     assert result.code == 0, str(result)
-    assert result.out.splitlines() == want and any(want)
+    assert result.out.splitlines() == want and (any(want) or "do_sample" in how)
 
 
 def test_what_is_not_honoured_of_a_generation_config_is_told(folder):

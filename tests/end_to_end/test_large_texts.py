@@ -3,15 +3,15 @@
 import random
 
 import pytest
+from model_folders import SYLLABLES
 from tessera_runs import losses_and_norms, metrics, tessera, train, write_run_file
 
-WORDS = ["a", "b", "c", "ab", "bc", "ca", "abc", "bca"]
 MEGABYTE = 1 << 20
 
 
 def write_text(path, megabytes):
     draw = random.Random(3)
-    lines = [" ".join(draw.choices(WORDS, k=24)) + "\n" for _ in range(1000)]
+    lines = [" ".join(draw.choices(SYLLABLES, k=24)) + "\n" for _ in range(1000)]
     piece = "".join(lines)
     with open(path, "w") as file:
         for _ in range(round(megabytes * MEGABYTE / len(piece)) or 1):
@@ -66,8 +66,8 @@ def test_a_small_text_leaves_no_folder(tmp_path, tiny_run):
 
 def mixture(tmp_path, tiny_run, weights):
     """Two files of 30 and 90 samples."""
-    for name, letter, rows in (("a", "a", 30), ("b", "b", 90)):
-        (tmp_path / f"{name}.txt").write_text("".join(f"{letter} c {letter}\n" for _ in range(rows)))
+    for name, letter, rows in (("a", SYLLABLES[0], 30), ("b", SYLLABLES[1], 90)):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{letter} {SYLLABLES[2]} {letter}\n" for _ in range(rows)))
     tiny_run["data"] = {"train": [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], "weights": weights, "max_length": 32}
     tiny_run["deepspeed"]["train_batch_size"] = 4
     tiny_run["training"] = {"epochs": 2, "seed": 42, "save_steps": 10}

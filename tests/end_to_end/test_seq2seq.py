@@ -108,7 +108,7 @@ def test_scoring_changes_nothing_of_the_training(tmp_path):
 
 
 @pytest.mark.parametrize("settings, what", [
-    ({"training.eval_bleu": 3}, "and there is no data.eval"),
+    ({"training.eval_bleu": 3}, "and there is neither data.eval nor data.eval_share"),
     ({"data.packing": "fit"}, "which the task seq2seq does not know"), ({"data.target_column": "translation.de"}, "there is no column 'translation.de'"),
     ({"data.max_target_length": 2}, "data.max_target_length is 2"), ({"task": "clm"}, "and a 't5' is none"),
 ], ids=str)

@@ -107,7 +107,7 @@ def test_an_estimate_knows_the_toy(tmp_path, run):
     (lambda run, config: run.update(monitors=["tallly"]),
      ["there is no monitor 'tallly'", "run.yaml, monitors", "did you mean 'tally'?"]),
     (lambda run, config: config.update(model_type="toy-tabel"),
-     ["the model is a 'toy-tabel'", "config.json", "did you mean 'toy-table'?", "supported model types: bert, gpt2, "]),
+     ["the model is a 'toy-tabel'", "config.json", "did you mean 'toy-table'?", "supported model types: bert, distilbert, "]),
     (lambda run, config: run.update(task="mlm"), ["the task mlm trains models for MaskedLM", "'toy-table'", "config.json"]),
     (lambda run, config: config.update(model_type="bert"),
      ["the task copy trains models for Copying", "'bert'", "config.json"]),
