@@ -222,16 +222,9 @@ TokenKey key_of(const Tokenizer& tokenizer, const ChatOptions& options) {
 }  // namespace
 
 ChatDataset::ChatDataset(const Tokenizer& tokenizer, const ChatOptions& options) {
-  ChatFacts facts;
-  if (options.cache.empty()) {
-    facts = write_files(tokenizer, options, *this);
-  } else {
-    CachedTokens cached = cached_tokens(options.cache, key_of(tokenizer, options), options.name, [&](TokenSink& sink) {
-      return to_json(write_files(tokenizer, options, sink));
-    });
-    facts = chat_facts_of(cached.facts);
-    static_cast<TokenSamples&>(*this) = std::move(cached.samples);
-  }
+  ChatFacts facts = chat_facts_of(keep_tokens(
+      *this, options.cache, options.name, [&] { return key_of(tokenizer, options); },
+      [&](TokenSink& sink) { return to_json(write_files(tokenizer, options, sink)); }));
   counts_ = facts.counts;
   template_name_ = std::move(facts.template_name);
   file_ends_ = std::move(facts.file_ends);

@@ -4,16 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <exception>
+#include <array>
 #include <filesystem>
 #include <iterator>
-#include <thread>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/data/reader.h"
 #include "tessera/data/token_cache.h"
+#include "tessera/data/two_threads.h"
 
 namespace tessera::data {
 
@@ -104,31 +104,6 @@ Part tokenize(const Tokenizer& tokenizer, std::span<const std::string> rows, con
   return part;
 }
 
-// The two halves of the rows, one on a thread of its own.
-std::pair<Part, Part> tokenize_on_two_threads(const Tokenizer& tokenizer, std::span<const std::string> rows,
-                                              const DatasetOptions& options) {
-  const size_t half = rows.size() / 2;
-  Part second;
-  std::exception_ptr failure;
-  std::thread thread([&] {
-    try {
-      second = tokenize(tokenizer, rows.subspan(half), options);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-  });
-  Part first;
-  try {
-    first = tokenize(tokenizer, rows.first(half), options);
-  } catch (...) {
-    thread.join();
-    throw;
-  }
-  thread.join();
-  if (failure) std::rethrow_exception(failure);
-  return {std::move(first), std::move(second)};
-}
-
 // The samples of files, piece by piece, into a sink.
 class Tokenizing {
  public:
@@ -153,16 +128,19 @@ class Tokenizing {
   static constexpr size_t kPieceBytes = 4U << 20;
 
   void tokenize_rows() {
-    const auto [first, second] = tokenize_on_two_threads(tokenizer_, rows_, options_);
-    for (const Part* part : {&first, &second}) {
-      std::span<const int32_t> rest(part->tokens);
-      for (const size_t length : part->lengths) {
+    std::array<Part, 2> halves;
+    on_two_threads(rows_.size(), [&](size_t from, size_t to) {
+      halves[from == 0 ? 0 : 1] = tokenize(tokenizer_, std::span(rows_).subspan(from, to - from), options_);
+    });
+    for (const Part& part : halves) {
+      std::span<const int32_t> rest(part.tokens);
+      for (const size_t length : part.lengths) {
         sink_.add(rest.first(length));
         rest = rest.subspan(length);
       }
-      samples_ += part->lengths.size();
-      add_counts(facts_.counts, part->counts);
-      facts_.has_text = facts_.has_text || part->has_text;
+      samples_ += part.lengths.size();
+      add_counts(facts_.counts, part.counts);
+      facts_.has_text = facts_.has_text || part.has_text;
     }
     rows_.clear();
     bytes_ = 0;
@@ -199,23 +177,18 @@ TokenKey key_of(const Tokenizer& tokenizer, const DatasetOptions& options) {
 
 }  // namespace
 
+void require_room_for_text(int64_t max_length, size_t frame) {
+  if (max_length > static_cast<int64_t>(frame)) return;
+  throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}", max_length), "the run's data",
+                                   fmt::format("use at least {}: {} and one token of text", frame + 1,
+                                               count_of(static_cast<int64_t>(frame), "special token"))});
+}
+
 TokenizedDataset::TokenizedDataset(const Tokenizer& tokenizer, const DatasetOptions& options) {
-  const auto framing = static_cast<int64_t>(frame_of(tokenizer, options).size());
-  if (options.max_length <= framing) {
-    throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}", options.max_length), "the run's data",
-                                     fmt::format("use at least {}: {} and one token of text", framing + 1,
-                                                 count_of(framing, "special token"))});
-  }
-  TextFacts facts;
-  if (options.cache.empty()) {
-    facts = tokenize_files(tokenizer, options, *this);
-  } else {
-    CachedTokens cached = cached_tokens(options.cache, key_of(tokenizer, options), options.name, [&](TokenSink& sink) {
-      return to_json(tokenize_files(tokenizer, options, sink));
-    });
-    facts = text_facts_of(cached.facts);
-    static_cast<TokenSamples&>(*this) = std::move(cached.samples);
-  }
+  require_room_for_text(options.max_length, frame_of(tokenizer, options).size());
+  TextFacts facts = text_facts_of(keep_tokens(
+      *this, options.cache, options.name, [&] { return key_of(tokenizer, options); },
+      [&](TokenSink& sink) { return to_json(tokenize_files(tokenizer, options, sink)); }));
   counts_ = facts.counts;
   file_ends_ = std::move(facts.file_ends);
 }

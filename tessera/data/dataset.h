@@ -107,6 +107,9 @@ struct TextCounts {
   int64_t unknown_tokens = 0;  // of those, not in the vocabulary
 };
 
+// ErrorKind::kConfig where samples of max_length tokens have no room for one of text beside a frame of so many.
+void require_room_for_text(int64_t max_length, size_t frame);
+
 class TokenizedDataset : public TokenSamples {
  public:
   // Reads and tokenises. The tokenizer is used only during the call. Throws what read_texts throws; ErrorKind::kData

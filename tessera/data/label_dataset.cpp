@@ -65,13 +65,6 @@ void add_labels_of(const std::string& file, const std::string& column, std::set<
   }
 }
 
-void require_room_for_text(int64_t max_length, size_t frame) {
-  if (max_length > static_cast<int64_t>(frame)) return;
-  throw Error(ErrorKind::kConfig, {fmt::format("data.max_length is {}", max_length), "the run's data",
-                                   fmt::format("use at least {}: {} and one token of text", frame + 1,
-                                               count_of(static_cast<int64_t>(frame), "special token"))});
-}
-
 PairFrame frame_of_pairs(const Tokenizer& tokenizer) {
   if (auto frame = tokenizer.pair_frame()) return *std::move(frame);
   throw Error(ErrorKind::kData, {"the tokenizer does not say how a pair of texts is framed", "data.text_pair_column",

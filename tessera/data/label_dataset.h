@@ -26,14 +26,8 @@ struct LabelOptions {
   bool drop_empty = true;           // rows without a token
 };
 
-struct LabelCounts {
-  int64_t rows = 0;
-  int64_t empty_rows = 0;
-  int64_t long_rows = 0;       // longer than max_length
-  int64_t text_tokens = 0;     // of all rows, without frames, before anything is cut
-  int64_t cut_tokens = 0;      // of those
-  int64_t unknown_tokens = 0;  // of those, not in the vocabulary
-  std::vector<int64_t> of_label;
+struct LabelCounts : TextCounts {
+  std::vector<int64_t> of_label;  // rows
 };
 
 class LabelDataset : public TokenSamples {

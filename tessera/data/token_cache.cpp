@@ -347,4 +347,12 @@ CachedTokens cached_tokens(const std::string& folder, const TokenKey& key, const
   return std::move(*made);
 }
 
+json keep_tokens(TokenSamples& samples, const std::string& folder, const std::string& what,
+                 const std::function<TokenKey()>& key, const std::function<json(TokenSink& sink)>& tokenize) {
+  if (folder.empty()) return tokenize(samples);
+  CachedTokens cached = cached_tokens(folder, key(), what, tokenize);
+  samples = std::move(cached.samples);
+  return std::move(cached.facts);
+}
+
 }  // namespace tessera::data

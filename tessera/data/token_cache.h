@@ -38,4 +38,10 @@ struct CachedTokens {
 CachedTokens cached_tokens(const std::string& folder, const TokenKey& key, const std::string& what,
                            const std::function<nlohmann::json(TokenSink& sink)>& tokenize);
 
+// What `tokenize` gives, into `samples`: by way of the folder (cached_tokens), or in memory where that is empty; then
+// nobody asks for the key. Returns the facts.
+nlohmann::json keep_tokens(TokenSamples& samples, const std::string& folder, const std::string& what,
+                           const std::function<TokenKey()>& key,
+                           const std::function<nlohmann::json(TokenSink& sink)>& tokenize);
+
 }  // namespace tessera::data

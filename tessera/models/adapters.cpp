@@ -15,6 +15,7 @@
 #include "tessera/base/json_text.h"
 #include "tessera/base/json_value.h"
 #include "tessera/config/run_file.h"
+#include "tessera/models/model_decorator.h"
 #include "tessera/nn/layers.h"
 #include "tessera/storage/peft_format.h"
 
@@ -44,9 +45,7 @@ std::string last_part(const std::string& module) { return module.substr(module.r
 // Names of the layers that can be adapted, in the network's order.
 std::vector<std::string> adaptable_modules(const Network& network) {
   std::vector<std::string> names;
-  for (const auto& item : network.named_modules("", /*include_self=*/false)) {
-    if (dynamic_cast<const nn::Adaptable*>(item.value().get()) != nullptr) names.push_back(item.key());
-  }
+  for (AdaptableLayer& layer : adaptable_layers(network)) names.push_back(std::move(layer.name));
   return names;
 }
 
@@ -70,18 +69,15 @@ bool is_saved_whole(const std::string& parameter, const std::vector<std::string>
   return false;
 }
 
-class AdaptedModel final : public Model {
+class AdaptedModel final : public ModelDecorator {
  public:
   AdaptedModel(std::unique_ptr<Model> model, AdapterOptions options)
-      : model_(std::move(model)), options_(std::move(options)) {}
-
-  void set_dropout(double probability) override { model_->set_dropout(probability); }
+      : ModelDecorator(std::move(model)), options_(std::move(options)) {}
 
   std::shared_ptr<Network> network() const override {
-    std::shared_ptr<Network> network = model_->network();
-    for (const auto& item : network->named_modules("", /*include_self=*/false)) {
-      auto* const layer = dynamic_cast<nn::Adaptable*>(item.value().get());
-      if (layer != nullptr && fits_any(item.key(), options_.targets)) layer->adapt(options_.lora);
+    std::shared_ptr<Network> network = ModelDecorator::network();
+    for (const AdaptableLayer& layer : adaptable_layers(*network)) {
+      if (fits_any(layer.name, options_.targets)) layer.adaptable->adapt(options_.lora);
     }
     for (auto& item : network->named_parameters()) {
       item.value().requires_grad_(nn::is_lora_parameter(item.key()) ||
@@ -91,7 +87,7 @@ class AdaptedModel final : public Model {
   }
 
   void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
-    if (!nn::is_lora_parameter(name)) return model_->initialize(seed, name, value);
+    if (!nn::is_lora_parameter(name)) return ModelDecorator::initialize(seed, name, std::move(value));
     TESSERA_INVARIANT(!nn::is_lora_magnitude(name));
     const at::NoGradGuard no_grad;
     if (name.ends_with(".lora_B.weight")) {
@@ -103,15 +99,11 @@ class AdaptedModel final : public Model {
     value.uniform_(-bound, bound, at::make_generator<at::CPUGeneratorImpl>(seed_of_parameter(seed, name)));
   }
 
-  bool decays(const std::string& name) const override { return nn::is_lora_parameter(name) || model_->decays(name); }
-  std::string base_prefix() const override { return model_->base_prefix(); }
-  int64_t vocab_size() const override { return model_->vocab_size(); }
-  int64_t max_positions() const override { return model_->max_positions(); }
-  int64_t hidden_size() const override { return model_->hidden_size(); }
-  std::optional<Architecture> architecture() const override { return model_->architecture(); }
+  bool decays(const std::string& name) const override {
+    return nn::is_lora_parameter(name) || ModelDecorator::decays(name);
+  }
 
  private:
-  std::unique_ptr<Model> model_;
   AdapterOptions options_;
 };
 
@@ -179,10 +171,17 @@ std::unique_ptr<Model> with_adapter(std::unique_ptr<Model> model, const AdapterO
   return std::make_unique<AdaptedModel>(std::move(model), options);
 }
 
-AdapterSwitch::AdapterSwitch(Network& network) {
+std::vector<AdaptableLayer> adaptable_layers(const Network& network) {
+  std::vector<AdaptableLayer> layers;
   for (const auto& item : network.named_modules("", /*include_self=*/false)) {
-    if (auto* const layer = dynamic_cast<nn::Adaptable*>(item.value().get())) layers_.push_back(layer);
+    auto* const adaptable = dynamic_cast<nn::Adaptable*>(item.value().get());
+    if (adaptable != nullptr) layers.push_back({item.key(), item.value(), adaptable});
   }
+  return layers;
+}
+
+AdapterSwitch::AdapterSwitch(Network& network) {
+  for (const AdaptableLayer& layer : adaptable_layers(network)) layers_.push_back(layer.adaptable);
 }
 
 void AdapterSwitch::enable(bool on) {

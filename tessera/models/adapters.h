@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/models/model.h"
+#include "tessera/nn/layers.h"
 #include "tessera/nn/lora.h"
 
 namespace tessera::models {
@@ -34,6 +35,16 @@ struct AdapterOptions {
 // `where`: of the options, for the message.
 std::unique_ptr<Model> with_adapter(std::unique_ptr<Model> model, const AdapterOptions& options,
                                     const std::string& where);
+
+// A layer that an adapter can be beside.
+struct AdaptableLayer {
+  std::string name;
+  std::shared_ptr<torch::nn::Module> module;
+  nn::Adaptable* adaptable;  // the module
+};
+
+// In the network's order.
+std::vector<AdaptableLayer> adaptable_layers(const Network& network);
 
 // Those of its layers that have an adapter, to run it with and without. Borrows the network; adapters are on again when
 // this ends.

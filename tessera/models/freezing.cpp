@@ -9,25 +9,36 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
+#include "tessera/models/model_decorator.h"
 
 namespace tessera::models {
 namespace {
 
-// The name itself, or that of a module above it.
-bool names_parameter(const std::string& pattern, const std::string& name) {
-  for (size_t end = name.size(); end != std::string::npos && end > 0; end = name.rfind('.', end - 1)) {
-    if (fnmatch(pattern.c_str(), name.substr(0, end).c_str(), 0) == 0) return true;
+// A parameter's own, and those of the modules above it.
+std::vector<std::string> names_up_from(const std::string& parameter) {
+  std::vector<std::string> names;
+  for (size_t end = parameter.size(); end != std::string::npos && end > 0; end = parameter.rfind('.', end - 1)) {
+    names.push_back(parameter.substr(0, end));
   }
-  return false;
+  return names;
 }
 
-class PartlyFrozenModel final : public Model {
+bool fits_pattern(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
+bool names_parameter(const std::string& pattern, const std::string& parameter) {
+  const std::vector<std::string> names = names_up_from(parameter);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return fits_pattern(pattern, name); });
+}
+
+class PartlyFrozenModel final : public ModelDecorator {
  public:
   PartlyFrozenModel(std::unique_ptr<Model> model, std::vector<std::string> patterns)
-      : model_(std::move(model)), patterns_(std::move(patterns)) {}
+      : ModelDecorator(std::move(model)), patterns_(std::move(patterns)) {}
 
   std::shared_ptr<Network> network() const override {
-    std::shared_ptr<Network> network = model_->network();
+    std::shared_ptr<Network> network = ModelDecorator::network();
     for (auto& item : network->named_parameters()) {
       const bool is_frozen = std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
         return names_parameter(pattern, item.key());
@@ -36,19 +47,8 @@ class PartlyFrozenModel final : public Model {
     }
     return network;
   }
-  void set_dropout(double probability) override { model_->set_dropout(probability); }
-  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
-    model_->initialize(seed, name, std::move(value));
-  }
-  bool decays(const std::string& name) const override { return model_->decays(name); }
-  std::string base_prefix() const override { return model_->base_prefix(); }
-  int64_t vocab_size() const override { return model_->vocab_size(); }
-  int64_t max_positions() const override { return model_->max_positions(); }
-  int64_t hidden_size() const override { return model_->hidden_size(); }
-  std::optional<Architecture> architecture() const override { return model_->architecture(); }
 
  private:
-  std::unique_ptr<Model> model_;
   std::vector<std::string> patterns_;
 };
 
@@ -56,10 +56,7 @@ class PartlyFrozenModel final : public Model {
 std::vector<std::string> names_to_freeze(const Network& network) {
   std::set<std::string> names;
   for (const auto& item : network.named_parameters()) {
-    const std::string& name = item.key();
-    for (size_t end = name.size(); end != std::string::npos && end > 0; end = name.rfind('.', end - 1)) {
-      names.insert(name.substr(0, end));
-    }
+    for (std::string& name : names_up_from(item.key())) names.insert(std::move(name));
   }
   return {names.begin(), names.end()};
 }
@@ -77,8 +74,8 @@ std::unique_ptr<Model> with_frozen(std::unique_ptr<Model> model, const std::vect
                                    const std::string& where) {
   const std::vector<std::string> names = names_to_freeze(*model->network());
   for (const std::string& pattern : patterns) {
-    const auto fits = [&](const std::string& name) { return fnmatch(pattern.c_str(), name.c_str(), 0) == 0; };
-    if (std::any_of(names.begin(), names.end(), fits)) continue;
+    if (std::any_of(names.begin(), names.end(), [&](const auto& name) { return fits_pattern(pattern, name); }))
+      continue;
     const auto nearest = nearest_name(pattern, names);
     throw Error(ErrorKind::kConfig,
                 {fmt::format("'{:.100}' is no parameter and no module of the model", pattern), where,

@@ -1,6 +1,5 @@
 #include "tessera/models/gemma3.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,11 +10,9 @@
 
 #include "tessera/base/json_value.h"
 #include "tessera/models/config_values.h"
-#include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/models/rotary_config.h"
 #include "tessera/nn/module_path.h"
-#include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
 namespace {
@@ -121,47 +118,15 @@ class Gemma3Reader {
   ConfigValues values_;
 };
 
-class Gemma3 final : public Model {
+class Gemma3 final : public RmsDecoderModel<Gemma3Config> {
  public:
-  explicit Gemma3(Gemma3Config config) : config_(std::move(config)) {}
+  using RmsDecoderModel::RmsDecoderModel;
 
-  void set_dropout(double probability) override { config_.attention_dropout = probability; }
-  std::shared_ptr<Network> network() const override { return std::make_shared<Gemma3ForCausalLM>(config_); }
+  std::shared_ptr<Network> network() const override { return std::make_shared<Gemma3ForCausalLM>(config()); }
 
-  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
-    const at::NoGradGuard no_grad;
-    if (name.ends_with("bias") || is_norm(name)) {
-      value.zero_();
-    } else {
-      draw_normal(seed, name, config_.initializer_range, value);
-      const bool is_embedding = name == "model.embed_tokens.weight";
-      if (is_embedding && config_.pad_token_id >= 0) value.select(0, config_.pad_token_id).zero_();
-    }
-  }
-  bool decays(const std::string& name) const override { return !name.ends_with("bias") && !is_norm(name); }
-  std::string base_prefix() const override { return "model."; }
-  int64_t vocab_size() const override { return config_.vocab_size; }
-  int64_t max_positions() const override { return config_.max_position_embeddings; }
-  int64_t hidden_size() const override { return config_.hidden_size; }
-  std::optional<Architecture> architecture() const override {
-    return Architecture{.layers = config_.num_hidden_layers,
-                        .hidden = config_.hidden_size,
-                        .heads = config_.num_attention_heads,
-                        .kv_heads = config_.num_key_value_heads,
-                        .head_size = config_.head_dim,
-                        .ffn = config_.intermediate_size,
-                        .vocab = config_.vocab_size,
-                        .max_positions = config_.max_position_embeddings,
-                        .gated_ffn = true,
-                        .logits_of_targets_only = true,
-                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
-                        .attention_dropout = config_.attention_dropout};
-  }
-
- private:
-  static bool is_norm(const std::string& name) { return name.find("norm") != std::string::npos; }
-
-  Gemma3Config config_;
+ protected:
+  double first_norm() const override { return 0; }  // around one
+  bool is_embedding(const std::string& name) const override { return name == "model.embed_tokens.weight"; }
 };
 
 }  // namespace
@@ -244,8 +209,8 @@ Gemma3ForCausalLM::Gemma3ForCausalLM(const Gemma3Config& config)
 }
 
 // The factor as the embeddings' dtype has it: 2304 gives 48 in any, 3072 gives 55.5 in bf16.
-at::Tensor Gemma3ForCausalLM::embed(const at::Tensor& ids, const at::Tensor& /*positions*/) {
-  const at::Tensor embedded = (*embeddings_)(ids);
+at::Tensor Gemma3ForCausalLM::embed(const at::Tensor& ids, const at::Tensor& positions) {
+  const at::Tensor embedded = RmsDecoder::embed(ids, positions);
   return embedded * at::scalar_tensor(root_of_width_, at::kFloat).to(embedded.scalar_type());
 }
 

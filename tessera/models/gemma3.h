@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/models/causal_network.h"
+#include "tessera/models/rms_decoder.h"
 #include "tessera/nn/activations.h"
 #include "tessera/nn/rotary.h"
 
@@ -59,18 +60,14 @@ class Gemma3Layer : public nn::UnitModule<Gemma3Layer> {
   std::shared_ptr<nn::RmsNorm> before_attention_, after_attention_, before_feed_forward_, after_feed_forward_;
 };
 
-class Gemma3ForCausalLM : public CausalNetwork {
+class Gemma3ForCausalLM : public RmsDecoder<Gemma3Layer> {
  public:
   explicit Gemma3ForCausalLM(const Gemma3Config& config);
 
  protected:
-  size_t layers() const override { return layers_.size(); }
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) override;
   std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const override;
   size_t kind_of(size_t layer) const override { return windows_[layer] > 0 ? kLocal : kGlobal; }
-  at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
-  at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
-  LanguageHead& head() override { return *head_; }
 
  private:
   static constexpr size_t kGlobal = 0, kLocal = 1;
@@ -78,10 +75,6 @@ class Gemma3ForCausalLM : public CausalNetwork {
   double root_of_width_;
   std::vector<int64_t> windows_;
   nn::Rotary global_turns_, local_turns_;
-  std::shared_ptr<TokenEmbeddings> embeddings_;
-  std::vector<std::shared_ptr<Gemma3Layer>> layers_;
-  std::shared_ptr<nn::RmsNorm> norm_;
-  std::shared_ptr<LanguageHead> head_;
 };
 
 // ErrorKind::kData for a config.json that describes none, or that asks for what is not here: soft caps of logits,

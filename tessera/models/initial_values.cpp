@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "tessera/base/log.h"
+#include "tessera/models/adapters.h"
 #include "tessera/nn/lora.h"
 #include "tessera/nn/nf4_product.h"
 #include "tessera/storage/peft_format.h"
@@ -31,10 +32,7 @@ InitialValues::InitialValues(const Model& model, const Network& network, const s
     names.push_back(item.key());
     adapter_names.push_back(storage::kAdapterPrefix + item.key());
   }
-  for (const auto& item : network.named_modules("", /*include_self=*/false)) {
-    const auto* const layer = dynamic_cast<const nn::Adaptable*>(item.value().get());
-    if (layer != nullptr) adaptable_[item.key() + ".weight"] = layer;
-  }
+  for (const AdaptableLayer& layer : adaptable_layers(network)) adaptable_[layer.name + ".weight"] = layer.adaptable;
   if (!weights.empty()) {
     weights_ = std::make_unique<PretrainedWeights>(weights, model.base_prefix());
     unexpected_ = weights_->unexpected(names);

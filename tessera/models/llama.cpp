@@ -1,6 +1,5 @@
 #include "tessera/models/llama.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,12 +7,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/models/config_values.h"
-#include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/models/rotary_config.h"
 #include "tessera/nn/activations.h"
 #include "tessera/nn/module_path.h"
-#include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
 
@@ -194,49 +191,17 @@ class LlamaReader {
   const LlamaFamily& family_;
 };
 
-class Llama final : public Model {
+class Llama final : public RmsDecoderModel<LlamaConfig> {
  public:
-  explicit Llama(LlamaConfig config) : config_(std::move(config)) {}
+  using RmsDecoderModel::RmsDecoderModel;
 
-  void set_dropout(double probability) override { config_.attention_dropout = probability; }
-  std::shared_ptr<Network> network() const override { return std::make_shared<LlamaForCausalLM>(config_); }
+  std::shared_ptr<Network> network() const override { return std::make_shared<LlamaForCausalLM>(config()); }
 
-  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
-    const at::NoGradGuard no_grad;
-    if (name.ends_with("bias")) {
-      value.zero_();
-    } else if (is_norm(name)) {
-      value.fill_(1);
-    } else {
-      draw_normal(seed, name, config_.initializer_range, value);
-      const bool is_embedding = name.starts_with(config_.family->names->embeddings);
-      if (is_embedding && config_.pad_token_id >= 0) value.select(0, config_.pad_token_id).zero_();
-    }
+ protected:
+  double first_norm() const override { return 1; }
+  bool is_embedding(const std::string& name) const override {
+    return name.starts_with(config().family->names->embeddings);
   }
-  bool decays(const std::string& name) const override { return !name.ends_with("bias") && !is_norm(name); }
-  std::string base_prefix() const override { return "model."; }
-  int64_t vocab_size() const override { return config_.vocab_size; }
-  int64_t max_positions() const override { return config_.max_position_embeddings; }
-  int64_t hidden_size() const override { return config_.hidden_size; }
-  std::optional<Architecture> architecture() const override {
-    return Architecture{.layers = config_.num_hidden_layers,
-                        .hidden = config_.hidden_size,
-                        .heads = config_.num_attention_heads,
-                        .kv_heads = config_.num_key_value_heads,
-                        .head_size = config_.head_dim,
-                        .ffn = config_.intermediate_size,
-                        .vocab = config_.vocab_size,
-                        .max_positions = config_.max_position_embeddings,
-                        .gated_ffn = true,
-                        .logits_of_targets_only = true,
-                        .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),
-                        .attention_dropout = config_.attention_dropout};
-  }
-
- private:
-  static bool is_norm(const std::string& name) { return name.find("norm") != std::string::npos; }
-
-  LlamaConfig config_;
 };
 
 }  // namespace

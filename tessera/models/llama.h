@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tessera/models/causal_network.h"
+#include "tessera/models/rms_decoder.h"
 #include "tessera/nn/rotary.h"
 
 namespace tessera::models {
@@ -58,26 +59,17 @@ class LlamaLayer : public nn::UnitModule<LlamaLayer> {
   std::shared_ptr<nn::RmsNorm> attention_norm_, mlp_norm_, query_norm_, key_norm_;  // the last two may be null
 };
 
-class LlamaForCausalLM : public CausalNetwork {
+class LlamaForCausalLM : public RmsDecoder<LlamaLayer> {
  public:
   explicit LlamaForCausalLM(const LlamaConfig& config);
 
  protected:
-  size_t layers() const override { return layers_.size(); }
-  at::Tensor embed(const at::Tensor& ids, const at::Tensor&) override { return (*embeddings_)(ids); }
   std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const override {
     return {rotary_.table(positions)};
   }
-  at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
-  at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
-  LanguageHead& head() override { return *head_; }
 
  private:
   nn::Rotary rotary_;
-  std::shared_ptr<TokenEmbeddings> embeddings_;
-  std::vector<std::shared_ptr<LlamaLayer>> layers_;
-  std::shared_ptr<nn::RmsNorm> norm_;
-  std::shared_ptr<LanguageHead> head_;
 };
 
 // ErrorKind::kData for a config.json that describes none of the family.

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/models/adapters.h"
+#include "tessera/models/model_decorator.h"
 #include "tessera/nn/layers.h"
 
 namespace tessera::models {
@@ -10,43 +12,25 @@ namespace {
 
 size_t quantize_frozen_layers(Network& network) {
   size_t count = 0;
-  for (const auto& item : network.named_modules("", /*include_self=*/false)) {
-    auto* const layer = dynamic_cast<nn::Adaptable*>(item.value().get());
-    if (layer == nullptr) continue;
-    const auto parameters = item.value()->named_parameters(/*recurse=*/false);
+  for (const AdaptableLayer& layer : adaptable_layers(network)) {
+    const auto parameters = layer.module->named_parameters(/*recurse=*/false);
     const at::Tensor* const weight = parameters.find("weight");
     if (weight == nullptr || weight->requires_grad()) continue;
-    layer->quantize();
+    layer.adaptable->quantize();
     ++count;
   }
   return count;
 }
 
-class QuantizedModel final : public Model {
+class QuantizedModel final : public ModelDecorator {
  public:
-  explicit QuantizedModel(std::unique_ptr<Model> model) : model_(std::move(model)) {}
-
-  void set_dropout(double probability) override { model_->set_dropout(probability); }
+  using ModelDecorator::ModelDecorator;
 
   std::shared_ptr<Network> network() const override {
-    std::shared_ptr<Network> network = model_->network();
+    std::shared_ptr<Network> network = ModelDecorator::network();
     quantize_frozen_layers(*network);
     return network;
   }
-
-  void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
-    model_->initialize(seed, name, std::move(value));
-  }
-
-  bool decays(const std::string& name) const override { return model_->decays(name); }
-  std::string base_prefix() const override { return model_->base_prefix(); }
-  int64_t vocab_size() const override { return model_->vocab_size(); }
-  int64_t max_positions() const override { return model_->max_positions(); }
-  int64_t hidden_size() const override { return model_->hidden_size(); }
-  std::optional<Architecture> architecture() const override { return model_->architecture(); }
-
- private:
-  std::unique_ptr<Model> model_;
 };
 
 }  // namespace

@@ -13,8 +13,9 @@ inline constexpr int kAnswerTokens = 512;  // where max_new_tokens does not say
 struct ChatOptions : TextModelOptions {
   std::string chat_template;  // data::ChatTemplate's choice; empty: the folder's own
   std::string system;         // said before the first question; empty: nothing
-  bool at_terminal =
-      false;  // somebody types: a mark asks for the next line, and what is too long is told, not an error
+
+  // Somebody types: a mark asks for the next line, and what is too long is told, not an error.
+  bool at_terminal = false;
 };
 
 // Each line of the input is a question, whose answer goes to standard output as it comes; "/reset" begins anew, "/exit"

@@ -8,13 +8,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/config/run_file.h"
-#include "tessera/data/collators.h"
 #include "tessera/data/label_collator.h"
 #include "tessera/data/label_dataset.h"
 #include "tessera/data/reader.h"
 #include "tessera/models/sequence_classifier.h"
 #include "tessera/train/label_metrics.h"
 #include "tessera/train/tasks.h"
+#include "tessera/train/text_data.h"
 
 namespace tessera::train {
 namespace {
@@ -24,10 +24,7 @@ namespace {
 }
 
 void require_classifiable(const config::RunFile& run) {
-  if (data::packing_of(run.data, data::Packing::kNone) != data::Packing::kNone) {
-    refuse_setting(run, "'data.packing' lays several samples in a row, which the task classification does not know",
-                   "leave it out, or write none");
-  }
+  refuse_packing(run);
   if (run.data.long_text == config::RunFile::Data::LongText::kChunk) {
     refuse_setting(run, "'data.long_text' splits a row into several samples, but its label is that of the whole",
                    "leave it out, or write truncate");
@@ -116,21 +113,8 @@ class LabelData final : public TaskData {
   }
 
   std::vector<std::string> doubts() const override {
-    std::vector<std::string> doubts;
     const data::LabelCounts& counts = dataset_.counts();
-    const auto share = [&](int64_t part) {
-      return static_cast<double>(part) / static_cast<double>(counts.text_tokens);
-    };
-    if (counts.text_tokens > 0 && share(counts.cut_tokens) > kMuchIsCut) {
-      doubts.push_back(fmt::format("{}: {:.3g} % of the text is lost because rows are cut after {} tokens", key_,
-                                   100 * share(counts.cut_tokens), max_length_));
-    }
-    if (counts.text_tokens > 0 && share(counts.unknown_tokens) > kManyAreUnknown) {
-      doubts.push_back(
-          fmt::format("{}: {:.3g} % of the tokens are not in the tokenizer's vocabulary; is this the right "
-                      "tokenizer for the language of this text?",
-                      key_, 100 * share(counts.unknown_tokens)));
-    }
+    std::vector<std::string> doubts = doubts_of_counts(key_, counts, max_length_, /*remedy=*/"");
     const auto missing = std::find(counts.of_label.begin(), counts.of_label.end(), 0);
     if (missing != counts.of_label.end()) {
       doubts.push_back(fmt::format("{}: no row has the label '{}'", key_,
@@ -140,9 +124,6 @@ class LabelData final : public TaskData {
   }
 
  private:
-  // As of other text (text_data.cpp).
-  static constexpr double kMuchIsCut = 0.1;
-  static constexpr double kManyAreUnknown = 0.05;
   static constexpr size_t kLabelsShown = 10;
 
   static data::LabelCollatorOptions options_of(const DataSource& source) {

@@ -160,15 +160,13 @@ std::string describe_dataset(const std::string& key, const data::TokenizedDatase
   return text;
 }
 
-std::vector<std::string> doubts_of_dataset(const std::string& key, const data::TokenizedDataset& dataset,
-                                           const data::DatasetOptions& options) {
-  const data::TextCounts& counts = dataset.counts();
+std::vector<std::string> doubts_of_counts(const std::string& key, const data::TextCounts& counts, int64_t max_length,
+                                          const std::string& remedy) {
   std::vector<std::string> doubts;
   if (share(counts.cut_tokens, counts.text_tokens) > kMuchCut) {
-    doubts.push_back(
-        fmt::format("{}: {} of the text is lost because rows are cut after {} tokens; data.long_text: chunk splits "
-                    "long rows into several samples",
-                    key, percent(counts.cut_tokens, counts.text_tokens), options.max_length));
+    doubts.push_back(fmt::format("{}: {} of the text is lost because rows are cut after {} tokens{}{}", key,
+                                 percent(counts.cut_tokens, counts.text_tokens), max_length, remedy.empty() ? "" : "; ",
+                                 remedy));
   }
   if (share(counts.unknown_tokens, counts.text_tokens) > kManyUnknown) {
     doubts.push_back(
@@ -177,6 +175,12 @@ std::vector<std::string> doubts_of_dataset(const std::string& key, const data::T
                     key, percent(counts.unknown_tokens, counts.text_tokens)));
   }
   return doubts;
+}
+
+std::vector<std::string> doubts_of_dataset(const std::string& key, const data::TokenizedDataset& dataset,
+                                           const data::DatasetOptions& options) {
+  return doubts_of_counts(key, dataset.counts(), options.max_length,
+                          "data.long_text: chunk splits long rows into several samples");
 }
 
 }  // namespace tessera::train

@@ -20,6 +20,11 @@ void refuse_packing(const config::RunFile& run);
 std::string describe_dataset(const std::string& key, const data::TokenizedDataset& dataset,
                              const data::DatasetOptions& options);
 
+// What is probably not meant of texts that were cut after max_length tokens: much was, `remedy` (may be empty) says
+// what to do, or many tokens are unknown. One line each.
+std::vector<std::string> doubts_of_counts(const std::string& key, const data::TextCounts& counts, int64_t max_length,
+                                          const std::string& remedy);
+
 // What is probably not meant: much text cut off, many unknown tokens. One line each.
 std::vector<std::string> doubts_of_dataset(const std::string& key, const data::TokenizedDataset& dataset,
                                            const data::DatasetOptions& options);

@@ -22,9 +22,9 @@ MODELS = {
 DOCUMENTS = [[(7 * i + 3 * j * j) % 26 for j in range(5 + i)] for i in range(16)]
 
 
-def run_of(folder, family, **data):
+def run_of(folder, family, models=MODELS, **data):
     """A run of steps that each see every document, from the weights of a model made by transformers."""
-    config, sizes = MODELS[family]
+    config, sizes = models[family]
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config(vocab_size=len(LETTERS), initializer_range=0.1, **sizes))
     model.save_pretrained(folder / "model")

@@ -4,13 +4,14 @@ import json
 
 import peft
 import pytest
+import test_causal_lm
 import torch
 import transformers
 from fixtures import STAGES
 from safetensors.torch import load_file
 from tessera_runs import losses_and_norms, metrics, tessera, train, train_arguments, write_run_file
 from test_adapters import peft_model, same_weights, trained_by_torch
-from test_causal_lm import DOCUMENTS, LENGTH, LETTERS
+from test_causal_lm import LETTERS
 
 # Widths are multiples of 64, the block of NF4: see tests/kernels/test_nf4_parity.py.
 MODELS = {
@@ -23,18 +24,7 @@ NF4 = {"model.quantization": "nf4"}
 
 
 def run_of(folder, family, **data):
-    """As test_causal_lm.run_of, of wider models."""
-    config, sizes = MODELS[family]
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config(vocab_size=len(LETTERS), initializer_range=0.1, **sizes))
-    model.save_pretrained(folder / "model")
-    (folder / "model" / "vocab.txt").write_text("\n".join(LETTERS) + "\n")
-    (folder / "train.txt").write_text("".join(" ".join(chr(97 + letter) for letter in document) + "\n" for document in DOCUMENTS))
-    return write_run_file(folder, {
-        "model": {"path": str(folder / "model")}, "task": "clm", "data": {"train": str(folder / "train.txt"), "max_length": LENGTH, **data},
-        "training": {"max_steps": 20, "device": "cpu"},
-        "deepspeed": {"train_batch_size": 16, "gradient_clipping": 0, "zero_optimization": {"stage": 0},
-                      "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0}}}})
+    return test_causal_lm.run_of(folder, family, models=MODELS, **data)[1]
 
 
 def quantized_by_bitsandbytes(folder):
