@@ -15,6 +15,10 @@ namespace {
 // threads.
 constexpr int64_t kProcessBytes = 157'000'000;
 
+// What oneDNN compiles and keeps for products of 16-bit matrices: measured as what a peak is less with
+// ONEDNN_PRIMITIVE_CACHE_CAPACITY=0.
+constexpr int64_t kCompiledProductBytes = 22'000'000;
+
 // Unit gradients that are on their way between ranks while another one fills (zero/gradient_reducer.cpp).
 constexpr int64_t kMaxInFlight = 2;
 
@@ -312,6 +316,9 @@ MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup) {
   for (MemoryTerm term : std::max_element(moments.begin(), moments.end(), less)->terms()) {
     term.certain = term.what == "gathered parameters";
     need.terms.push_back(std::move(term));
+  }
+  if (setup.on_cpu && bytes_of(setup.dtypes.compute) == 2 && !setup.wide_products) {
+    need.terms.push_back({"compiled matrix products", Place::kDevice, kCompiledProductBytes, false});
   }
   need.terms.push_back({"the process itself", setup.on_cpu ? Place::kDevice : Place::kHost, kProcessBytes, false});
   return need;
