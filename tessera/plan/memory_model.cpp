@@ -15,10 +15,6 @@ namespace {
 // threads.
 constexpr int64_t kProcessBytes = 157'000'000;
 
-// What oneDNN compiles and keeps for products of 16-bit matrices: measured as what a peak is less with
-// ONEDNN_PRIMITIVE_CACHE_CAPACITY=0.
-constexpr int64_t kCompiledProductBytes = 22'000'000;
-
 // Unit gradients that are on their way between ranks while another one fills (zero/gradient_reducer.cpp).
 constexpr int64_t kMaxInFlight = 2;
 
@@ -155,9 +151,15 @@ class StepModel {
   static int64_t trained_part(int64_t matrix, const UnitCensus& unit) { return std::min(matrix, unit.trained()); }
   const UnitCensus& head_owner() const { return model_.head_shares_embeddings ? embeddings() : head(); }
 
-  // Of one product with a matrix of so many elements, in fp32: the matrix itself, later its gradient.
-  void add_wide_product(Moment& moment, int64_t matrix) const {
-    if (is_narrow()) moment.add("matrix products in fp32", matrix * 4);
+  // Of one product with a matrix of so many elements: in fp32 the matrix itself, later its gradient; of 16-bit products
+  // oneDNN's copy of the matrix, whose elements lie as its instructions want them.
+  void add_product(Moment& moment, int64_t matrix) const {
+    if (compute_ != 2 || !setup_.on_cpu) return;
+    if (is_narrow()) {
+      moment.add("matrix products in fp32", matrix * 4);
+    } else {
+      moment.add("packed matrices", matrix * compute_);
+    }
   }
 
   // Of one product with a weight that is kept as NF4: the weight.
@@ -192,7 +194,7 @@ class StepModel {
       if (net.logit_rows_at_once > 0) moment.add("logits and loss", targets * net.hidden * compute_, 2);
     }
     add_gathered(moment, head());
-    add_wide_product(moment, head_matrix());
+    add_product(moment, head_matrix());
     moment.add("matrix gradients", trained_part(head_matrix(), head_owner()) * compute_);
     return moment;
   }
@@ -207,7 +209,7 @@ class StepModel {
       moment.add("activation gradients", tokens_ * net.ffn * (is_narrow() ? 4 : compute_), 2);
     }
     add_gathered(moment, block());
-    add_wide_product(moment, block().largest_tensor);
+    add_product(moment, block().largest_tensor);
     add_dequantized(moment, block());
     moment.add("matrix gradients", trained_part(block().largest_tensor, block()) * compute_);
     if (model_.head_shares_embeddings) {
@@ -316,9 +318,6 @@ MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup) {
   for (MemoryTerm term : std::max_element(moments.begin(), moments.end(), less)->terms()) {
     term.certain = term.what == "gathered parameters";
     need.terms.push_back(std::move(term));
-  }
-  if (setup.on_cpu && bytes_of(setup.dtypes.compute) == 2 && !setup.wide_products) {
-    need.terms.push_back({"compiled matrix products", Place::kDevice, kCompiledProductBytes, false});
   }
   need.terms.push_back({"the process itself", setup.on_cpu ? Place::kDevice : Place::kHost, kProcessBytes, false});
   return need;
