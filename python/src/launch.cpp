@@ -34,7 +34,7 @@ int run_ranks(const std::vector<Rank>& ranks, double grace) {
     plan.inherits_output = log_file.empty();
     plan.log_file = log_file;
   }
-  return launch::run_planned(plans, {.grace = time, .ending_time = time, .signal_fails = true});
+  return launch::run_planned(plans, {.grace = time, .ending_time = time, .signal_fails = true}).code;
 }
 
 void raise(const Error& error) {

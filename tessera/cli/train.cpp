@@ -1,4 +1,6 @@
 // tessera train: a run file on this process, or on several ranks of this host.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -7,6 +9,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/cli/commands.h"
+#include "tessera/cli/restart_flags.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/launch/runners.h"
@@ -26,20 +29,46 @@ std::vector<std::string> rank_command(const train::RunOptions& options) {
 }
 
 // Before any rank starts, so that a mistake is told once and not by every rank.
-void check_before_start(const train::RunOptions& options, int nproc) {
+config::RunFile checked_before_start(const train::RunOptions& options, int nproc) {
   const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
   train::check_run(run, std::max(1, nproc));
   if (options.resume.empty()) train::refuse_to_overwrite(run.output);
   if (!options.trace.empty()) engine::check_timeline_path(options.trace);
+  return run;
 }
 
-int start_ranks(const train::RunOptions& options, int nproc) {
-  check_before_start(options, nproc);
-  return launch::launch({.nproc = nproc,
-                         .command = rank_command(options),
-                         .program = "/proc/self/exe",
-                         .output = launch::LaunchOptions::Output::kRankZeroPlain,
-                         .extra_environment = {{"TESSERA_NPROC", std::to_string(nproc)}}});
+void set_ranks(launch::LaunchOptions& start, const train::RunOptions& options) {
+  start.command = rank_command(options);
+  start.extra_environment["TESSERA_NPROC"] = std::to_string(start.nproc);
+}
+
+// A life after the first goes on from the newest checkpoint. What a step takes of the data stays what it was in the
+// first, so on fewer ranks each accumulates more of it.
+launch::Restarts restarts_of(launch::Restarts asked, const train::RunOptions& options, const config::RunFile& run,
+                             int nproc) {
+  const config::BatchSizes first = train::batch_of(run, nproc);
+  asked.can_run = [first](int fewer) { return first.global % fewer == 0; };
+  asked.prepare = [options, output = run.output, first, nproc](launch::LaunchOptions& next) {
+    train::RunOptions again = options;
+    if (again.resume.empty() || train::holds_checkpoints(output)) again.resume = "auto";
+    if (next.nproc != nproc) {
+      again.overrides.push_back(fmt::format("deepspeed.train_batch_size={}", first.global));
+      again.overrides.push_back(fmt::format("deepspeed.train_micro_batch_size_per_gpu={}", first.micro));
+      again.overrides.emplace_back("deepspeed.gradient_accumulation_steps=auto");
+    }
+    set_ranks(next, again);
+  };
+  return asked;
+}
+
+int start_ranks(const train::RunOptions& options, int nproc, const launch::Restarts& restarts) {
+  check_restart_flags(restarts, nproc);
+  const config::RunFile run = checked_before_start(options, nproc);
+  launch::LaunchOptions start{
+      .nproc = nproc, .program = "/proc/self/exe", .output = launch::LaunchOptions::Output::kRankZeroPlain};
+  if (restarts.at_most > 0) start.restarts = restarts_of(restarts, options, run, nproc);
+  set_ranks(start, options);
+  return launch::launch(start);
 }
 
 constexpr const char* kQuickOptions[] = {"--model", "--task", "--data", "--eval", "--lora", "--output"};
@@ -72,11 +101,13 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   auto options = std::make_shared<train::RunOptions>();
   options->program = program;
   auto nproc = std::make_shared<int>(1);
+  auto restarts = std::make_shared<launch::Restarts>();
   auto dry_run = std::make_shared<bool>(false);
   auto quick = std::make_shared<train::QuickRun>();
   CLI::App* command = app.add_subcommand("train", "Train a model from a run file, or from --model, --task and --data");
   command->add_option("RUN", options->run_file, "Run file, YAML or JSON (docs/run-file.md)");
   command->add_option("--nproc", *nproc, "Number of ranks on this host")->capture_default_str();
+  add_restart_flags(*command, *restarts);
   command->add_option("--set", options->overrides, "Override a key, e.g. training.max_steps=50 (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
@@ -91,7 +122,7 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   command->add_flag("--dry-run", *dry_run,
                     "Check everything, read the data and print what would be trained, without training");
   add_quick_options(*command, *quick);
-  command->callback([command, options, quick, nproc, dry_run, &exit_code] {
+  command->callback([command, options, quick, nproc, restarts, dry_run, &exit_code] {
     const bool is_rank = env_text("RANK").has_value();
     if (options->run_file.empty()) {
       options->run_file = train::write_quick_run(*quick, /*prints=*/!is_rank);
@@ -104,7 +135,13 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
       return;
     }
     const bool alone = command->count("--nproc") == 0 || (*nproc == 1 && !is_rank);
-    exit_code = alone ? train::run_training(*options) : start_ranks(*options, *nproc);
+    const bool starts = !alone || (restarts->at_most > 0 && !is_rank);
+    if (!starts && restarts->at_most > 0) {
+      throw Error(ErrorKind::kUsage,
+                  {"--max-restarts is for the command that starts the ranks, and this is one of them",
+                   "the environment, RANK", "give it to the launcher that started this rank"});
+    }
+    exit_code = starts ? start_ranks(*options, *nproc, *restarts) : train::run_training(*options);
   });
 }
 

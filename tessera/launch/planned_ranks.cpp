@@ -40,7 +40,7 @@ class PipeSignalIgnored {
 
 }  // namespace
 
-int run_planned(const std::vector<RankPlan>& plans, const Supervision& supervision, const std::string& program) {
+RunOutcome run_planned(const std::vector<RankPlan>& plans, const Supervision& supervision, const std::string& program) {
   std::vector<std::string> programs;
   for (const RankPlan& plan : plans) {
     programs.push_back(program.empty() ? program_path(plan.command.at(0)) : program);

@@ -2,16 +2,18 @@
 // promises of signals, failures, output and what is left behind; here a plan gives each rank its command, its
 // environment and where its output goes.
 //
-//   const int code = run_planned({{.rank = 4, .command = {"./train"}, .environment = {{"RANK", "4"}}}}, {});
+//   const int code = run_planned({{.rank = 4, .command = {"./train"}, .environment = {{"RANK", "4"}}}}, {}).code;
 //
 // Of one thread, and one call at a time in a process.
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/launch/process_plan.h"
+#include "tessera/launch/rank_exit.h"
 
 namespace tessera::launch {
 
@@ -21,8 +23,15 @@ struct Supervision {
   bool signal_fails = false;  // after a signal to the launcher: 128 + signal, also where all ranks ended with 0
 };
 
+struct RunOutcome {
+  int code = 0;                          // to leave with
+  bool told_to_end = false;              // by a signal to the launcher, or nobody reads its output any more
+  std::optional<RankExit> failure = {};  // of the rank to blame
+};
+
 // `program`: the file to execute in place of each command's first word, which is looked up in PATH where it is empty.
 // Nothing has started yet when it throws ErrorKind::kUsage for a program that there is not.
-int run_planned(const std::vector<RankPlan>& plans, const Supervision& supervision, const std::string& program = "");
+RunOutcome run_planned(const std::vector<RankPlan>& plans, const Supervision& supervision,
+                       const std::string& program = "");
 
 }  // namespace tessera::launch

@@ -62,7 +62,7 @@ RankLoop::RankLoop(const Supervision& supervision, const std::vector<RankPlan>& 
   strays_.except(guard_.pid());
 }
 
-int RankLoop::run() {
+RunOutcome RankLoop::run() {
   start_ranks();
   while (running() > 0) {
     wait_for_events();
@@ -74,7 +74,9 @@ int RankLoop::run() {
     write_output();
   }
   finish();
-  return outcome();
+  RunOutcome outcome{.code = code(), .told_to_end = forwarded_signal_ != 0 || output_error_ != 0};
+  if (first_failure_) outcome.failure = first_failure_->exit;
+  return outcome;
 }
 
 void RankLoop::start_ranks() {
@@ -321,7 +323,7 @@ void RankLoop::finish() {
   }
 }
 
-int RankLoop::outcome() const {
+int RankLoop::code() const {
   if (forwarded_signal_ != 0 && supervision_.signal_fails) return 128 + forwarded_signal_;
   if (first_failure_) return exit_code_of(first_failure_->exit);
   if (output_error_ != 0) return output_error_ == EPIPE ? 128 + SIGPIPE : exit_code(ErrorKind::kMachine);

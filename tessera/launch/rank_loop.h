@@ -35,8 +35,8 @@ class RankLoop {
   // `plans` are borrowed and outlive this. `programs` are the paths of what the plans' commands begin with.
   RankLoop(const Supervision& supervision, const std::vector<RankPlan>& plans, std::vector<std::string> programs);
 
-  // Once. Returns the code to leave with.
-  int run();
+  // Once.
+  RunOutcome run();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -79,7 +79,7 @@ class RankLoop {
 
   int running() const;
   std::string others_words() const;
-  int outcome() const;
+  int code() const;
 
   OutputStream& error_stream() { return one_stream_ ? output_ : error_; }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/config/batch_sizes.h"
 #include "tessera/config/run_file.h"
 
 namespace tessera::train {
@@ -28,6 +29,12 @@ int run_training(const RunOptions& options);
 // known, and for a model that is of another class than the task trains. Returns the run with the labels that its task
 // tells apart (TaskType::labels) in data.labels.
 config::RunFile check_run(const config::RunFile& run, int64_t ranks);
+
+// The batch on `ranks` ranks. ErrorKind::kConfig where it does not fit them.
+config::BatchSizes batch_of(const config::RunFile& run, int64_t ranks);
+
+// Whether a run has saved there.
+bool holds_checkpoints(const std::filesystem::path& output);
 
 // ErrorKind::kUsage where the output holds a run with checkpoints.
 void refuse_to_overwrite(const std::filesystem::path& output);

@@ -197,6 +197,12 @@ std::vector<Metric> metrics_of(const config::RunFile& run) {
   return task.metrics ? task.metrics(run) : std::vector<Metric>();
 }
 
+config::BatchSizes batch_of(const config::RunFile& run, int64_t ranks) {
+  config::RunFile checked = run;
+  checked.data.labels.clear();  // which the batch does not depend on
+  return config::resolve_ds_config(run, ds_config_input(*read_model_of(checked).model, ranks)).batch;
+}
+
 config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   const TaskType& task = task_of(run);
   refuse_keys_of_other_tasks(run);

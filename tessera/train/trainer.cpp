@@ -97,10 +97,11 @@ Trainer::~Trainer() = default;
 
 TrainerReport Trainer::run() { return loop_->run(); }
 
+bool holds_checkpoints(const fs::path& output) { return fs::exists(output / "checkpoints" / "latest"); }
+
 void refuse_to_overwrite(const fs::path& output) {
-  const fs::path checkpoints = output / "checkpoints";
-  if (!fs::exists(checkpoints / "latest")) return;
-  throw Error(ErrorKind::kUsage, {"the output already holds a run with checkpoints", checkpoints.string(),
+  if (!holds_checkpoints(output)) return;
+  throw Error(ErrorKind::kUsage, {"the output already holds a run with checkpoints", (output / "checkpoints").string(),
                                   "resume it with --resume auto, or choose another output"});
 }
 

@@ -36,7 +36,7 @@ int run_two(const std::string& logs, const std::string& script) {
     plan.inherits_output = logs == "-";
     if (logs != "-") plan.log_file = logs + "/" + name;
   }
-  return tessera::launch::run_planned(plans, {.signal_fails = std::getenv("SIGNAL_FAILS") != nullptr});
+  return tessera::launch::run_planned(plans, {.signal_fails = std::getenv("SIGNAL_FAILS") != nullptr}).code;
 }
 
 }  // namespace
