@@ -185,7 +185,10 @@ LabelDataset::LabelDataset(const Tokenizer& tokenizer, const LabelOptions& optio
   require_room_for_text(options.max_length, reading.frame.size());
   reading.room = static_cast<size_t>(options.max_length) - reading.frame.size();
   counts_.of_label.resize(options.labels.size());
-  for (const std::string& file : options.files) add_file(reading, file);
+  for (const std::string& file : options.files) {
+    add_file(reading, file);
+    file_ends_.push_back(size());
+  }
   if (size() > 0) return;
   throw Error(ErrorKind::kData, {"no row has a text", fmt::format("{}", fmt::join(options.files, ", ")),
                                  fmt::format("check the files and the column '{}'", options.text_column)});

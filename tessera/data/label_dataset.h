@@ -46,6 +46,9 @@ class LabelDataset : public TokenSamples {
 
   const LabelCounts& counts() const { return counts_; }
 
+  // How many samples there are up to the end of each file.
+  const std::vector<uint64_t>& file_ends() const { return file_ends_; }
+
  private:
   struct Reading;
   void add_file(const Reading& reading, const std::string& file);
@@ -54,6 +57,7 @@ class LabelDataset : public TokenSamples {
   TokenSamples types_;
   std::vector<int64_t> labels_;
   LabelCounts counts_;
+  std::vector<uint64_t> file_ends_;
 };
 
 // The names of the labels in these files: numbers by their value, anything else by its letters. ErrorKind::kData for

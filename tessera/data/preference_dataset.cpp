@@ -128,6 +128,7 @@ PreferenceDataset::PreferenceDataset(const Tokenizer& tokenizer, const Preferenc
       add_answer(chosen_, pair.chosen, pair.prompt);
       add_answer(rejected_, pair.rejected, pair.prompt);
     }
+    file_ends_.push_back(size());
   }
   if (chat) template_name_ = chat->name();
   if (size() > 0) return;

@@ -50,10 +50,14 @@ class PreferenceDataset {
   const PreferenceCounts& counts() const { return counts_; }
   const std::string& template_name() const { return template_name_; }  // empty: no row needed one
 
+  // How many pairs there are up to the end of each file.
+  const std::vector<uint64_t>& file_ends() const { return file_ends_; }
+
  private:
   TokenSamples chosen_, rejected_;
   PreferenceCounts counts_;
   std::string template_name_;
+  std::vector<uint64_t> file_ends_;
 };
 
 }  // namespace tessera::data

@@ -90,11 +90,13 @@ class LabelData final : public TaskData {
                                     .labels = labels_,
                                     .max_length = source.run.data.max_length,
                                     .drop_empty = source.run.data.drop_empty}),
-        collator_(dataset_, options_of(source)) {
+        collator_(dataset_, options_of(source)),
+        entry_ends_(ends_of_entries(source.paths, dataset_.file_ends())) {
     require_samples(source, dataset_.size());
   }
 
   data::Samples<data::Batch> samples() const override { return collator_.samples(); }
+  std::vector<size_t> entry_ends() const override { return entry_ends_; }
 
   std::string description() const override {
     const data::LabelCounts& counts = dataset_.counts();
@@ -147,6 +149,7 @@ class LabelData final : public TaskData {
   std::vector<std::string> labels_;
   data::LabelDataset dataset_;
   data::LabelCollator collator_;
+  std::vector<size_t> entry_ends_;
 };
 
 BatchLoss loss_with_tallies(NetworkEngine& engine, const data::Batch& batch) {

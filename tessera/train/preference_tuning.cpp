@@ -48,11 +48,13 @@ class PreferenceData final : public TaskData {
         collator_(dataset_, {.length = source.run.data.padding == config::RunFile::Data::Padding::kMaxLength
                                            ? source.run.data.max_length
                                            : 0,
-                             .padding_id = source.tokenizer.special_ids().pad.value_or(0)}) {
+                             .padding_id = source.tokenizer.special_ids().pad.value_or(0)}),
+        entry_ends_(ends_of_entries(source.paths, dataset_.file_ends())) {
     require_samples(source, dataset_.size());
   }
 
   data::Samples<data::Batch> samples() const override { return collator_.samples(); }
+  std::vector<size_t> entry_ends() const override { return entry_ends_; }
   int64_t size() const { return static_cast<int64_t>(dataset_.size()); }
   void number_from(int64_t first) { collator_.number_from(first); }
   uint64_t hash(uint64_t state) const {
@@ -92,6 +94,7 @@ class PreferenceData final : public TaskData {
   int64_t max_length_;
   data::PreferenceDataset dataset_;
   data::PreferenceCollator collator_;
+  std::vector<size_t> entry_ends_;
 };
 
 void require_options(const config::RunFile& run) {

@@ -174,7 +174,8 @@ class TaskData {
 
   virtual data::Samples<data::Batch> samples() const = 0;  // which borrow this
 
-  // How many samples there are up to the end of each entry of data.train, for data.weights. Empty: not known.
+  // How many samples there are up to the end of each entry of data.train, for data.weights. Empty: not known, and
+  // data.weights is refused.
   virtual std::vector<size_t> entry_ends() const { return {}; }
 
   virtual std::string description() const = 0;          // one line for the user

@@ -1,8 +1,11 @@
 """Texts that are kept tokenised (data.cache), and mixtures of several (data.weights)."""
 
+import json
 import random
 
 import pytest
+import test_classification
+import test_dpo
 from model_folders import SYLLABLES
 from tessera_runs import losses_and_norms, metrics, tessera, train, write_run_file
 
@@ -81,6 +84,35 @@ def test_a_mixture_has_the_wanted_shares(tmp_path, tiny_run):
     assert "an epoch has 60 samples, of the entries of data.train 30, 30" in result.err, result.err
     rows = [row for row in metrics(tmp_path / "out") if "loss" in row]
     assert len(rows) == 2 * 60 // 4
+
+
+def mixed_with_copies(folder, rows, copied):
+    """Settings of a mixture, half of `rows` and half of sixteen copies of one row; of either an epoch, which is a step, has as many as `rows` has."""
+    for name, some in {"a": rows, "b": [copied] * 16}.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    return {"data.train": f"[{folder / 'a.jsonl'}, {folder / 'b.jsonl'}]", "data.weights": "[1, 1]", "deepspeed.train_batch_size": 2 * len(rows),
+            "output": folder / "out"}
+
+
+def test_labelled_rows_are_mixed(tmp_path):
+    model = test_classification.make_model(tmp_path, "Bert", **test_classification.labelled())
+    *rows, copied = test_classification.rows_of(7, 1)
+    result = train(test_classification.run_of(tmp_path), 2, mixed_with_copies(tmp_path, rows, copied))
+    assert "an epoch has 12 samples, of the entries of data.train 6, 6" in result.err, str(result)
+    want = test_classification.train_in_torch(model, rows + [copied] * 6, test_classification.STEPS)
+    assert [row["loss"] for row in metrics(tmp_path / "out")] == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("adapter", [{}, {"adapter.rank": 4}], ids=["table", "adapter"])
+def test_preferences_are_mixed(tmp_path, adapter):
+    """Also where what the reference gives each pair is found in a table."""
+    model, run_file, settings = test_dpo.preference_run(tmp_path)
+    mixture = mixed_with_copies(tmp_path, test_dpo.TEXTS[:6], test_dpo.TEXTS[6])
+    result = train(run_file, 2, {**settings, **mixture, **adapter})
+    assert "an epoch has 12 samples, of the entries of data.train 6, 6" in result.err, str(result)
+    if not adapter:
+        want = test_dpo.trained_by_torch(model, pairs=test_dpo.PAIRS[:6] + [test_dpo.PAIRS[6]] * 6)
+        assert test_dpo.losses(tmp_path / "out") == pytest.approx(want, rel=1e-5)
 
 
 def test_a_mixture_goes_on_with_the_same_samples(tmp_path, tiny_run):
