@@ -40,8 +40,9 @@ void add_module(Tree& self, const std::string& name) { self.tree.modules.push_ba
 
 void add_param(Tree& self, size_t module, const std::string& name, const at::Tensor& parameter,
                const std::shared_ptr<zero::PartitionedParam>& partitioned, const std::map<std::string, int>& placements,
-               const comm::Mesh& mesh) {
+               const comm::Mesh& mesh, bool is_bytes) {
   zero::NamedParam param{.spec = {.name = name}, .tensor = parameter};
+  if (is_bytes) param.spec.storage = layout::Storage::kBytes;
   if (partitioned) {
     param.shape = partitioned->shape();
     self.partitioned[name] = partitioned;
@@ -73,7 +74,8 @@ std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& co
   if (!torch_step.is_none()) options.optimizer = std::make_shared<TorchOptimizer>(torch_step.cast<py::function>());
   if (!tree.partitioned.empty()) {
     options.fill = [partitioned = tree.partitioned](const std::string& name, const at::Tensor& value) {
-      value.copy_(partitioned.at(name)->whole());
+      const at::Tensor whole = partitioned.at(name)->take();
+      value.copy_(value.scalar_type() == at::kByte ? whole.view(at::kByte) : whole);
     };
   }
   const py::gil_scoped_release no_gil;
@@ -124,6 +126,7 @@ std::string save_checkpoint(Engine& engine, const std::string& folder, const std
   checkpoint::SaveOptions options = engine.save_options();
   options.sets_latest = latest;
   options.trainable_only = exclude_frozen;
+  options.bytes = false;  // see python/tessera/packed_weights.py
   return engine.save_checkpoint(folder, tag, client_state, options, {.shared = shared, .of_rank = of_rank});
 }
 
@@ -132,9 +135,12 @@ py::object load_checkpoint(Engine& engine, const std::string& folder, const std:
   std::optional<LoadedCheckpoint> loaded;
   {
     const py::gil_scoped_release no_gil;
-    loaded = engine.load_checkpoint(
-        folder, tag,
-        {.strict = strict, .optimizer_states = optimizer_states, .schedule = schedule, .weights_only = weights_only});
+    loaded = engine.load_checkpoint(folder, tag,
+                                    {.strict = strict,
+                                     .bytes = false,
+                                     .optimizer_states = optimizer_states,
+                                     .schedule = schedule,
+                                     .weights_only = weights_only});
   }
   if (!loaded) return py::none();
   return py::make_tuple(loaded->path, object_of(loaded->client_state), loaded->tensors.shared, loaded->tensors.of_rank);
@@ -155,8 +161,8 @@ void bind_engine(py::module_& module) {
       .def(py::init<>())
       .def("add_module", &add_module, py::arg("name"))
       .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"),
-           py::arg("placements"), py::arg("mesh"),
-           "placements: {axis: dimension} that the mesh's ranks hold equal parts of")
+           py::arg("placements"), py::arg("mesh"), py::arg("is_bytes"),
+           "placements: {axis: dimension} that the mesh's ranks hold equal parts of; is_bytes: see layout::Storage")
       .def(
           "add_fact", [](Tree& self, const std::string& fact) { self.tree.facts.push_back(fact); }, py::arg("fact"))
       .def("add_buffer", [](Tree& self, const at::Tensor& buffer) { self.tree.buffers.push_back(buffer); });

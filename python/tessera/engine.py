@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tessera import _core, foreign_steps, fragments, kept_in_fp32, kept_values, schedules, stock_checkpoint, zero
+from tessera import _core, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, zero
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import write_weights
@@ -90,6 +90,8 @@ class Engine(nn.Module):
             parent = path.rpartition(".")[0]
             number = numbers.get(id(module), number_of_path[parent] if path else 0)
             number_of_path[path] = number
+            if self.stage == 3:
+                packed_weights.prepare(module)
             for name, parameter in module._parameters.items():
                 full_name = f"{path}.{name}" if path else name
                 if parameter is None or not self._is_ours(full_name, parameter):
@@ -99,7 +101,8 @@ class Engine(nn.Module):
                     group_of[full_name] = group_of_id[id(parameter)]
                 piece = zero.piece_of(parameter)
                 shapes[id(parameter)] = (parameter, torch.Size(piece.shape) if piece else parameter.shape)
-                tree.add_param(number, full_name, parameter, piece, self._placements(full_name, parameter), self._mesh)
+                tree.add_param(number, full_name, parameter, piece, self._placements(full_name, parameter), self._mesh,
+                               is_bytes=packed_weights.is_packed(parameter))
         for fact in facts_of(model, optimizer):
             tree.add_fact(fact)
         kept = self._buffers_in_fp32(model, config)
@@ -115,7 +118,16 @@ class Engine(nn.Module):
         own = weakref.ref(self)
         for parameter, shape in shapes.values():
             zero.given_to_engine(parameter, own, self.core.place_of(parameter), shape)
+        self._follow_into_units(parameter for parameter, _ in shapes.values())
         return names, modules
+
+    def _follow_into_units(self, parameters):
+        """A second reference to a weight of a unit is made once: it is valid whenever the unit is whole."""
+        for parameter in filter(packed_weights.has_second_reference, parameters):
+            unit, _ = self.core.place_of(parameter)
+            self.core.hold_units([unit])
+            packed_weights.follow(parameter)
+            self.core.drop_units([unit])
 
     def _buffers_in_fp32(self, model, config):
         """(buffer, its fp32 value) of those that keep it: see kept_in_fp32."""
@@ -127,11 +139,15 @@ class Engine(nn.Module):
         """What clients get as the optimizer."""
         return ZeroOptimizer(weakref.ref(self), optimizer)
 
-    @staticmethod
-    def _is_ours(name, parameter):
-        """Quantized (integer) weights and parameters without elements stay as they are, whole on every rank."""
+    def _is_ours(self, name, parameter):
+        """What is not stays as it is, whole on every rank: packed weights below stage 3, and parameters without elements."""
+        in_pieces = zero.piece_of(parameter) is not None
+        if packed_weights.is_packed(parameter):
+            if self.stage < 3 and in_pieces:
+                zero.made_whole(parameter)
+            return self.stage == 3 and (in_pieces or (parameter.numel() > 0 and parameter.dim() > 0))
         if parameter.is_floating_point():
-            return zero.piece_of(parameter) is not None or parameter.numel() > 0
+            return in_pieces or parameter.numel() > 0
         if parameter.requires_grad:
             raise _core.UsageError(f"the parameter '{name}' has the dtype {parameter.dtype}, which cannot be trained\n"
                                    "  fix:   freeze it, or keep its real and imaginary parts as two parameters")

@@ -12,7 +12,7 @@ import threading
 import torch
 from torch import nn
 
-from tessera import _core, kept_in_fp32, parallelism
+from tessera import _core, kept_in_fp32, packed_weights, parallelism
 from tessera.config_source import place_of
 from tessera.config_text import read_config
 from tessera.error_report import made
@@ -37,6 +37,8 @@ _ids = itertools.count()
 class ZeroParameter(nn.Parameter):
     """The class that a parameter gets when it is partitioned. ds_shape, ds_numel: of the whole parameter."""
 
+    whole_class = nn.Parameter
+
     @property
     def ds_status(self):
         gathered = self.numel() == self.ds_numel
@@ -57,8 +59,18 @@ class ZeroParameter(nn.Parameter):
         _Gathering(param_list or [self]).release(written_by=0 if has_been_updated else None)
 
 
+@functools.cache
+def _partitioned_class(cls):
+    """Of a parameter of the class `cls`, whose name it keeps: PEFT knows the weights of bitsandbytes by that."""
+    if issubclass(cls, ZeroParameter):
+        return cls
+    if cls is nn.Parameter or nn.Parameter not in cls.__mro__:
+        return ZeroParameter
+    return type(ZeroParameter)(cls.__name__, (ZeroParameter, cls), {"whole_class": cls, "__module__": cls.__module__})
+
+
 def _become_partitioned(parameter, shape, piece):
-    parameter.__class__ = ZeroParameter
+    parameter.__class__ = _partitioned_class(type(parameter))
     if not hasattr(parameter, "ds_id"):
         parameter.ds_id = next(_ids)
     parameter.ds_shape = torch.Size(shape)
@@ -109,8 +121,19 @@ def given_to_engine(parameter, engine, place, shape):
     if engine().stage == 3:
         _become_partitioned(parameter, shape, None)
     elif is_partitioned(parameter):  # made under Init, whole from now on
-        parameter.__class__ = nn.Parameter
-        del parameter.tessera_piece
+        _become_whole(parameter)
+
+
+def _become_whole(parameter):
+    parameter.__class__ = type(parameter).whole_class
+    del parameter.tessera_piece
+
+
+def made_whole(parameter):
+    """One that was made under Init and that no engine takes. Collective."""
+    parameter.tessera_piece.gather(parameter)
+    _become_whole(parameter)
+    packed_weights.follow(parameter)
 
 
 def taken_from_engine(parameter, piece):
@@ -119,6 +142,7 @@ def taken_from_engine(parameter, piece):
         del parameter.tessera_place
     if piece is not None:
         parameter.tessera_piece = piece
+        packed_weights.follow(parameter)
 
 
 def engine_of(parameter):
@@ -146,6 +170,7 @@ class _Gathering:
     def gather(self):
         for parameter in self.pieces:
             parameter.tessera_piece.gather(parameter)
+            packed_weights.follow(parameter)
         for engine, units in self.units.items():
             engine.core.finish_update()
             engine.core.hold_units(units)
@@ -153,6 +178,7 @@ class _Gathering:
     def release(self, written_by):
         for parameter in self.pieces:
             parameter.tessera_piece.scatter(parameter, written_by)
+            packed_weights.follow(parameter)
         for engine, units in self.units.items():
             if written_by is not None:
                 for unit in units:
@@ -230,7 +256,8 @@ def _wants_checks(config):
 
 class Init:
     """Modules created inside are partitioned as soon as they are created, with rank 0's values, so a model that fits on no
-    rank can be made. With `module`: that one's parameters are, now. Collective."""
+    rank can be made; and so are weights that are loaded inside into modules created without values (on the device "meta"), as
+    transformers loads a quantized base. With `module`: that one's parameters are, now. Collective."""
 
     _lock = threading.RLock()
     _active = []
@@ -260,14 +287,28 @@ class Init:
 
     def partition(self, module):
         """All parameters of the module and those inside it that are whole."""
-        for parameter in module.parameters():
-            if parameter.numel() and not is_partitioned(parameter) and parameter.is_floating_point() \
-                    and not parameter.is_meta:
-                shape = parameter.shape
-                piece = _core.PartitionedParam(parameter, self.dtype, self.world)
-                _become_partitioned(parameter, shape, piece)
-                parameter.tessera_checked = self.checks
+        for each in module.modules():
+            packed_weights.prepare(each)
+            for parameter in each._parameters.values():
+                self._partition_parameter(parameter)
         kept_in_fp32.upcast(module, self._kept_in_fp32, self.dtype)
+
+    def _partition_parameter(self, parameter):
+        if parameter is None or is_partitioned(parameter) or parameter.is_meta or not parameter.numel():
+            return
+        packed = packed_weights.is_packed(parameter)
+        if not packed and (not parameter.is_floating_point() or packed_weights.awaits_quantization(parameter)):
+            return
+        shape = parameter.shape
+        piece = _core.PartitionedParam(parameter, parameter.dtype if packed else self.dtype, self.world)
+        _become_partitioned(parameter, shape, piece)
+        parameter.tessera_checked = self.checks
+
+    def _loaded(self, module, parameter):
+        """The parameter has just replaced another one of a module that is already made."""
+        if packed_weights.is_packed(parameter) or getattr(parameter, "_is_hf_initialized", False):
+            packed_weights.prepare(module)
+            self._partition_parameter(parameter)
 
     def __enter__(self):
         if self.enabled:
@@ -293,6 +334,7 @@ class Init:
             Init._patch_class(cls)
         Init._patched["__init_subclass__"] = nn.Module.__dict__.get("__init_subclass__")
         Init._patched["apply"] = nn.Module.apply
+        Init._patched["register_parameter"] = nn.Module.register_parameter
 
         def init_subclass(cls, **kwargs):
             super(nn.Module, cls).__init_subclass__(**kwargs)
@@ -300,6 +342,7 @@ class Init:
 
         nn.Module.__init_subclass__ = classmethod(init_subclass)
         nn.Module.apply = _apply_gathered(nn.Module.apply)
+        nn.Module.register_parameter = _register_loaded(nn.Module.register_parameter)
 
     @staticmethod
     def _unpatch():
@@ -311,6 +354,7 @@ class Init:
         else:
             nn.Module.__init_subclass__ = Init._patched["__init_subclass__"]
         nn.Module.apply = Init._patched["apply"]
+        nn.Module.register_parameter = Init._patched["register_parameter"]
         Init._patched.clear()
 
     @staticmethod
@@ -380,3 +424,16 @@ def _apply_gathered(apply):
         return self
 
     return applied
+
+
+def _register_loaded(register):
+    """nn.Module.register_parameter under Init: what is loaded into a module is partitioned at once. Values that a program will
+    still write are not: those of a module that is being made, and what transformers has not marked as read from a file."""
+
+    @functools.wraps(register)
+    def registered(self, name, param):
+        register(self, name, param)
+        if param is not None and Init._active and "_tessera_being_made" not in self.__dict__:
+            Init._active[-1]._loaded(self, param)
+
+    return registered

@@ -29,6 +29,7 @@ enum class TagValidation { kIgnore, kWarn, kFail };  // when ranks name differen
 struct SaveOptions {
   bool in_background = false;    // return once the state is copied; not where host memory is too short for a copy
   bool trainable_only = false;   // leave frozen parameters out
+  bool bytes = true;             // false: leave parameters out whose elements are bytes (layout::Storage)
   bool optimizer_states = true;  // false: the weights alone
   bool sets_latest = true;       // false: `latest` goes on naming the one before
   bool node_local = false;       // each host writes to its own disk: its first rank makes the folder there
@@ -51,6 +52,7 @@ class SaveFailed : public Error {
 
 struct LoadOptions {
   bool strict = true;            // false: names that the model or the checkpoint lacks are skipped
+  bool bytes = true;             // false: parameters of bytes stay as they are, and the checkpoint has none
   bool optimizer_states = true;  // false: the optimizer starts afresh
   bool schedule = true;          // false: the schedule starts afresh
   bool weights_only = false;     // neither optimizer, schedule, counts, loss scale nor random numbers

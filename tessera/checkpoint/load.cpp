@@ -27,6 +27,8 @@ std::string some_of(const std::vector<std::string>& names) {
 
 bool wants_states(const LoadOptions& options) { return options.optimizer_states && !options.weights_only; }
 
+bool is_loaded(const zero::Unit& unit, const LoadInput& input) { return !unit.is_bytes() || input.options.bytes; }
+
 // The name under which the checkpoint has a parameter of the model.
 std::string stored_name(const std::string& name, const Manifest& manifest, const LoadOptions& options) {
   std::string stored = name;
@@ -44,6 +46,7 @@ std::string stored_name(const std::string& name, const Manifest& manifest, const
 std::optional<std::set<std::string>> known_names(const std::optional<Manifest>& manifest, const LoadInput& input) {
   std::set<std::string> known;
   for (const auto& unit : input.model.units()) {
+    if (!is_loaded(*unit, input)) continue;
     for (const zero::NamedParam& param : unit->params()) {
       if (manifest) known.insert(stored_name(param.name(), *manifest, input.options));
     }
@@ -63,6 +66,7 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::set
                 const std::string& path) {
   std::vector<std::string> missing, other_shape, without_state;
   for (const auto& unit : input.model.units()) {
+    if (!is_loaded(*unit, input)) continue;
     for (const zero::NamedParam& param : unit->params()) {
       const std::string name = stored_name(param.name(), manifest, input.options);
       const auto found = manifest.tensors.find(name);
@@ -144,7 +148,9 @@ LoadResult load_from(const std::filesystem::path& path, const Manifest& manifest
   check_fits(manifest, input, known, path.string());
   TensorSource source(path, manifest);
   input.model.world().settle();
-  for (const auto& unit : input.model.units()) read_unit(source, manifest, input, *unit);
+  for (const auto& unit : input.model.units()) {
+    if (is_loaded(*unit, input)) read_unit(source, manifest, input, *unit);
+  }
   LoadResult result{
       .path = path.string(), .engine_state = manifest.engine_state, .client_state = manifest.client_state};
   result.shared_tensors = source.shared_tensors();

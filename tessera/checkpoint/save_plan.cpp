@@ -11,6 +11,7 @@ namespace tessera::checkpoint {
 namespace {
 
 bool is_stored(const zero::Unit& unit, const SaveInput& input) {
+  if (unit.is_bytes() && !input.options.bytes) return false;
   return unit.trainable() || !input.options.trainable_only;
 }
 

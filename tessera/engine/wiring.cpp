@@ -71,7 +71,7 @@ void check_parameters(const ModelTree& tree, bool has_fill) {
             {"the parameter '" + param.name() + "' has no values: an engine that is gone had sharded it", "initialize",
              "make the model anew and load its weights, e.g. from a checkpoint that the first engine saved"});
       }
-      const bool is_bytes = param.tensor.scalar_type() == at::kByte;  // see layout::Storage
+      const bool is_bytes = param.is_bytes() || param.tensor.scalar_type() == at::kByte;  // see layout::Storage
       if (!is_bytes && !at::isFloatingType(param.tensor.scalar_type())) {
         throw Error(ErrorKind::kUsage,
                     {"the parameter '" + param.name() + "' has neither a floating-point dtype nor bytes (uint8)",

@@ -63,8 +63,9 @@ void publish(ShardedModel& model, size_t index) {
 at::Tensor local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which) {
   const at::NoGradGuard no_grad;
   const Unit& unit = *model.units()[place.unit];
-  const bool keeps_dtype = which.kind == StateOfParam::Kind::kGrad;
-  const at::ScalarType dtype = keeps_dtype ? unit.grad().dtype() : at::kFloat;
+  const at::ScalarType dtype = which.kind == StateOfParam::Kind::kGrad ? unit.grad().dtype()
+                               : unit.is_bytes()                       ? at::kByte
+                                                                       : at::kFloat;
   if (owned_piece(unit, place.param).numel() == 0) return at::empty({0}, at::TensorOptions(unit.device()).dtype(dtype));
   const at::Tensor part = part_of(owned_tensor(model, place.unit, which), unit, place.param);
   return part.to(unit.device(), dtype, /*non_blocking=*/false, /*copy=*/true);

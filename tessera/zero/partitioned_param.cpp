@@ -40,17 +40,38 @@ PartitionedParam::PartitionedParam(const Unit& unit, size_t param, std::shared_p
     : group_(std::move(group)), shape_(unit.layout().params()[param].shape), pieces_(unit.layout().parts_of(param)) {
   const at::NoGradGuard no_grad;
   const layout::Range own = pieces_[static_cast<size_t>(group_->rank())];
+  const at::Tensor& parameter = unit.params()[param].tensor;
   if (own.numel() > 0) {
     const int64_t offset = unit.layout().params()[param].offset + own.begin - unit.owned().begin;
     piece_ = unit.compute().load().narrow(0, offset, own.numel()).clone();
   } else {
-    piece_ = at::empty({0}, unit.params()[param].tensor.options().dtype(unit.compute().dtype()));
+    piece_ = at::empty({0}, parameter.options().dtype(unit.compute().dtype()));
   }
+  if (!unit.is_bytes()) return;
+  // From bytes to elements of the parameter. Shards begin at multiples of layout::kAlignNumel, so none cuts an element.
+  const auto bytes = static_cast<int64_t>(parameter.element_size());
+  if (!shape_.empty()) shape_.back() /= bytes;
+  for (layout::Range& piece : pieces_) piece = {piece.begin / bytes, piece.end / bytes};
+  piece_ = piece_.view(parameter.scalar_type());
 }
 
 int64_t PartitionedParam::numel() const { return c10::multiply_integers(shape_); }
 
-at::Tensor PartitionedParam::whole() const { return assembled(pieces_, piece_, *group_, kLabel).view(shape_); }
+at::Tensor PartitionedParam::whole() const {
+  if (!piece_.defined()) {
+    throw Error(ErrorKind::kUsage,
+                {"the values of a partitioned parameter are gone: initialize took them for an engine "
+                 "that could not be made",
+                 "initialize", "make the model anew"});
+  }
+  return assembled(pieces_, piece_, *group_, kLabel).view(shape_);
+}
+
+at::Tensor PartitionedParam::take() {
+  at::Tensor values = whole();
+  piece_.reset();
+  return values;
+}
 
 void PartitionedParam::gather(const at::Tensor& parameter) {
   if (gathered_++ == 0) set_data(parameter, whole());

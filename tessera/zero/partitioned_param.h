@@ -37,6 +37,10 @@ class PartitionedParam {
   // A whole copy; the placeholder stays one.
   at::Tensor whole() const;
 
+  // The same, and the piece is given up: whoever takes the values keeps them from now on. Where that comes to nothing
+  // they are lost, and whole() and gather() say so.
+  at::Tensor take();
+
  private:
   std::shared_ptr<comm::Group> group_;
   std::vector<int64_t> shape_;

@@ -46,6 +46,12 @@ void allocate_storage(const at::Tensor& tensor) {
   storage->set_nbytes(bytes);
 }
 
+std::vector<int64_t> NamedParam::full_shape() const {
+  std::vector<int64_t> whole = shape ? *shape : tensor.sizes().vec();
+  if (is_bytes() && !whole.empty()) whole.back() *= static_cast<int64_t>(tensor.element_size());
+  return whole;
+}
+
 bool NamedParam::has_values() const { return !shape && !is_declared_only(tensor); }
 
 bool is_declared_only(const at::Tensor& tensor) {
@@ -65,7 +71,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   const at::NoGradGuard no_grad;
   const at::Device device = policy_.device.value_or(params_.front().tensor.device());
   const auto fp32 = at::TensorOptions().dtype(at::kFloat);
-  const at::ScalarType filled = params_.front().is_bytes() ? at::kByte : at::kFloat;
+  const at::ScalarType filled = is_bytes() ? at::kByte : at::kFloat;
 
   // What peers read later; its memory is kept for that. The rest comes from the ordinary allocator.
   const auto shared = [&](int64_t numel, at::ScalarType dtype) {
@@ -82,7 +88,8 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
     const layout::FlatParam& place = layout_.params()[index];
     at::Tensor value = initial.narrow(0, place.offset, place.numel).view(place.shape);
     if (params_[index].has_values()) {
-      value.copy_(params_[index].tensor);
+      const at::Tensor& own = params_[index].tensor;
+      value.copy_(params_[index].is_bytes() ? own.detach().contiguous().view(at::kByte) : own);
       any_of_rank_0 = true;
     } else {
       TESSERA_INVARIANT(fill != nullptr);
@@ -136,15 +143,18 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
 void Unit::attach_views() {
   for (size_t index = 0; index < params_.size(); ++index) {
     const layout::FlatParam& place = layout_.params()[index];
-    set_data(params_[index].tensor, full_.narrow(0, place.offset, place.numel).view(place.shape));
+    const at::Tensor& own = params_[index].tensor;
+    const at::Tensor view = full_.narrow(0, place.offset, place.numel).view(place.shape);
+    set_data(own, params_[index].is_bytes() ? view.view(own.scalar_type()) : view);
   }
 }
 
 void Unit::attach_placeholders() {
   for (size_t index = placeholders_.size(); index < params_.size(); ++index) {
-    const layout::FlatParam& place = layout_.params()[index];
-    const std::vector<int64_t> shape = policy_.placeholders_as_deepspeed ? std::vector<int64_t>{0} : place.shape;
-    placeholders_.push_back(unreadable(shape, full_.options(), sharded_weights(place.name)));
+    const at::Tensor& own = params_[index].tensor;  // whole at the first release
+    const std::vector<int64_t> shape = policy_.placeholders_as_deepspeed ? std::vector<int64_t>{0} : own.sizes().vec();
+    placeholders_.push_back(
+        unreadable(shape, full_.options().dtype(own.scalar_type()), sharded_weights(params_[index].name())));
   }
   for (size_t index = 0; index < params_.size(); ++index) set_data(params_[index].tensor, placeholders_[index]);
 }

@@ -56,6 +56,7 @@ struct NamedParam {
 
   const std::string& name() const { return spec.name; }
   bool trainable() const { return spec.trains && tensor.requires_grad(); }
+  // Then `tensor` may be of any dtype: the unit has its bytes, the last dimension being that many times as long.
   bool is_bytes() const { return spec.storage == layout::Storage::kBytes; }
 
   // Filled in by ShardedModel, from the specification and this rank's place in the mesh.
@@ -63,7 +64,7 @@ struct NamedParam {
   bool counts = true;    // of the ranks that hold this part over the model axes, this one counts and saves it
 
   bool has_values() const;  // false: it is only declared, or a placeholder
-  std::vector<int64_t> full_shape() const { return shape ? *shape : tensor.sizes().vec(); }
+  std::vector<int64_t> full_shape() const;
   int64_t numel() const { return c10::multiply_integers(full_shape()); }
 };
 
@@ -93,6 +94,7 @@ class Unit {
   const std::vector<NamedParam>& params() const { return params_; }
   const DataGroups& groups() const { return groups_; }
   bool trainable() const { return trainable_; }
+  bool is_bytes() const { return params_.front().is_bytes(); }
   bool has_master() const { return policy_.has_master(); }  // master() is not the compute weights themselves
   UnitState state() const { return state_; }
   at::Device device() const { return full_.device(); }  // where it computes

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
 
@@ -96,6 +97,40 @@ TEST(PartitionedParam, TakesThePiecesThatAUnitHolds) {
         EXPECT_TRUE(at::equal(partitioned.whole(), values));
       }
     }
+  });
+}
+
+TEST(PartitionedParam, TakesTheBytesOfAUnitInTheDtypeOfItsParameter) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const at::Tensor bytes = at::arange(100, at::kByte).add_(150).view({25, 4});  // of bf16 that is not a number, too
+    for (const at::ScalarType dtype : {at::kByte, at::kBFloat16, at::kInt}) {
+      const at::Tensor parameter = bytes.clone().view(dtype);
+      const std::vector<int64_t> shape = parameter.sizes().vec();
+      const std::vector<NamedParam> params = {{{.name = "w", .storage = layout::Storage::kBytes}, parameter}};
+      Policy policy = policy_of_stage(3, at::kFloat, kThreeRanks);
+      policy.compute_dtype = at::kByte;
+      Unit unit("u", params, {}, policy, groups_of(world, 3), nullptr);
+      unit.release();
+      PartitionedParam partitioned(unit, 0, world);
+      EXPECT_EQ(partitioned.shape(), shape);
+      EXPECT_EQ(partitioned.piece().scalar_type(), dtype);
+      const std::vector<size_t> sizes = {64, 36, 0};  // shards of whole 32 bytes
+      EXPECT_EQ(partitioned.piece().nbytes(), sizes[static_cast<size_t>(world->rank())]);
+      partitioned.gather(parameter);
+      EXPECT_EQ(parameter.scalar_type(), dtype);
+      EXPECT_TRUE(at::equal(parameter.view(at::kByte), bytes));
+      partitioned.scatter(parameter, std::nullopt);
+    }
+  });
+}
+
+TEST(PartitionedParam, GivesItsPieceUpToWhoeverTakesIt) {
+  test::spawn_ranks(kThreeRanks, [](const auto& world) {
+    const at::Tensor parameter = parameter_of(at::arange(10, at::kFloat), world->rank());
+    PartitionedParam partitioned(parameter, at::kFloat, world);
+    EXPECT_TRUE(at::equal(partitioned.take(), at::arange(10, at::kFloat)));
+    EXPECT_FALSE(partitioned.piece().defined());
+    EXPECT_THROW(partitioned.gather(parameter), Error);
   });
 }
 

@@ -58,6 +58,34 @@ TEST(UnitBuilder, PutsBytesIntoUnitsOfTheirOwn) {
   }
 }
 
+// A weight that its module stores as another dtype, in which some of its bytes are not a number.
+NamedParam stored_as(at::ScalarType dtype, const at::Tensor& bytes) {
+  return {{.name = "a.bytes", .storage = layout::Storage::kBytes}, bytes.clone().view(dtype)};
+}
+
+TEST(UnitBuilder, KeepsBytesUnderTheDtypeByWhichTheirModuleKnowsThem) {
+  const at::Tensor bytes = at::arange(256, at::kByte).view({4, 64});
+  for (const at::ScalarType dtype : {at::kChar, at::kBFloat16, at::kLong}) {
+    for (const int stage : {0, 3}) {
+      NamedParam param = stored_as(dtype, bytes);
+      const at::Tensor tensor = param.tensor;
+      const std::vector<int64_t> shape = tensor.sizes().vec();
+      const BuiltUnits units = built({{"a", {std::move(param)}}}, policy_of_stage(stage, at::kFloat, 1));
+      Unit& unit = *units.units.front();
+      EXPECT_EQ(unit.name(), "a (bytes)");
+      EXPECT_THAT(unit.layout().params()[0].shape, ElementsAre(4, 64));
+      EXPECT_EQ(unit.model_state_bytes().memory, 256);
+      EXPECT_EQ(tensor.scalar_type(), dtype);
+      EXPECT_EQ(tensor.sizes().vec(), shape);
+      if (stage == 3) {
+        unit.start_gather();
+        unit.finish_gather();
+      }
+      EXPECT_TRUE(at::equal(tensor.view(at::kByte), bytes)) << toString(dtype) << " at stage " << stage;
+    }
+  }
+}
+
 TEST(UnitBuilder, GivesASharedParameterToItsFirstModuleAndKnowsItsOtherName) {
   const at::Tensor tied = weights(6);
   const BuiltUnits units = built({{"embedding", {param("embedding.w", tied)}}, {"head", {param("head.w", tied)}}},
