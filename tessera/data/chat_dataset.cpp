@@ -4,9 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
-#include <ctime>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -198,24 +195,9 @@ ChatFacts write_files(const Tokenizer& tokenizer, const ChatOptions& options, To
   return facts;
 }
 
-std::string today() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts = {};
-  std::array<char, 32> text{};
-  return {text.data(), std::strftime(text.data(), text.size(), "%F", localtime_r(&now, &parts))};
-}
-
 TokenKey key_of(const Tokenizer& tokenizer, const ChatOptions& options) {
-  TokenKey key{.files = options.files, .options = {}};
-  for (const std::string& file : tokenizer.files()) key.files.push_back(file);
-  const std::string& choice = options.chat_template;
-  for (const char* const name : {"chat_template.jinja", "tokenizer_config.json"}) {  // which may hold the template
-    const std::string path = (std::filesystem::path(options.tokenizer_folder) / name).string();
-    if (std::filesystem::is_regular_file(path)) key.files.push_back(path);
-  }
-  key.options = {{"template", choice.empty() ? "" : chat_template_text(choice)},
-                 {"day", today()},  // which a template may write
-                 {"max_length", options.max_length}};
+  TokenKey key = key_of_texts(options.files, tokenizer, {{"of", "conversations"}, {"max_length", options.max_length}});
+  add_template(key, options.tokenizer_folder, options.chat_template);
   return key;
 }
 

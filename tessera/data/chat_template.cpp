@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -99,6 +100,19 @@ JinjaTemplate::Rendered ChatTemplate::render(const nlohmann::ordered_json& messa
   variables["documents"] = nullptr;
   variables["add_generation_prompt"] = add_generation_prompt;
   return template_->render(variables);
+}
+
+void add_template(TokenKey& key, const std::string& folder, const std::string& choice) {
+  for (const char* const name : {"chat_template.jinja", "tokenizer_config.json"}) {  // which may hold the template
+    const std::string path = (fs::path(folder) / name).string();
+    if (fs::is_regular_file(path)) key.files.push_back(path);
+  }
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  std::array<char, 32> day{};
+  std::strftime(day.data(), day.size(), "%F", localtime_r(&now, &parts));
+  key.options["template"] = choice.empty() ? "" : chat_template_text(choice);
+  key.options["day"] = day.data();  // which a template may write
 }
 
 }  // namespace tessera::data

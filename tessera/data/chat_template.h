@@ -13,6 +13,7 @@
 
 #include "tessera/base/registry.h"
 #include "tessera/data/jinja_template.h"
+#include "tessera/data/token_cache.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -26,6 +27,9 @@ std::string chat_template_text(const std::string& choice);
 
 // What a run file calls the choice.
 inline constexpr const char* kChatTemplateKey = "data.chat_template";
+
+// Adds all that decides what ChatTemplate(tokenizer, folder, choice) writes, beside the tokenizer's own files.
+void add_template(TokenKey& key, const std::string& folder, const std::string& choice);
 
 class ChatTemplate {
  public:

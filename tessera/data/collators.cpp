@@ -24,6 +24,11 @@ Packing packing_of(const config::RunFile::Data& options, Packing automatic) {
   return automatic;
 }
 
+Padding padding_of(const config::RunFile::Data& options, const Tokenizer& tokenizer) {
+  return {.length = options.padding == config::RunFile::Data::Padding::kMaxLength ? options.max_length : 0,
+          .id = tokenizer.special_ids().pad.value_or(0)};
+}
+
 Registry<MakeCollator> collators() { return {"collator", kCollators}; }
 
 }  // namespace tessera::data

@@ -11,6 +11,7 @@
 #include "tessera/data/collator.h"
 #include "tessera/data/dataset.h"
 #include "tessera/data/packing.h"
+#include "tessera/data/padded_collator.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -25,6 +26,9 @@ struct CollatorInput {
 
 // What the run asks for; `automatic` where it leaves that to the task.
 Packing packing_of(const config::RunFile::Data& options, Packing automatic);
+
+// To data.max_length where the run asks for that.
+Padding padding_of(const config::RunFile::Data& options, const Tokenizer& tokenizer);
 
 using MakeCollator = std::unique_ptr<Collator> (*)(const CollatorInput& input);
 Registry<MakeCollator> collators();

@@ -106,29 +106,34 @@ class CsvParser {
   int64_t record_line_ = 1;  // where the record begins
 };
 
-void read_records(std::ifstream& file, const std::string& path, const Column& column, const TakeText& take) {
+void read_records(std::ifstream& file, const std::string& path, std::span<const Column> columns, const TakeRow& take) {
   CsvParser parser(*file.rdbuf(), path);
   parser.skip_byte_order_mark();
-  const std::vector<std::string> columns = parser.next_record().value_or(std::vector<std::string>());
-  const auto found = std::find(columns.begin(), columns.end(), column.name);
-  if (found == columns.end()) throw missing_column(column.name, columns, parser.record_where());
-  const auto place = static_cast<size_t>(found - columns.begin());
-  while (auto record = parser.next_record()) {
-    if (record->size() != columns.size()) {
+  const std::vector<std::string> names = parser.next_record().value_or(std::vector<std::string>());
+  std::vector<size_t> places;
+  for (const Column& column : columns) {
+    const auto found = std::find(names.begin(), names.end(), column.name);
+    if (found == names.end()) throw missing_column(column.name, names, parser.record_where());
+    places.push_back(static_cast<size_t>(found - names.begin()));
+  }
+  std::vector<std::string> values(columns.size());
+  while (const auto record = parser.next_record()) {
+    if (record->size() != names.size()) {
       throw parser.fault(
-          fmt::format("the record has {} values, but there are {} columns", record->size(), columns.size()),
+          fmt::format("the record has {} values, but there are {} columns", record->size(), names.size()),
           "quote values that contain a comma");
     }
-    take(std::move((*record)[place]));
+    for (size_t i = 0; i < places.size(); ++i) values[i] = (*record)[places[i]];
+    take(values);
   }
 }
 
 }  // namespace
 
-void read_csv(const std::string& path, const Column& column, const TakeText& take) {
+void read_csv(const std::string& path, std::span<const Column> columns, const TakeRow& take) {
   std::ifstream file = open_input_file(path);
   try {
-    read_records(file, path, column, take);
+    read_records(file, path, columns, take);
   } catch (const std::ios_base::failure&) {  // a drive's error, which a buffer throws where a stream would note it
     throw Error(ErrorKind::kData, {"the file cannot be read: " + errno_text(errno), path, "check the drive"});
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -28,26 +27,10 @@ struct TextFacts {
   std::vector<uint64_t> file_ends;
 };
 
-json to_json(const TextFacts& facts) {
-  const TextCounts& counts = facts.counts;
-  return {{"rows", counts.rows},
-          {"empty_rows", counts.empty_rows},
-          {"long_rows", counts.long_rows},
-          {"text_tokens", counts.text_tokens},
-          {"cut_tokens", counts.cut_tokens},
-          {"unknown_tokens", counts.unknown_tokens},
-          {"file_ends", facts.file_ends}};
-}
+json to_json(const TextFacts& facts) { return {{"counts", to_facts(facts.counts)}, {"file_ends", facts.file_ends}}; }
 
 TextFacts text_facts_of(const json& from) {
-  return {.counts = {.rows = from.at("rows"),
-                     .empty_rows = from.at("empty_rows"),
-                     .long_rows = from.at("long_rows"),
-                     .text_tokens = from.at("text_tokens"),
-                     .cut_tokens = from.at("cut_tokens"),
-                     .unknown_tokens = from.at("unknown_tokens")},
-          .has_text = true,
-          .file_ends = from.at("file_ends")};
+  return {.counts = text_counts_of(from.at("counts")), .has_text = true, .file_ends = from.at("file_ends")};
 }
 
 // The samples of some consecutive rows.
@@ -165,14 +148,13 @@ TextFacts tokenize_files(const Tokenizer& tokenizer, const DatasetOptions& optio
 }
 
 TokenKey key_of(const Tokenizer& tokenizer, const DatasetOptions& options) {
-  TokenKey key{.files = options.files, .options = {}};
-  for (const std::string& file : tokenizer.files()) key.files.push_back(file);
-  json extensions = json::array();  // which decide how a file is read
-  for (const std::string& file : options.files) extensions.push_back(std::filesystem::path(file).extension().string());
-  key.options = {{"text_column", options.text_column}, {"max_length", options.max_length},
-                 {"drop_empty", options.drop_empty},   {"long_text", static_cast<int>(options.long_text)},
-                 {"eos", options.ends_with_eos},       {"extensions", extensions}};
-  return key;
+  return key_of_texts(options.files, tokenizer,
+                      {{"of", "texts"},
+                       {"text_column", options.text_column},
+                       {"max_length", options.max_length},
+                       {"drop_empty", options.drop_empty},
+                       {"long_text", static_cast<int>(options.long_text)},
+                       {"eos", options.ends_with_eos}});
 }
 
 }  // namespace

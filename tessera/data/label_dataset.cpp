@@ -13,6 +13,8 @@
 #include "tessera/base/format.h"
 #include "tessera/base/suggest.h"
 #include "tessera/data/reader.h"
+#include "tessera/data/row_pieces.h"
+#include "tessera/data/token_cache.h"
 
 namespace tessera::data {
 namespace {
@@ -113,85 +115,158 @@ std::pair<size_t, size_t> pair_lengths(size_t first, size_t second, size_t room)
   return first > second ? std::pair(rest, kept) : std::pair(kept, rest);
 }
 
-struct LabelDataset::Reading {
-  const Tokenizer& tokenizer;
-  const LabelOptions& options;
-  PairFrame frame;
-  bool has_pairs = false;
-  size_t room = 0;  // for text
+namespace {
+
+struct LabelledRow {
+  std::string first, second;  // of texts that are no pairs the second is empty
+  int32_t label = 0;
 };
 
-// Both texts without their frame; of texts that are no pairs the second is empty.
-void LabelDataset::add_row(const Reading& reading, std::vector<int32_t> first, std::vector<int32_t> second) {
-  const size_t length = first.size() + second.size();
-  const auto [first_length, second_length] = pair_lengths(first.size(), second.size(), reading.room);
-  counts_.text_tokens += static_cast<int64_t>(length);
-  counts_.long_rows += length > reading.room;
-  counts_.cut_tokens += static_cast<int64_t>(length - first_length - second_length);
-  if (const std::optional<int64_t> unknown = reading.tokenizer.special_ids().unk) {
-    for (const auto* const ids : {&first, &second}) {
-      counts_.unknown_tokens += std::count(ids->begin(), ids->end(), static_cast<int32_t>(*unknown));
-    }
-  }
-  first.resize(first_length);
-  second.resize(second_length);
+struct LabelledTokens {
+  std::vector<int32_t> first, second;  // without frames
+  int32_t label = 0;
+};
 
-  std::vector<int32_t> tokens, types;
-  const auto add_frame = [&](const std::vector<PairFrame::Token>& part) {
-    for (const PairFrame::Token& token : part) {
-      tokens.push_back(token.id);
-      types.push_back(token.type);
-    }
-  };
-  const auto add_text = [&](const std::vector<int32_t>& ids, int32_t type) {
-    tokens.insert(tokens.end(), ids.begin(), ids.end());
-    types.insert(types.end(), ids.size(), type);
-  };
-  add_frame(reading.frame.before);
-  add_text(first, reading.frame.first_type);
-  add_frame(reading.frame.between);
-  add_text(second, reading.frame.second_type);
-  add_frame(reading.frame.after);
-  add(tokens);
-  if (reading.has_pairs) types_.add(types);
+// What files held beside their samples.
+struct LabelFacts {
+  LabelCounts counts;
+  std::vector<uint64_t> file_ends;
+};
+
+nlohmann::json to_json(const LabelFacts& facts) {
+  return {{"counts", to_facts(facts.counts)}, {"of_label", facts.counts.of_label}, {"file_ends", facts.file_ends}};
 }
 
-void LabelDataset::add_file(const Reading& reading, const std::string& file) {
-  const LabelOptions& options = reading.options;
-  const std::vector<std::string> texts = read_texts(file, options.text_column),
-                                 labels = read_labels(file, options.label_column);
-  const std::vector<std::string> second_texts =
-      reading.has_pairs ? read_texts(file, options.pair_column) : std::vector<std::string>(texts.size());
-  TESSERA_INVARIANT(texts.size() == labels.size() && texts.size() == second_texts.size());
-  for (size_t i = 0; i < texts.size(); ++i) {
-    ++counts_.rows;
-    const int64_t number = number_of_label(labels[i], options.labels);
-    if (number < 0) throw unknown_label(labels[i], options, fmt::format("{}, row {}", file, i + 1));
-    std::vector<int32_t> first = reading.tokenizer.encode(texts[i]), second;
-    if (reading.has_pairs) second = reading.tokenizer.encode(second_texts[i]);
-    if (first.empty() && second.empty() && options.drop_empty) {
-      ++counts_.empty_rows;
-      continue;
-    }
-    add_row(reading, std::move(first), std::move(second));
-    labels_.push_back(number);
-    ++counts_.of_label[static_cast<size_t>(number)];
-  }
+LabelFacts label_facts_of(const nlohmann::json& from) {
+  return {.counts = {text_counts_of(from.at("counts")), from.at("of_label").get<std::vector<int64_t>>()},
+          .file_ends = from.at("file_ends")};
 }
 
-LabelDataset::LabelDataset(const Tokenizer& tokenizer, const LabelOptions& options) {
-  Reading reading{.tokenizer = tokenizer, .options = options, .frame = {}, .has_pairs = !options.pair_column.empty()};
-  reading.frame = reading.has_pairs ? frame_of_pairs(tokenizer) : frame_of_texts(tokenizer);
-  require_room_for_text(options.max_length, reading.frame.size());
-  reading.room = static_cast<size_t>(options.max_length) - reading.frame.size();
-  counts_.of_label.resize(options.labels.size());
-  for (const std::string& file : options.files) {
-    add_file(reading, file);
-    file_ends_.push_back(size());
+PairFrame label_frame_of(const Tokenizer& tokenizer, const LabelOptions& options) {
+  return options.pair_column.empty() ? frame_of_texts(tokenizer) : frame_of_pairs(tokenizer);
+}
+
+class LabelReading {
+ public:
+  LabelReading(const Tokenizer& tokenizer, const LabelOptions& options, TokenSink& sink)
+      : tokenizer_(tokenizer),
+        options_(options),
+        sink_(sink),
+        frame_(label_frame_of(tokenizer, options)),
+        room_(static_cast<size_t>(options.max_length) - frame_.size()) {
+    facts_.counts.of_label.resize(options.labels.size());
   }
-  if (size() > 0) return;
-  throw Error(ErrorKind::kData, {"no row has a text", fmt::format("{}", fmt::join(options.files, ", ")),
-                                 fmt::format("check the files and the column '{}'", options.text_column)});
+
+  LabelFacts read_files() {
+    RowPieces<LabelledRow, LabelledTokens> rows([this](const LabelledRow& row) { return tokens_of(row); },
+                                                [this](const LabelledTokens& tokens) { add(tokens); });
+    std::vector<Column> columns = {{options_.label_column, /*holds_labels=*/true}, {options_.text_column}};
+    if (has_pairs()) columns.push_back({options_.pair_column});
+    for (const std::string& file : options_.files) {
+      int64_t number = 0;
+      for_each_row(file, columns, [&](std::span<std::string> values) {
+        ++number;
+        const size_t bytes = values[1].size() + (has_pairs() ? values[2].size() : 0);
+        rows.add({.first = std::move(values[1]),
+                  .second = has_pairs() ? std::move(values[2]) : "",
+                  .label = label_of_row(values[0], fmt::format("{}, row {}", file, number))},
+                 bytes);
+      });
+      rows.finish();
+      facts_.file_ends.push_back(samples_);
+    }
+    if (samples_ > 0) return facts_;
+    throw Error(ErrorKind::kData, {"no row has a text", fmt::format("{}", fmt::join(options_.files, ", ")),
+                                   fmt::format("check the files and the column '{}'", options_.text_column)});
+  }
+
+ private:
+  bool has_pairs() const { return !options_.pair_column.empty(); }
+
+  int32_t label_of_row(const std::string& label, const std::string& where) const {
+    const int64_t number = number_of_label(label, options_.labels);
+    if (number < 0) throw unknown_label(label, options_, where);
+    return static_cast<int32_t>(number);
+  }
+
+  LabelledTokens tokens_of(const LabelledRow& row) const {
+    LabelledTokens tokens{.first = tokenizer_.encode(row.first), .second = {}, .label = row.label};
+    if (has_pairs()) tokens.second = tokenizer_.encode(row.second);
+    return tokens;
+  }
+
+  void add(const LabelledTokens& row) {
+    LabelCounts& counts = facts_.counts;
+    ++counts.rows;
+    const bool is_empty = row.first.empty() && row.second.empty();
+    counts.empty_rows += is_empty && options_.drop_empty;
+    if (is_empty && options_.drop_empty) return;
+    const size_t length = row.first.size() + row.second.size();
+    const auto [first_length, second_length] = pair_lengths(row.first.size(), row.second.size(), room_);
+    counts.text_tokens += static_cast<int64_t>(length);
+    counts.long_rows += length > room_;
+    counts.cut_tokens += static_cast<int64_t>(length - first_length - second_length);
+    if (const std::optional<int64_t> unknown = tokenizer_.special_ids().unk) {
+      for (const auto* const ids : {&row.first, &row.second})
+        counts.unknown_tokens += std::count(ids->begin(), ids->end(), static_cast<int32_t>(*unknown));
+    }
+    ++counts.of_label[static_cast<size_t>(row.label)];
+    add_framed(std::span(row.first).first(first_length), std::span(row.second).first(second_length));
+    sink_.add({&row.label, 1});
+    if (has_pairs()) sink_.add(types_);
+    ++samples_;
+  }
+
+  void add_framed(std::span<const int32_t> first, std::span<const int32_t> second) {
+    tokens_.clear();
+    types_.clear();
+    const auto add_frame = [&](const std::vector<PairFrame::Token>& part) {
+      for (const PairFrame::Token& token : part) {
+        tokens_.push_back(token.id);
+        types_.push_back(token.type);
+      }
+    };
+    const auto add_text = [&](std::span<const int32_t> ids, int32_t type) {
+      tokens_.insert(tokens_.end(), ids.begin(), ids.end());
+      types_.insert(types_.end(), ids.size(), type);
+    };
+    add_frame(frame_.before);
+    add_text(first, frame_.first_type);
+    add_frame(frame_.between);
+    add_text(second, frame_.second_type);
+    add_frame(frame_.after);
+    sink_.add(tokens_);
+  }
+
+  const Tokenizer& tokenizer_;
+  const LabelOptions& options_;
+  TokenSink& sink_;
+  PairFrame frame_;
+  size_t room_;  // for text
+  LabelFacts facts_;
+  uint64_t samples_ = 0;
+  std::vector<int32_t> tokens_, types_;  // of the row that is being added
+};
+
+TokenKey key_of(const Tokenizer& tokenizer, const LabelOptions& options) {
+  return key_of_texts(options.files, tokenizer,
+                      {{"of", "labels"},
+                       {"columns", {options.text_column, options.pair_column, options.label_column}},
+                       {"labels", options.labels},
+                       {"max_length", options.max_length},
+                       {"drop_empty", options.drop_empty}});
+}
+
+}  // namespace
+
+LabelDataset::LabelDataset(const Tokenizer& tokenizer, const LabelOptions& options)
+    : sequences_(options.pair_column.empty() ? 2 : 3) {
+  require_room_for_text(options.max_length, label_frame_of(tokenizer, options).size());
+  LabelFacts facts = label_facts_of(keep_tokens(
+      rows_, options.cache, options.name, [&] { return key_of(tokenizer, options); },
+      [&](TokenSink& sink) { return to_json(LabelReading(tokenizer, options, sink).read_files()); }));
+  counts_ = std::move(facts.counts);
+  file_ends_ = std::move(facts.file_ends);
 }
 
 }  // namespace tessera::data

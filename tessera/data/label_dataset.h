@@ -1,4 +1,5 @@
-// Texts, or pairs of texts, as token ids, each with a label's number, of the rows of some files.
+// Texts, or pairs of texts, as token ids, each with a label's number, of the rows of some files; in memory, or in a
+// folder where they are kept (token_cache.h).
 //
 // A text that is too long is cut before what its frame ends with. Of a pair the longer text is cut first, as the
 // `tokenizers` package does by "longest_first": see pair_lengths().
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "tessera/data/dataset.h"
+#include "tessera/data/token_column.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -24,24 +26,30 @@ struct LabelOptions {
   std::vector<std::string> labels;  // their names, in the order of their numbers
   int64_t max_length = 512;         // tokens of a sample, its frame included
   bool drop_empty = true;           // rows without a token
+
+  std::string cache;               // the folder where samples are kept and found; empty: in memory
+  std::string name = "the texts";  // for messages: "data.train"
 };
 
 struct LabelCounts : TextCounts {
   std::vector<int64_t> of_label;  // rows
 };
 
-class LabelDataset : public TokenSamples {
+class LabelDataset {
  public:
-  // Reads and tokenises. The tokenizer is used only during the call. Throws what read_texts and read_labels throw;
-  // ErrorKind::kData for a label that is none of the options', where no row is left, or for pairs where the tokenizer
-  // does not say how they are framed; kConfig where max_length leaves no room for text.
+  // Reads and tokenises on two threads at most. The tokenizer is used only during the call. Throws what for_each_row
+  // throws; ErrorKind::kData for a label that is none of the options', where no row is left, or for pairs where the
+  // tokenizer does not say how they are framed; kConfig where max_length leaves no room for text; with a cache, what
+  // cached_tokens throws.
   LabelDataset(const Tokenizer& tokenizer, const LabelOptions& options);
 
-  int64_t label(size_t sample) const { return labels_[sample]; }
+  size_t size() const { return texts().size(); }
+  TokenColumn texts() const { return column(0); }  // of a pair both, in their frame
+  int64_t label(size_t sample) const { return column(1).sample(sample).front(); }
 
   // Of the sample's tokens: which text of a pair each belongs to, as the tokenizer counts. Empty: all of type 0.
   std::span<const int32_t> token_types(size_t sample) const {
-    return types_.size() == 0 ? std::span<const int32_t>() : types_.sample(sample);
+    return sequences_ < 3 ? std::span<const int32_t>() : column(2).sample(sample);
   }
 
   const LabelCounts& counts() const { return counts_; }
@@ -50,12 +58,10 @@ class LabelDataset : public TokenSamples {
   const std::vector<uint64_t>& file_ends() const { return file_ends_; }
 
  private:
-  struct Reading;
-  void add_file(const Reading& reading, const std::string& file);
-  void add_row(const Reading& reading, std::vector<int32_t> first, std::vector<int32_t> second);
+  TokenColumn column(size_t place) const { return {rows_, {.of = sequences_, .place = place}}; }
 
-  TokenSamples types_;
-  std::vector<int64_t> labels_;
+  TokenSamples rows_;  // tokens, the label alone and, of pairs, the tokens' types
+  size_t sequences_;
   LabelCounts counts_;
   std::vector<uint64_t> file_ends_;
 };

@@ -3,35 +3,20 @@
 #include <algorithm>
 
 namespace tessera::data {
-namespace {
-
-int64_t longest(const TokenSamples& of, std::span<const size_t> samples) {
-  size_t length = 0;
-  for (const size_t sample : samples) length = std::max(length, of.sample(sample).size());
-  return static_cast<int64_t>(length);
-}
-
-}  // namespace
 
 Batch PairCollator::collate(std::span<const size_t> samples, int64_t epoch) const {
   Batch batch;
   batch.rows = static_cast<int64_t>(samples.size());
-  const int64_t source_length =
-      options_.source_length > 0 ? options_.source_length : longest(dataset_.sources(), samples);
-  const int64_t target_length =
-      options_.target_length > 0 ? options_.target_length : longest(dataset_.targets(), samples);
-  std::vector<int64_t>& input_ids = batch.add("input_ids", {batch.rows, source_length}, options_.padding_id);
-  std::vector<int64_t>& mask = batch.add("attention_mask", {batch.rows, source_length}, 0);
-  std::vector<int64_t>& labels = batch.add("labels", {batch.rows, target_length}, kNoTarget);
-  for (size_t row = 0; row < samples.size(); ++row) {
-    const auto source = dataset_.sources().sample(samples[row]), target = dataset_.targets().sample(samples[row]);
-    const auto first = static_cast<std::ptrdiff_t>(row) * source_length;
-    std::copy(source.begin(), source.end(), input_ids.begin() + first);
-    std::fill_n(mask.begin() + first, source.size(), 1);
-    std::copy(target.begin(), target.end(), labels.begin() + static_cast<std::ptrdiff_t>(row) * target_length);
-    batch.tokens += static_cast<int64_t>(source.size() + target.size());
+  const auto sources = samples_of(dataset_.sources(), samples), targets = samples_of(dataset_.targets(), samples);
+  add_inputs(batch, sources, padding_);
+  const int64_t length = padded_length(targets, target_length_);
+  std::vector<int64_t>& labels = batch.add("labels", {batch.rows, length}, kNoTarget);
+  for (size_t row = 0; row < targets.size(); ++row) {
+    std::copy(targets[row].begin(), targets[row].end(),
+              labels.begin() + static_cast<std::ptrdiff_t>(row) * static_cast<std::ptrdiff_t>(length));
   }
   batch.target_tokens = count_targets(samples, epoch);
+  batch.tokens += batch.target_tokens;
   return batch;
 }
 

@@ -1,34 +1,24 @@
-// Pairs of texts to batches of an encoder-decoder: "input_ids" and "attention_mask" (rows, source length), and "labels"
-// (rows, target length), kNoTarget where a target is shorter. Padded to the longest of the batch, or to the options'.
-//
-// Borrows the dataset, which must outlive the collator. Immutable; safe to use from any thread.
+// Pairs of texts to batches of an encoder-decoder: "input_ids" and "attention_mask" of what is read
+// (padded_collator.h), and "labels" (rows, target length), kNoTarget where a target is shorter. Each token to be
+// written is a target.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-
-#include "tessera/data/collator.h"
+#include "tessera/data/padded_collator.h"
 #include "tessera/data/pair_dataset.h"
 
 namespace tessera::data {
 
-struct PairCollatorOptions {
-  int64_t source_length = 0, target_length = 0;  // 0: the longest of the batch
-  int64_t padding_id = 0;
-};
-
-class PairCollator final : public Collator {
+class PairCollator final : public PaddedCollator<PairDataset> {
  public:
-  PairCollator(const PairDataset& dataset, const PairCollatorOptions& options) : dataset_(dataset), options_(options) {}
+  // target_length: as Padding::length.
+  PairCollator(const PairDataset& dataset, const Padding& padding, int64_t target_length)
+      : PaddedCollator(dataset, padding), target_length_(target_length) {}
 
-  size_t size() const override { return dataset_.size(); }
   Batch collate(std::span<const size_t> samples, int64_t epoch) const override;
   int64_t count_targets(std::span<const size_t> samples, int64_t epoch) const override;
 
  private:
-  const PairDataset& dataset_;
-  PairCollatorOptions options_;
+  int64_t target_length_;
 };
 
 }  // namespace tessera::data

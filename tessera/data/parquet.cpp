@@ -1,4 +1,4 @@
-// Parquet through Arrow C++: only the column that is asked for is read.
+// Parquet through Arrow C++: only the columns that are asked for are read.
 #include <arrow/array.h>
 #include <arrow/io/file.h>
 #include <arrow/memory_pool.h>
@@ -118,7 +118,23 @@ std::vector<std::string> texts_of(const arrow::Array& chunk, const Column& asked
   return texts;
 }
 
-void read_parquet_column(const std::string& path, const Column& asked, const TakeText& take) {
+// The place of the column among those of the file's own schema, which has a place for each part of a value.
+int place_of(parquet::arrow::FileReader& reader, const Column& asked, const std::string& path) {
+  std::shared_ptr<arrow::Schema> schema;
+  check(reader.GetSchema(&schema), path);
+  const int field = schema->GetFieldIndex(asked.name);
+  if (field < 0) throw missing_column(asked.name, schema->field_names(), path);
+  const int column = reader.parquet_reader()->metadata()->schema()->ColumnIndex(asked.name);
+  if (column < 0) {  // it has parts
+    throw Error(ErrorKind::kData,
+                {fmt::format("the column '{}' holds {}, not {}", asked.name, schema->field(field)->type()->ToString(),
+                             asked.holds_labels ? "labels" : "strings"),
+                 path, ""});
+  }
+  return column;
+}
+
+void read_parquet_columns(const std::string& path, std::span<const Column> asked, const TakeRow& take) {
   require_input_file(path);
   const auto file_bytes = static_cast<int64_t>(std::filesystem::file_size(path));
   // Arrow's own pool reserves a gibibyte of addresses, which counts where a process is limited (RLIMIT_DATA,
@@ -145,36 +161,34 @@ void read_parquet_column(const std::string& path, const Column& asked, const Tak
   check(builder.memory_pool(pool)->Build(&opened), path);
   parquet::arrow::FileReader& reader = *opened;
 
-  std::shared_ptr<arrow::Schema> schema;
-  check(reader.GetSchema(&schema), path);
-  const int field = schema->GetFieldIndex(asked.name);
-  if (field < 0) throw missing_column(asked.name, schema->field_names(), path);
-  const int column = reader.parquet_reader()->metadata()->schema()->ColumnIndex(asked.name);
-  if (column < 0) {  // it has parts
-    throw Error(ErrorKind::kData,
-                {fmt::format("the column '{}' holds {}, not {}", asked.name, schema->field(field)->type()->ToString(),
-                             asked.holds_labels ? "labels" : "strings"),
-                 path, ""});
-  }
+  std::vector<int> columns;
+  for (const Column& column : asked) columns.push_back(place_of(reader, column, path));
   std::vector<int> groups(static_cast<size_t>(reader.num_row_groups()));
   std::iota(groups.begin(), groups.end(), 0);
-  const auto batches = reader.GetRecordBatchReader(groups, {column});
+  const auto batches = reader.GetRecordBatchReader(groups, columns);
   check(batches.status(), path);
   int64_t rows = 0;
+  std::vector<std::string> values(asked.size());
   while (true) {
     std::shared_ptr<arrow::RecordBatch> batch;
     check((*batches)->ReadNext(&batch), path);
     if (batch == nullptr) break;
-    for (std::string& text : texts_of(*batch->column(0), asked, rows, path)) take(std::move(text));
+    std::vector<std::vector<std::string>> texts;  // of each column
+    for (const Column& column : asked)
+      texts.push_back(texts_of(*batch->GetColumnByName(column.name), column, rows, path));
+    for (size_t row = 0; row < texts.front().size(); ++row) {
+      for (size_t i = 0; i < texts.size(); ++i) values[i] = std::move(texts[i][row]);
+      take(values);
+    }
     rows += batch->num_rows();
   }
 }
 
 }  // namespace
 
-void read_parquet(const std::string& path, const Column& column, const TakeText& take) {
+void read_parquet(const std::string& path, std::span<const Column> columns, const TakeRow& take) {
   try {
-    read_parquet_column(path, column, take);
+    read_parquet_columns(path, columns, take);
   } catch (const parquet::ParquetException& error) {
     throw damaged(error.what(), path);
   }

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/data/chat_template.h"
 #include "tessera/data/preferences.h"
+#include "tessera/data/token_cache.h"
 #include "tessera/data/two_threads.h"
 
 namespace tessera::data {
@@ -90,54 +91,109 @@ std::vector<TokenPair> pairs_of(const PairWriter& writer, const std::vector<Pref
   return all;
 }
 
-void add_answer(TokenSamples& samples, const TokenIds& tokens, size_t prompt) {
+void add_answer(TokenSink& sink, const TokenIds& tokens, size_t prompt) {
   std::vector<uint8_t> targets(tokens.size(), 1);
   std::fill_n(targets.begin(), prompt, 0);
-  samples.add(tokens, targets);
+  sink.add(tokens, targets);
 }
 
-}  // namespace
+// What files held beside their samples.
+struct PreferenceFacts {
+  PreferenceCounts counts;
+  std::string template_name;
+  std::vector<uint64_t> file_ends;
+};
 
-PreferenceDataset::PreferenceDataset(const Tokenizer& tokenizer, const PreferenceOptions& options) {
-  const auto room = static_cast<size_t>(options.max_length);
+nlohmann::json to_json(const PreferenceFacts& facts) {
+  const PreferenceCounts& counts = facts.counts;
+  return {{"rows", counts.rows},
+          {"cut", counts.cut},
+          {"without_room", counts.without_room},
+          {"empty_answers", counts.empty_answers},
+          {"same_answers", counts.same_answers},
+          {"merged", counts.merged},
+          {"targets", counts.targets},
+          {"template", facts.template_name},
+          {"file_ends", facts.file_ends}};
+}
+
+PreferenceFacts preference_facts_of(const nlohmann::json& from) {
+  return {.counts = {.rows = from.at("rows"),
+                     .cut = from.at("cut"),
+                     .without_room = from.at("without_room"),
+                     .empty_answers = from.at("empty_answers"),
+                     .same_answers = from.at("same_answers"),
+                     .merged = from.at("merged"),
+                     .targets = from.at("targets")},
+          .template_name = from.at("template"),
+          .file_ends = from.at("file_ends")};
+}
+
+// Whether it is left, and was added.
+bool add_pair(TokenPair& pair, size_t room, PreferenceCounts& counts, TokenSink& sink) {
+  ++counts.rows;
+  if (pair.prompt == pair.chosen.size() || pair.prompt == pair.rejected.size()) {
+    ++counts.empty_answers;
+    return false;
+  }
+  if (pair.prompt >= room) {
+    ++counts.without_room;
+    return false;
+  }
+  const bool is_cut = std::max(pair.chosen.size(), pair.rejected.size()) > room;
+  pair.chosen.resize(std::min(pair.chosen.size(), room));
+  pair.rejected.resize(std::min(pair.rejected.size(), room));
+  if (pair.chosen == pair.rejected) {
+    ++counts.same_answers;
+    return false;
+  }
+  counts.cut += is_cut;
+  counts.merged += pair.is_merged;
+  counts.targets += static_cast<int64_t>(pair.chosen.size() + pair.rejected.size() - 2 * pair.prompt);
+  add_answer(sink, pair.chosen, pair.prompt);
+  add_answer(sink, pair.rejected, pair.prompt);
+  return true;
+}
+
+PreferenceFacts write_files(const Tokenizer& tokenizer, const PreferenceOptions& options, TokenSink& sink) {
+  PreferenceFacts facts;
+  uint64_t kept = 0;
   std::optional<ChatTemplate> chat;
   for (const std::string& file : options.files) {
     const std::vector<Preference> rows = read_preferences(file);
     const bool needs_template = !std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.is_plain(); });
     if (needs_template && !chat) chat.emplace(tokenizer, options.tokenizer_folder, options.chat_template);
     for (TokenPair& pair : pairs_of(PairWriter(tokenizer, chat ? &*chat : nullptr), rows)) {
-      ++counts_.rows;
-      if (pair.prompt == pair.chosen.size() || pair.prompt == pair.rejected.size()) {
-        ++counts_.empty_answers;
-        continue;
-      }
-      if (pair.prompt >= room) {
-        ++counts_.without_room;
-        continue;
-      }
-      const bool is_cut = std::max(pair.chosen.size(), pair.rejected.size()) > room;
-      pair.chosen.resize(std::min(pair.chosen.size(), room));
-      pair.rejected.resize(std::min(pair.rejected.size(), room));
-      if (pair.chosen == pair.rejected) {
-        ++counts_.same_answers;
-        continue;
-      }
-      counts_.cut += is_cut;
-      counts_.merged += pair.is_merged;
-      counts_.targets += static_cast<int64_t>(pair.chosen.size() + pair.rejected.size() - 2 * pair.prompt);
-      add_answer(chosen_, pair.chosen, pair.prompt);
-      add_answer(rejected_, pair.rejected, pair.prompt);
+      kept += add_pair(pair, static_cast<size_t>(options.max_length), facts.counts, sink);
     }
-    file_ends_.push_back(size());
+    facts.file_ends.push_back(kept);
   }
-  if (chat) template_name_ = chat->name();
-  if (size() > 0) return;
+  if (chat) facts.template_name = chat->name();
+  if (kept > 0) return facts;
+  const PreferenceCounts& counts = facts.counts;
   throw Error(
       ErrorKind::kData,
       {fmt::format("no row is left of {}: in {} the prompt fills data.max_length, in {} an answer is empty, in {} "
                    "both answers are the same",
-                   counts_.rows, counts_.without_room, counts_.empty_answers, counts_.same_answers),
+                   counts.rows, counts.without_room, counts.empty_answers, counts.same_answers),
        fmt::format("{}", fmt::join(options.files, ", ")), "check the rows, or raise data.max_length"});
+}
+
+TokenKey key_of(const Tokenizer& tokenizer, const PreferenceOptions& options) {
+  TokenKey key = key_of_texts(options.files, tokenizer, {{"of", "preferences"}, {"max_length", options.max_length}});
+  add_template(key, options.tokenizer_folder, options.chat_template);
+  return key;
+}
+
+}  // namespace
+
+PreferenceDataset::PreferenceDataset(const Tokenizer& tokenizer, const PreferenceOptions& options) {
+  PreferenceFacts facts = preference_facts_of(keep_tokens(
+      pairs_, options.cache, options.name, [&] { return key_of(tokenizer, options); },
+      [&](TokenSink& sink) { return to_json(write_files(tokenizer, options, sink)); }));
+  counts_ = facts.counts;
+  template_name_ = std::move(facts.template_name);
+  file_ends_ = std::move(facts.file_ends);
 }
 
 }  // namespace tessera::data

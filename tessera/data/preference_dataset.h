@@ -1,5 +1,6 @@
 // Preferences as token ids: for each pair the prompt with the chosen answer, and the prompt with the rejected one; the
-// answers are targets. Token for token those of TRL's DPOTrainer.
+// answers are targets. Token for token those of TRL's DPOTrainer. In memory, or in a folder where they are kept
+// (token_cache.h).
 //
 //   <s> The sky is blue . </s>      <s> The sky is a cat . </s>
 //    -   -   -  - t  t   t           -   -   -  - t  t  t  t        t: a target
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "tessera/data/dataset.h"
+#include "tessera/data/token_column.h"
 #include "tessera/data/tokenizer.h"
 
 namespace tessera::data {
@@ -26,6 +28,9 @@ struct PreferenceOptions {
   std::string tokenizer_folder;
   std::string chat_template;  // as ChatTemplate's choice
   int64_t max_length = 512;   // tokens of prompt and answer
+
+  std::string cache;               // the folder where pairs are kept and found; empty: in memory
+  std::string name = "the texts";  // for messages: "data.train"
 };
 
 struct PreferenceCounts {
@@ -41,12 +46,13 @@ struct PreferenceCounts {
 class PreferenceDataset {
  public:
   // Reads and tokenises on two threads at most. The tokenizer is used only during the call. ErrorKind::kData where a
-  // file or a row is damaged, the template refuses a row (which is named), or no pair is left.
+  // file or a row is damaged, the template refuses a row (which is named), or no pair is left; with a cache, what
+  // cached_tokens throws.
   PreferenceDataset(const Tokenizer& tokenizer, const PreferenceOptions& options);
 
-  size_t size() const { return chosen_.size(); }
-  const TokenSamples& chosen() const { return chosen_; }
-  const TokenSamples& rejected() const { return rejected_; }
+  size_t size() const { return chosen().size(); }
+  TokenColumn chosen() const { return {pairs_, {.of = 2, .place = 0}}; }
+  TokenColumn rejected() const { return {pairs_, {.of = 2, .place = 1}}; }
   const PreferenceCounts& counts() const { return counts_; }
   const std::string& template_name() const { return template_name_; }  // empty: no row needed one
 
@@ -54,7 +60,7 @@ class PreferenceDataset {
   const std::vector<uint64_t>& file_ends() const { return file_ends_; }
 
  private:
-  TokenSamples chosen_, rejected_;
+  TokenSamples pairs_;  // chosen, rejected
   PreferenceCounts counts_;
   std::string template_name_;
   std::vector<uint64_t> file_ends_;

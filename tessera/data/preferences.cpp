@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
+#include <span>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -102,21 +102,23 @@ std::string keys_of(const Json& row) {
   return keys.empty() ? "none" : keys;
 }
 
-std::vector<Preference> preferences_of_columns(const std::string& path) {
-  const std::vector<std::string> chosen = read_texts(path, "chosen"), rejected = read_texts(path, "rejected");
-  std::optional<std::vector<std::string>> prompts;
-  try {
-    prompts = read_texts(path, "prompt");
-  } catch (const MissingColumn&) {
-  }
-  TESSERA_INVARIANT(chosen.size() == rejected.size() && (!prompts || prompts->size() == chosen.size()));
+std::vector<Preference> preferences_of(const std::string& path, std::span<const Column> columns) {
   std::vector<Preference> all;
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    Json row = {{"chosen", chosen[i]}, {"rejected", rejected[i]}};
-    if (prompts) row["prompt"] = (*prompts)[i];
-    all.push_back(preference_of(row, fmt::format("{}, row {}", path, i + 1)));
-  }
+  for_each_row(path, columns, [&](std::span<std::string> values) {
+    Json row;
+    for (size_t i = 0; i < columns.size(); ++i) row[columns[i].name] = values[i];
+    all.push_back(preference_of(row, fmt::format("{}, row {}", path, all.size() + 1)));
+  });
   return all;
+}
+
+std::vector<Preference> preferences_of_columns(const std::string& path) {
+  const Column columns[] = {{"chosen"}, {"rejected"}, {"prompt"}};
+  try {
+    return preferences_of(path, columns);
+  } catch (const MissingColumn&) {
+    return preferences_of(path, std::span(columns).first(2));  // which misses what else is missing
+  }
 }
 
 }  // namespace

@@ -13,19 +13,30 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace tessera::data {
 
-std::vector<std::string> read_texts(const std::string& path, const std::string& text_column);
+// What is read of a file.
+struct Column {
+  std::string name;
+  bool holds_labels = false;  // not only text: also whole numbers and truth values, read as "3" and "true"
+};
 
-// The same one by one, for files that are larger than memory: no more than a piece of the file is held at a time.
+// Reads the file once: gives each row's values, one for each of the columns, to `take`, which may move them out. No
+// more than a piece of the file is held at a time. A number with a fraction is no label; a .txt file, which has one
+// text a row, has neither labels nor several columns: errors as above.
+using TakeRow = std::function<void(std::span<std::string> values)>;
+void for_each_row(const std::string& path, std::span<const Column> columns, const TakeRow& take);
+
+// Of a column of texts: all at once, and one by one.
+std::vector<std::string> read_texts(const std::string& path, const std::string& text_column);
 using TakeText = std::function<void(std::string text)>;
 void for_each_text(const std::string& path, const std::string& text_column, const TakeText& take);
 
-// The same of a column of labels: text, whole numbers ("3") or truth values ("true"). A number with a fraction is an
-// error, and so is a .txt file, which has texts alone.
+// Of a column of labels.
 std::vector<std::string> read_labels(const std::string& path, const std::string& label_column);
 
 // The files that are meant: a pattern ("shards/*.parquet") stands for those that match, a folder for the files right in

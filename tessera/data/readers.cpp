@@ -15,8 +15,8 @@
 
 namespace tessera::data {
 
-Registry<ReadColumn> readers() {
-  static constexpr Registry<ReadColumn>::Entry kEntries[] = {
+Registry<ReadColumns> readers() {
+  static constexpr Registry<ReadColumns>::Entry kEntries[] = {
       {"parquet", "Apache Parquet, a column of strings", read_parquet},
       {"jsonl", "JSON Lines: one object per line", read_jsonl},
       {"json", "the same as jsonl", read_jsonl},
@@ -39,7 +39,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ReadColumn reader_of(const std::string& path) {
+ReadColumns reader_of(const std::string& path) {
   const std::string extension = fs::path(path).extension().string();
   return readers().find(extension.empty() ? extension : extension.substr(1), path).make;
 }
@@ -103,32 +103,38 @@ void check_file(const std::string& path) {
   reader_of(path);
 }
 
-namespace {
-
-void for_each_value(const std::string& path, const Column& column, const TakeText& take) {
+void for_each_row(const std::string& path, std::span<const Column> columns, const TakeRow& take) {
   check_file(path);
   int64_t row = 0;
-  reader_of(path)(path, column, [&](std::string text) {
+  reader_of(path)(path, columns, [&](std::span<std::string> values) {
     ++row;
-    if (const auto offset = find_ill_formed_utf8(text)) {
-      throw Error(ErrorKind::kData, {fmt::format("row {} is not valid UTF-8 at byte {}", row, *offset), path,
-                                     "convert the file to UTF-8"});
+    for (const std::string& value : values) {
+      if (const auto offset = find_ill_formed_utf8(value)) {
+        throw Error(ErrorKind::kData, {fmt::format("row {} is not valid UTF-8 at byte {}", row, *offset), path,
+                                       "convert the file to UTF-8"});
+      }
     }
-    take(std::move(text));
+    take(values);
   });
   if (row == 0) throw Error(ErrorKind::kData, {"the file has no rows", path, "give a file with text"});
 }
 
-std::vector<std::string> read_column(const std::string& path, const Column& column) {
-  std::vector<std::string> texts;
-  for_each_value(path, column, [&](std::string text) { texts.push_back(std::move(text)); });
-  return texts;
+namespace {
+
+void for_each_value(const std::string& path, const Column& column, const TakeText& take) {
+  for_each_row(path, {&column, 1}, [&](std::span<std::string> values) { take(std::move(values.front())); });
+}
+
+std::vector<std::string> values_of(const std::string& path, const Column& column) {
+  std::vector<std::string> values;
+  for_each_value(path, column, [&](std::string value) { values.push_back(std::move(value)); });
+  return values;
 }
 
 }  // namespace
 
 std::vector<std::string> read_texts(const std::string& path, const std::string& text_column) {
-  return read_column(path, {text_column});
+  return values_of(path, {text_column});
 }
 
 void for_each_text(const std::string& path, const std::string& text_column, const TakeText& take) {
@@ -136,7 +142,7 @@ void for_each_text(const std::string& path, const std::string& text_column, cons
 }
 
 std::vector<std::string> read_labels(const std::string& path, const std::string& label_column) {
-  return read_column(path, {.name = label_column, .holds_labels = true});
+  return values_of(path, {.name = label_column, .holds_labels = true});
 }
 
 }  // namespace tessera::data

@@ -1,6 +1,6 @@
 // The readers, by file extension. To add one: a function in a file of its own, a declaration here and a line in
-// readers.cpp. read_texts and read_labels (reader.h) check what is common to all: that the file is there, is not empty,
-// holds rows, and that each row is UTF-8.
+// readers.cpp. for_each_row (reader.h) checks what is common to all: that the file is there, is not empty, holds rows,
+// and that each value is UTF-8.
 #pragma once
 
 #include <span>
@@ -13,20 +13,14 @@
 
 namespace tessera::data {
 
-// What is read of a file.
-struct Column {
-  std::string name;
-  bool holds_labels = false;  // not only text: also whole numbers and truth values, read as "3" and "true"
-};
+// Gives each row's values to `take`, in order, and keeps none of them. The columns may be the same.
+using ReadColumns = void (*)(const std::string& path, std::span<const Column> columns, const TakeRow& take);
+Registry<ReadColumns> readers();
 
-// Gives each row's value to `take`, in order, and keeps none of them.
-using ReadColumn = void (*)(const std::string& path, const Column& column, const TakeText& take);
-Registry<ReadColumn> readers();
-
-void read_parquet(const std::string& path, const Column& column, const TakeText& take);
-void read_jsonl(const std::string& path, const Column& column, const TakeText& take);
-void read_csv(const std::string& path, const Column& column, const TakeText& take);
-void read_text(const std::string& path, const Column& column, const TakeText& take);
+void read_parquet(const std::string& path, std::span<const Column> columns, const TakeRow& take);
+void read_jsonl(const std::string& path, std::span<const Column> columns, const TakeRow& take);
+void read_csv(const std::string& path, std::span<const Column> columns, const TakeRow& take);
+void read_text(const std::string& path, std::span<const Column> columns, const TakeRow& take);
 
 class MissingColumn : public Error {
  public:

@@ -7,16 +7,18 @@
 
 namespace tessera::data {
 
-void read_text(const std::string& path, const Column& column, const TakeText& take) {
-  if (column.holds_labels) {
-    throw Error(ErrorKind::kData, {"a .txt file has texts alone, and no labels", path, "use .jsonl, .csv or .parquet"});
+void read_text(const std::string& path, std::span<const Column> columns, const TakeRow& take) {
+  const char* const fix = "use .jsonl, .csv or .parquet";
+  for (const Column& column : columns) {
+    if (column.holds_labels) throw Error(ErrorKind::kData, {"a .txt file has texts alone, and no labels", path, fix});
   }
+  if (columns.size() > 1) throw Error(ErrorKind::kData, {"a .txt file has one text a row, and no columns", path, fix});
   std::ifstream file = open_input_file(path);
   std::string line;
   for (bool first = true; std::getline(file, line); first = false) {
     if (first && line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
     if (line.ends_with('\r')) line.pop_back();
-    take(std::move(line));
+    take({&line, 1});
   }
   require_read_whole(file, path);
 }

@@ -77,6 +77,14 @@ std::string name_of_entry(const TokenKey& key) {
   return sum.text();
 }
 
+// Of all but itself.
+std::string sum_of(json facts) {
+  facts.erase("sum");
+  ContentSum sum;
+  sum.add(facts.dump());
+  return sum.text();
+}
+
 // Writing.
 
 constexpr const char* kArrayFiles[] = {"tokens.bin", "offsets.bin", "targets.bin"};
@@ -139,8 +147,11 @@ class SampleWriter final : public TokenSink {
   }
 
   void finish(const json& facts) {
-    json all{{"facts", facts}, {"files", {{kArrayFiles[0], tokens_.finish()}, {kArrayFiles[1], offsets_.finish()}}}};
+    json all{{"facts", facts},
+             {"format", kFormatVersion},
+             {"files", {{kArrayFiles[0], tokens_.finish()}, {kArrayFiles[1], offsets_.finish()}}}};
     if (targets_) all["files"][kArrayFiles[2]] = targets_->finish();
+    all["sum"] = sum_of(all);
     write_file_atomically(folder_ / kFactsFile, all.dump(1));
   }
 
@@ -220,6 +231,7 @@ std::optional<CachedTokens> read_entry(const fs::path& folder, const std::string
   };
   try {
     const json all = read_json_file((folder / kFactsFile).string());
+    if (all.at("sum") != sum_of(all)) return refused(kFactsFile);
     const json& files = all.at("files");
     std::vector<std::shared_ptr<const Mapping>> holders;
     for (const char* const name : kArrayFiles) {
@@ -328,6 +340,32 @@ void make_entry(const fs::path& folder, const fs::path& aside, const std::functi
 
 }  // namespace
 
+TokenKey key_of_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, json options) {
+  TokenKey key{.files = files, .options = std::move(options)};
+  for (const std::string& file : tokenizer.files()) key.files.push_back(file);
+  json& extensions = key.options["extensions"] = json::array();  // which decide how a file is read
+  for (const std::string& file : files) extensions.push_back(fs::path(file).extension().string());
+  return key;
+}
+
+json to_facts(const TextCounts& counts) {
+  return {{"rows", counts.rows},
+          {"empty_rows", counts.empty_rows},
+          {"long_rows", counts.long_rows},
+          {"text_tokens", counts.text_tokens},
+          {"cut_tokens", counts.cut_tokens},
+          {"unknown_tokens", counts.unknown_tokens}};
+}
+
+TextCounts text_counts_of(const json& facts) {
+  return {.rows = facts.at("rows"),
+          .empty_rows = facts.at("empty_rows"),
+          .long_rows = facts.at("long_rows"),
+          .text_tokens = facts.at("text_tokens"),
+          .cut_tokens = facts.at("cut_tokens"),
+          .unknown_tokens = facts.at("unknown_tokens")};
+}
+
 CachedTokens cached_tokens(const std::string& folder, const TokenKey& key, const std::string& what,
                            const std::function<json(TokenSink& sink)>& tokenize) {
   std::error_code failed;
@@ -336,7 +374,7 @@ CachedTokens cached_tokens(const std::string& folder, const TokenKey& key, const
   const std::string name = name_of_entry(key);
   const fs::path place = fs::path(folder) / name, aside = fs::path(folder) / (name + ".making");
   if (auto found = read_entry(place, what)) {
-    log_info("{}: {} samples from {}", what, format_count(static_cast<int64_t>(found->samples.size())), place.string());
+    log_info("{}: tokenised samples found in {}", what, place.string());
     return std::move(*found);
   }
   const Turn turn(fs::path(folder) / (name + ".lock"), aside, what);

@@ -3,7 +3,7 @@
 //   <folder>/<key>/tokens.bin    int32, little-endian
 //                  offsets.bin   uint64: where each sample begins, then where the last ends
 //                  targets.bin   a byte a token, 1 where it is to be predicted; only where samples say so
-//                  facts.json    what tokenising found out, and the sizes and checksums of the others
+//                  facts.json    what tokenising found out, the sizes and checksums of the others, and its own
 //
 // The key is a hash of all that decides the samples: the bytes of the texts' files and of the tokenizer's, the options,
 // the version. So it changes when any of these does, and files that are moved or touched stay known. A folder appears
@@ -24,6 +24,14 @@ struct TokenKey {
   std::vector<std::string> files;  // in order: of texts, of the tokenizer
   nlohmann::json options;          // everything else
 };
+
+// Of texts in files: those and the tokenizer's, and by what the former are read. `options`: all that is said beside
+// them, the kind of dataset included, so that no two have the same key.
+TokenKey key_of_texts(const std::vector<std::string>& files, const Tokenizer& tokenizer, nlohmann::json options);
+
+// Counts, among the facts.
+nlohmann::json to_facts(const TextCounts& counts);
+TextCounts text_counts_of(const nlohmann::json& facts);
 
 struct CachedTokens {
   TokenSamples samples;

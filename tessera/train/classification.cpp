@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/config/run_file.h"
+#include "tessera/data/collators.h"
 #include "tessera/data/label_collator.h"
 #include "tessera/data/label_dataset.h"
 #include "tessera/data/reader.h"
@@ -89,8 +90,10 @@ class LabelData final : public TaskData {
                                     .label_column = source.run.data.label_column,
                                     .labels = labels_,
                                     .max_length = source.run.data.max_length,
-                                    .drop_empty = source.run.data.drop_empty}),
-        collator_(dataset_, options_of(source)),
+                                    .drop_empty = source.run.data.drop_empty,
+                                    .cache = token_cache_of(source),
+                                    .name = source.key}),
+        collator_(dataset_, data::padding_of(source.run.data, source.tokenizer)),
         entry_ends_(ends_of_entries(source.paths, dataset_.file_ends())) {
     require_samples(source, dataset_.size());
   }
@@ -105,7 +108,7 @@ class LabelData final : public TaskData {
       text += fmt::format(", {} of them empty and left out", format_count(counts.empty_rows));
     }
     text += fmt::format("; {}, {} per epoch", count_of(static_cast<int64_t>(dataset_.size()), "sample"),
-                        count_of(dataset_.total_tokens(), "token"));
+                        count_of(dataset_.texts().total_tokens(), "token"));
     if (counts.long_rows > 0) {
       text += fmt::format("; {} longer than data.max_length and cut: {} left out",
                           counts.long_rows == 1 ? "1 row is" : format_count(counts.long_rows) + " rows are",
@@ -127,12 +130,6 @@ class LabelData final : public TaskData {
 
  private:
   static constexpr size_t kLabelsShown = 10;
-
-  static data::LabelCollatorOptions options_of(const DataSource& source) {
-    const config::RunFile::Data& data = source.run.data;
-    return {.length = data.padding == config::RunFile::Data::Padding::kMaxLength ? data.max_length : 0,
-            .padding_id = source.tokenizer.special_ids().pad.value_or(0)};
-  }
 
   // "negative 120, positive 80"
   std::string shares() const {
@@ -179,7 +176,8 @@ TaskType classification_task() {
       .target_share = [](const config::RunFile& run) { return 1 / static_cast<double>(run.data.max_length); },
       .eval_loss = loss_with_tallies,
       .metrics = [](const config::RunFile& run) { return label_metrics(run.data.labels.size()); },
-      .labels = labels_of_run};
+      .labels = labels_of_run,
+      .keeps_tokens = true};
 }
 
 }  // namespace tessera::train

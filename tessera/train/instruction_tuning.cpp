@@ -93,7 +93,8 @@ TaskType instruction_task() {
       .head = "CausalLM",
       .read = [](const DataSource& source) -> std::unique_ptr<TaskData> { return std::make_unique<ChatData>(source); },
       .loss = batch_loss,
-      .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; }};
+      .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; },
+      .keeps_tokens = true};
 }
 
 }  // namespace tessera::train

@@ -12,6 +12,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/hash.h"
 #include "tessera/config/run_file.h"
+#include "tessera/data/collators.h"
 #include "tessera/data/preference_collator.h"
 #include "tessera/data/preference_dataset.h"
 #include "tessera/data/reader.h"
@@ -25,7 +26,7 @@
 namespace tessera::train {
 namespace {
 
-uint64_t hash_of_answers(const data::TokenSamples& answers, uint64_t state) {
+uint64_t hash_of_answers(const data::TokenColumn& answers, uint64_t state) {
   for (size_t i = 0; i < answers.size(); ++i) {
     const auto tokens = answers.sample(i);
     size_t prompt = 0;
@@ -44,11 +45,10 @@ class PreferenceData final : public TaskData {
         dataset_(source.tokenizer, {.files = data::expand_files(source.paths),
                                     .tokenizer_folder = source.run.tokenizer,
                                     .chat_template = source.run.data.chat_template,
-                                    .max_length = source.run.data.max_length}),
-        collator_(dataset_, {.length = source.run.data.padding == config::RunFile::Data::Padding::kMaxLength
-                                           ? source.run.data.max_length
-                                           : 0,
-                             .padding_id = source.tokenizer.special_ids().pad.value_or(0)}),
+                                    .max_length = source.run.data.max_length,
+                                    .cache = token_cache_of(source),
+                                    .name = source.key}),
+        collator_(dataset_, data::padding_of(source.run.data, source.tokenizer)),
         entry_ends_(ends_of_entries(source.paths, dataset_.file_ends())) {
     require_samples(source, dataset_.size());
   }
@@ -206,6 +206,7 @@ TaskType preference_task() {
               return step->loss(batch);
             };
           },
+          .keeps_tokens = true,
           .rows_of_sample = 2,
           .without_dropout = true,
           .rate_share = 0.05};

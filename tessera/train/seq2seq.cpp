@@ -8,6 +8,7 @@
 #include "tessera/base/format.h"
 #include "tessera/config/run_file.h"
 #include "tessera/data/bleu.h"
+#include "tessera/data/collators.h"
 #include "tessera/data/pair_collator.h"
 #include "tessera/data/reader.h"
 #include "tessera/train/tasks.h"
@@ -51,8 +52,10 @@ class PairData final : public TaskData {
                                     .source_prefix = source.run.data.source_prefix,
                                     .max_source = source.run.data.max_length,
                                     .max_target = source.run.data.max_target_length,
-                                    .keeps_target_texts = is_scored(source)}),
-        collator_(dataset_, options_of(source)),
+                                    .keeps_target_texts = is_scored(source),
+                                    .cache = token_cache_of(source),
+                                    .name = source.key}),
+        collator_(dataset_, data::padding_of(source.run.data, source.tokenizer), target_length_of(source.run)),
         entry_ends_(ends_of_entries(source.paths, dataset_.file_ends())) {
     require_samples(source, dataset_.size());
   }
@@ -113,12 +116,8 @@ class PairData final : public TaskData {
     const bool held_out = source.key == "data.eval" || source.run.data.eval.empty();
     return held_out && source.run.training.eval_bleu > 0;
   }
-  static data::PairCollatorOptions options_of(const DataSource& source) {
-    const config::RunFile::Data& data = source.run.data;
-    const bool whole = data.padding == config::RunFile::Data::Padding::kMaxLength;
-    return {.source_length = whole ? data.max_length : 0,
-            .target_length = whole ? data.max_target_length : 0,
-            .padding_id = source.tokenizer.special_ids().pad.value_or(0)};
+  static int64_t target_length_of(const config::RunFile& run) {
+    return run.data.padding == config::RunFile::Data::Padding::kMaxLength ? run.data.max_target_length : 0;
   }
 
   const config::RunFile& run_;
@@ -142,7 +141,8 @@ TaskType seq2seq_task() {
             if (run.training.eval_bleu == 0) return {};
             return {{.name = "bleu", .larger_is_better = true, .value = bleu_of}};
           },
-          .writes_texts = true};
+          .writes_texts = true,
+          .keeps_tokens = true};
 }
 
 }  // namespace tessera::train

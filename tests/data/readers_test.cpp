@@ -107,6 +107,29 @@ TEST_P(ReadersOfColumns, ReadLabelsThatAreTextOrWholeNumbers) {
   EXPECT_EQ(report_of(ErrorKind::kData, [&] { read_labels(path(), "lenght"); }).what, "there is no column 'lenght'");
 }
 
+TEST_P(ReadersOfColumns, ReadSeveralColumnsAtOnceInTheOrderThatIsAsked) {
+  write_rows(GetParam(), path(), {"one", "two"});
+  const Column columns[] = {{"text"}, {.name = "length", .holds_labels = true}, {"text"}};
+  std::vector<std::string> rows;
+  for_each_row(path(), columns, [&](std::span<std::string> values) {
+    ASSERT_EQ(values.size(), 3u);
+    rows.push_back(values[0] + " " + values[1] + " " + values[2]);
+    for (std::string& value : values) const std::string taken = std::move(value);
+  });
+  EXPECT_THAT(rows, ElementsAre("one 1 one", "two 1 two"));
+  const Column missing[] = {{"text"}, {"texts"}};
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { for_each_row(path(), missing, [](auto) {}); }).what,
+            "there is no column 'texts'");
+}
+
+TEST(ReadSeveralColumns, OfATextFileAreRefused) {
+  TinyFolder folder;
+  folder.write("rows.txt", "one\n");
+  const Column columns[] = {{"source"}, {"target"}};
+  EXPECT_EQ(report_of(ErrorKind::kData, [&] { for_each_row(folder.file("rows.txt"), columns, [](auto) {}); }).what,
+            "a .txt file has one text a row, and no columns");
+}
+
 TEST(ReadLabels, OfATextFileAreRefused) {
   TinyFolder folder;
   folder.write("rows.txt", "one\n");

@@ -63,7 +63,8 @@ void print_decoded(const std::vector<std::string>& arguments, bool one_by_one) {
   }
 }
 
-nlohmann::json sample_of(const TokenSamples& samples, size_t i) {
+template <class Samples>
+nlohmann::json sample_of(const Samples& samples, size_t i) {
   const auto ids = samples.sample(i);
   std::vector<int> targets;
   for (size_t place = 0; place < ids.size(); ++place)

@@ -6,10 +6,13 @@ import random
 import pytest
 import test_classification
 import test_dpo
+import test_instruction_tuning
+import test_seq2seq
 from model_folders import SYLLABLES
-from tessera_runs import losses_and_norms, metrics, tessera, train, write_run_file
+from tessera_runs import evaluations, losses_and_norms, metrics, tessera, train, write_run_file
 
 MEGABYTE = 1 << 20
+FOUND = "tokenised samples found in"
 
 
 def write_text(path, megabytes):
@@ -49,9 +52,9 @@ def test_a_text_larger_than_what_is_held_of_it(tmp_path, tiny_run):
 def test_a_text_is_tokenised_once(tmp_path, tiny_run):
     tiny_run["data"]["train"] = write_text(tmp_path / "text.txt", 0.2)
     first, said = trained(tmp_path / "first", tiny_run, tmp_path / "tokens")
-    assert "samples from" not in said.replace("waiting for", ""), said
+    assert FOUND not in said, said
     second, said = trained(tmp_path / "second", tiny_run, tmp_path / "tokens")
-    assert "samples from" in said, said
+    assert FOUND in said, said
     assert losses_and_norms(first) == losses_and_norms(second)
     folders = [path for path in (tmp_path / "tokens").iterdir() if path.is_dir()]
     assert len(folders) == 1
@@ -61,6 +64,41 @@ def test_a_text_is_tokenised_once(tmp_path, tiny_run):
     write_text(tmp_path / "text.txt", 0.3)
     trained(tmp_path / "fourth", tiny_run, tmp_path / "tokens")
     assert len([path for path in (tmp_path / "tokens").iterdir() if path.is_dir()]) == 2
+
+
+def labelled_rows(folder):
+    test_classification.make_model(folder, "Bert", **test_classification.labelled())
+    return test_classification.run_of(folder), {}
+
+
+def preferences(folder):
+    return test_dpo.preference_run(folder)[1:]
+
+
+def conversations(folder):
+    rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in test_dpo.TEXTS]
+    return test_instruction_tuning.chat_run(folder, rows)[1:]
+
+
+def pairs_to_be_scored(folder):
+    run_file = test_seq2seq.run_of(folder)[1]
+    return run_file, {"data.eval": folder / "train.jsonl", "training.eval_bleu": 4}
+
+
+@pytest.mark.parametrize("task", [labelled_rows, preferences, conversations, pairs_to_be_scored])
+def test_every_task_keeps_its_tokens(tmp_path, task):
+    """The same bits with and without, and the second run tokenises nothing; one with another length does."""
+    run_file, settings = task(tmp_path)
+    outputs, said = {}, {}
+    for name, cache in {"held": "none", "made": tmp_path / "tokens", "found": tmp_path / "tokens"}.items():
+        outputs[name] = tmp_path / name
+        said[name] = train(run_file, 2, {**settings, "training.max_steps": 3, "data.cache": cache, "output": outputs[name]}).err
+    assert FOUND not in said["held"] + said["made"] and FOUND in said["found"], said
+    bits = [(losses_and_norms(output), [row.get("eval_bleu") for row in evaluations(output)]) for output in outputs.values()]
+    assert len(bits[0][0]) == 3 and bits[1:] == [bits[0]] * 2
+    kept = {path.name for path in (tmp_path / "tokens").iterdir() if path.is_dir()}
+    train(run_file, 2, {**settings, "training.max_steps": 1, "data.max_length": 11, "data.cache": tmp_path / "tokens", "output": tmp_path / "shorter"})
+    assert len({path.name for path in (tmp_path / "tokens").iterdir() if path.is_dir()} - kept) == len(kept)
 
 
 def test_a_small_text_leaves_no_folder(tmp_path, tiny_run):
