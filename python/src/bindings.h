@@ -14,5 +14,6 @@ void bind_optim(pybind11::module_& module);
 void bind_zero(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_checkpoint(pybind11::module_& module);
+void bind_environment(pybind11::module_& module);
 
 }  // namespace tessera::python

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, module) {
   bind_zero(module);
   bind_engine(module);
   bind_checkpoint(module);
+  bind_environment(module);
 }

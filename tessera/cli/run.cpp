@@ -79,6 +79,7 @@ int tessera::cli::run(int argc, char** argv) {
   tessera::cli::add_checkpoint_command(app, exit_code);
   tessera::cli::add_config_command(app, exit_code);
   tessera::cli::add_bench_command(app);
+  tessera::cli::add_env_command(app);
   try {
     refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);

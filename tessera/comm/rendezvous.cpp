@@ -260,6 +260,13 @@ World read_world(const InitOptions& options) {
 
 World world_from_environment() { return read_world({}); }
 
+std::string launcher_of_environment() {
+  for (const RankVariables& names : kRankVariables) {
+    if (env_text(names.rank) || env_text(names.size)) return names.launcher;
+  }
+  return "";
+}
+
 void let_rank_0_fail_first() {
   constexpr std::chrono::seconds kMpirunNotices{2};
   const auto rank = env_text("OMPI_COMM_WORLD_RANK");

@@ -32,6 +32,10 @@ struct World {
 // one. ErrorKind::kUsage names a variable that is missing or makes no sense. MASTER_ADDR may be missing under mpirun.
 World world_from_environment();
 
+// Whose variables that would be: "torchrun" (whose names DeepSpeed's launcher and Tessera's use), "Slurm", "OpenMPI" or
+// "MPICH"; empty where none are set.
+std::string launcher_of_environment();
+
 // For a process that is about to tell its user of a mistake and to end: what every rank finds wrong is to be told once.
 // Under OpenMPI ranks other than 0 wait a moment, in which mpirun ends them if rank 0 has ended with an error. MPICH's
 // leaves ranks that have not come to MPI yet alone, so there each tells.

@@ -18,18 +18,17 @@ std::optional<c10::Device> parse(const std::string& name) {
   }
 }
 
-// Of this host's; 0 also where this LibTorch knows none.
-int count_of(c10::DeviceType type) {
+}  // namespace
+
+int device_count(c10::DeviceType type) {
   return c10::impl::hasDeviceGuardImpl(type) ? c10::impl::VirtualGuardImpl(type).deviceCount() : 0;
 }
 
-}  // namespace
-
 c10::Device device_of_rank(const std::string& name, int local_rank, const std::string& where) {
-  if (name == "auto") return device_of_rank(count_of(c10::kCUDA) > 0 ? "cuda" : "cpu", local_rank, where);
+  if (name == "auto") return device_of_rank(device_count(c10::kCUDA) > 0 ? "cuda" : "cpu", local_rank, where);
   const std::optional<c10::Device> named = parse(name);
   if (named && named->is_cpu()) return *named;
-  const int count = named ? count_of(named->type()) : 0;
+  const int count = named ? device_count(named->type()) : 0;
   if (count == 0 || named->index() >= count) {
     throw Error(ErrorKind::kConfig,
                 {fmt::format("there is no device '{}' on this machine", name), where,

@@ -12,6 +12,9 @@ namespace tessera::storage {
 // at `where` names a device that is not there.
 c10::Device device_of_rank(const std::string& name, int local_rank, const std::string& where);
 
+// How many of that kind this host has; 0 also where this LibTorch knows none.
+int device_count(c10::DeviceType type);
+
 // Returns when the device has finished its queued work.
 void synchronize(c10::Device device);
 

@@ -13,6 +13,7 @@ import torch
 from deepspeed import version
 from deepspeed import _names
 from deepspeed.accelerator import get_accelerator
+from tessera import _core
 from tessera.comm_log import readable_bytes as human_readable_size
 
 _names.serve(__name__)
@@ -27,12 +28,8 @@ _PACKAGES = ("transformers", "accelerate", "peft", "trl", "safetensors", "pydant
 
 def get_shm_size():
     """(bytes of /dev/shm, what is wrong with it or None)."""
-    try:
-        found = os.statvfs("/dev/shm")
-    except OSError as error:
-        return None, f"/dev/shm cannot be read: {error}"
-    size = found.f_frsize * found.f_blocks
-    return size, "less than 512 MB: data loader workers may fail" if size < 512 * 1024**2 else None
+    found = {name: (number, warning) for topic, name, _, number, warning in _core.environment_facts() if topic == "/dev/shm"}
+    return found["size"][0], next((warning for _, warning in found.values() if warning), None)
 
 
 def op_report(verbose=True):
@@ -54,15 +51,16 @@ def debug_report():
         ("communication", device.communication_backend_name()),
         ("CUDA", torch.version.cuda or "none"),
     ]
-    size, problem = get_shm_size()
-    rows.append(("shared memory", "?" if size is None else human_readable_size(size)))
     rows += [(name, _version_of(name)) for name in _PACKAGES]
     rows += [(f"launcher {name}", "found" if shutil.which(program) else "not found")
              for name, program in (("pdsh", "pdsh"), ("slurm", "srun"), ("mpi", "mpirun"))]
+    facts = _core.environment_facts()
+    rows += [(f"{topic}: {name}", value) for topic, name, value, _, _ in facts]
     for name, value in rows:
-        print(f"{name} {'.' * (30 - len(name))} {value}")
-    if problem:
-        print(f"{WARNING} /dev/shm: {problem}")
+        print(f"{name} {'.' * (40 - len(name))} {value}")
+    for topic, name, _, _, problem in facts:
+        if problem:
+            print(f"{WARNING} {topic}, {name}: {problem}")
 
 
 def _version_of(package):

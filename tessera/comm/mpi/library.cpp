@@ -83,6 +83,17 @@ std::string name_of_launcher() {
 
 bool has_plugin_of_launcher() { return open_plugin(name_of_launcher()) != nullptr; }
 
+std::vector<std::string> plugins_here() {
+  std::vector<std::string> names;
+  for (const std::string& name : known_mpis().names()) {
+    void* const object = open_plugin(name);
+    if (object == nullptr) continue;
+    names.push_back(name);
+    dlclose(object);
+  }
+  return names;
+}
+
 Library& Library::of_this_process(milliseconds timeout) {
   static Library* const library = new Library(name_of_launcher());  // the end of the process still needs it
   library->begin(timeout);

@@ -37,6 +37,9 @@ std::string name_of_launcher();
 // Whether that MPI's plugin is there.
 bool has_plugin_of_launcher();
 
+// The MPIs whose plugin can be loaded here, whoever started this process: "openmpi", "mpich".
+std::vector<std::string> plugins_here();
+
 class Library {
  public:
   // Initializes MPI at its first call, for which every process of the job has to come within `timeout`.
