@@ -17,6 +17,7 @@
 #include "tessera/engine/model_tree.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/optim/running_schedule.h"
+#include "tessera/storage/cpu_allocator.h"
 #include "tessera/zero/param_access.h"
 #include "tessera/zero/partitioned_param.h"
 #include "tessera/zero/sharded_step.h"
@@ -29,6 +30,8 @@ using zero::ShardedModel;
 using Place = std::pair<size_t, size_t>;  // unit, parameter of it
 
 namespace {
+
+constexpr size_t kFreedAtOnce = 16 << 20;  // bytes
 
 // Of the modules that announce themselves; number 0 is the root.
 struct Tree {
@@ -73,9 +76,15 @@ std::shared_ptr<Engine> make_engine(const Tree& tree, const config::DsConfig& co
   };
   if (!torch_step.is_none()) options.optimizer = std::make_shared<TorchOptimizer>(torch_step.cast<py::function>());
   if (!tree.partitioned.empty()) {
-    options.fill = [partitioned = tree.partitioned](const std::string& name, const at::Tensor& value) {
-      const at::Tensor whole = partitioned.at(name)->take();
+    options.fill = [partitioned = tree.partitioned, freed = size_t{0}](const std::string& name,
+                                                                       const at::Tensor& value) mutable {
+      zero::PartitionedParam& param = *partitioned.at(name);
+      freed += param.piece().nbytes();
+      const at::Tensor whole = param.take();
       value.copy_(value.scalar_type() == at::kByte ? whole.view(at::kByte) : whole);
+      if (freed < kFreedAtOnce) return;
+      freed = 0;
+      storage::release_free_cpu_memory();  // allocators keep pieces beside the shards that they have become
     };
   }
   const py::gil_scoped_release no_gil;

@@ -144,5 +144,24 @@ TEST(Nf4Weights, ACheckpointOfAllParametersHasTheBytes) {
   });
 }
 
+TEST(Nf4Weights, ACheckpointMayLeaveTheBytesOut) {
+  const TemporaryFolder folder;
+  test::spawn_ranks(2, [&](const World& world) {
+    const auto saved = engine_of(3, world);
+    test::take_steps(*saved, 2);
+    saved->save_checkpoint(folder.path(), "two", json::object(), {.bytes = false});
+    const std::vector<double> went_on = test::take_steps(*saved, 2);
+    for (const int stage : {0, 3}) {
+      const auto loaded = engine_of(stage, world);
+      EXPECT_THROW(loaded->load_checkpoint(folder.path(), "two"), Error);
+      ASSERT_TRUE(loaded->load_checkpoint(folder.path(), "two", {.bytes = false}));
+      expect_bytes(*loaded);
+      EXPECT_EQ(test::take_steps(*loaded, 2), went_on) << stage;
+    }
+    saved->save_checkpoint(folder.path(), "all", json::object());
+    EXPECT_THROW(saved->load_checkpoint(folder.path(), "all", {.bytes = false}), Error);  // the model lacks them
+  });
+}
+
 }  // namespace
 }  // namespace tessera::nf4_weights_test
