@@ -6,14 +6,26 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <tuple>
 
+#include "tessera/base/error.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
 namespace {
+
+// A pass over one token that belongs to no text.
+at::Tensor idle_logits(CausalNetwork& network, at::Device device) {
+  Caches none = network.make_caches();
+  NamedTensors batch;
+  batch.set("input_ids", at::zeros({1, 1}, at::TensorOptions(at::kLong).device(device)));
+  return network.next_logits(batch, &none);
+}
 
 // Prompts that are shorter stand at the end of their rows, so that the new tokens of all rows are at one place.
 class CausalDecoding final : public Decoding {
@@ -27,6 +39,7 @@ class CausalDecoding final : public Decoding {
   }
 
   at::Tensor next_logits(const std::vector<int64_t>& chosen) override {
+    if (idles_) return idle_logits(network_, ids_.device());
     if (!chosen.empty()) go_on(at::tensor(chosen, at::kLong).to(ids_.device()).unsqueeze(1));
     NamedTensors batch;
     batch.set("input_ids", ids_);
@@ -45,6 +58,8 @@ class CausalDecoding final : public Decoding {
     positions_ = positions_.index_select(0, order);
   }
 
+  void idle() override { idles_ = true; }
+
  private:
   void go_on(const at::Tensor& ids) {
     ids_ = ids;
@@ -55,9 +70,60 @@ class CausalDecoding final : public Decoding {
 
   CausalNetwork& network_;
   Caches caches_;
+  bool idles_ = false;
   at::Tensor ids_;        // (rows, length) of the next pass
   at::Tensor present_;    // (rows, length so far); undefined without padding
   at::Tensor positions_;  // (rows, length) of the next pass, where there is padding
+};
+
+// Of one row, that begins with what is kept of the text before it.
+class KeptDecoding final : public Decoding {
+ public:
+  KeptDecoding(CausalNetwork& network, const PromptRows& prompts)
+      : network_(network), kept_(*prompts.kept), device_(prompts.device) {
+    TESSERA_INVARIANT(prompts.rows.size() == 1);
+    const std::vector<int32_t>& tokens = prompts.rows.front();
+    keep_beginning_of(tokens);
+    next_.assign(tokens.begin() + static_cast<std::ptrdiff_t>(kept_.tokens.size()), tokens.end());
+  }
+
+  at::Tensor next_logits(const std::vector<int64_t>& chosen) override {
+    if (idles_) return idle_logits(network_, device_);
+    if (!chosen.empty()) next_ = {static_cast<int32_t>(chosen.front())};
+    NamedTensors batch;
+    batch.set("input_ids", at::tensor(next_, at::kLong).to(device_).unsqueeze(0));
+    at::Tensor logits = network_.next_logits(batch, &kept_.caches);
+    // Only now: where the pass threw, some layers have more than these.
+    const auto before = static_cast<int64_t>(kept_.tokens.size()), read = static_cast<int64_t>(next_.size());
+    if (before > 0 && !network_.turns_alike(before, before + read)) kept_.is_alike = false;
+    kept_.tokens.insert(kept_.tokens.end(), next_.begin(), next_.end());
+    kept_.computed += read;
+    return logits;
+  }
+
+  void reorder(const std::vector<int64_t>& /*rows*/) override { TESSERA_INVARIANT(!"a kept text is one row"); }
+  void idle() override { idles_ = true; }
+
+ private:
+  // Leaves one token at least to compute, whose logits are asked for.
+  void keep_beginning_of(const std::vector<int32_t>& tokens) {
+    const auto differ = std::mismatch(kept_.tokens.begin(), kept_.tokens.end(), tokens.begin(), tokens.end() - 1);
+    auto length = static_cast<int64_t>(differ.first - kept_.tokens.begin());
+    const auto before = static_cast<int64_t>(kept_.tokens.size()), now = static_cast<int64_t>(tokens.size());
+    if (!kept_.is_alike || (before > 0 && !network_.turns_alike(before, now))) length = 0;
+    if (length == 0) {
+      kept_.caches = network_.make_caches();
+      kept_.is_alike = true;
+    }
+    for (nn::KeyValueCache& cache : kept_.caches) cache.truncate(length);
+    kept_.tokens.resize(static_cast<size_t>(length));
+  }
+
+  CausalNetwork& network_;
+  KeptText& kept_;
+  bool idles_ = false;
+  std::vector<int32_t> next_;  // of the next pass
+  at::Device device_;
 };
 
 }  // namespace
@@ -153,6 +219,7 @@ at::Tensor CausalNetwork::log_probs(const NamedTensors& batch) {
 }
 
 std::unique_ptr<Decoding> CausalNetwork::start(const PromptRows& prompts) {
+  if (prompts.kept != nullptr) return std::make_unique<KeptDecoding>(*this, prompts);
   return std::make_unique<CausalDecoding>(*this, prompts);
 }
 

@@ -84,6 +84,10 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   // The logits of each row's last token alone: (batch, vocab).
   at::Tensor next_logits(const NamedTensors& batch, Caches* caches = nullptr);
 
+  // Whether a token's keys are the same in a text of `one` tokens as in one of `other`: not where a scaling of rotary
+  // positions goes by the length.
+  virtual bool turns_alike(int64_t /*one*/, int64_t /*other*/) const { return true; }
+
   Caches make_caches() const { return Caches(layers()); }
 
   std::unique_ptr<Decoding> start(const PromptRows& prompts) override;

@@ -64,6 +64,10 @@ class Gemma3ForCausalLM : public RmsDecoder<Gemma3Layer> {
  public:
   explicit Gemma3ForCausalLM(const Gemma3Config& config);
 
+  bool turns_alike(int64_t one, int64_t other) const override {
+    return global_turns_.turns_alike(one, other) && local_turns_.turns_alike(one, other);
+  }
+
  protected:
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) override;
   std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const override;

@@ -22,12 +22,21 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+void need(bool holds, const std::string& what, const char* fix) {
+  if (!holds) throw Error(ErrorKind::kUsage, {what, "generation", fix});
+}
+
 void require_sense(const std::vector<Tokens>& prompts, const GenerationOptions& options) {
-  const auto need = [](bool holds, const std::string& what, const char* fix) {
-    if (!holds) throw Error(ErrorKind::kUsage, {what, "generation", fix});
-  };
   need(!prompts.empty(), "there is no prompt", "give at least one");
   for (const Tokens& prompt : prompts) need(!prompt.empty(), "the prompt has no token", "give at least one");
+  TESSERA_INVARIANT(options.kept == nullptr || (prompts.size() == 1 && options.beams == 1));
+  TESSERA_INVARIANT(!options.all_ended || prompts.size() == 1 || options.beams == 1);
+  check_generation(options);
+}
+
+}  // namespace
+
+void check_generation(const GenerationOptions& options) {
   need(options.max_new_tokens >= 1, fmt::format("max_new_tokens is {}", options.max_new_tokens), "use at least 1");
   need(options.temperature >= 0 && std::isfinite(options.temperature),
        fmt::format("the temperature is {}", options.temperature), "use a number of at least 0");
@@ -38,13 +47,26 @@ void require_sense(const std::vector<Tokens>& prompts, const GenerationOptions& 
   need(options.beams == 1 || options.temperature == 0, "beam search draws nothing", "use one beam, or temperature 0");
 }
 
+namespace {
+
 bool stops(const GenerationOptions& options, int64_t token) {
   return std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) != options.stop_tokens.end();
 }
 
 std::unique_ptr<Decoding> started(GenerativeNetwork& network, const std::vector<Tokens>& prompts,
                                   const GenerationOptions& options) {
-  return network.start({.rows = prompts, .device = options.device, .decoder_start = options.decoder_start});
+  return network.start(
+      {.rows = prompts, .device = options.device, .decoder_start = options.decoder_start, .kept = options.kept});
+}
+
+// After a pass: whether it was the last. Where this rank's rows have ended before those of others, it runs the passes
+// that they still need.
+bool is_over(Decoding& decoding, bool ended, const GenerationOptions& options) {
+  if (!options.all_ended) return ended;
+  bool all = options.all_ended(ended);
+  if (!ended) return false;
+  for (decoding.idle(); !all; all = options.all_ended(true)) decoding.next_logits({0});
+  return true;
 }
 
 // (rows, vocab), on the CPU in fp32.
@@ -77,7 +99,7 @@ std::vector<Tokens> one_by_one(GenerativeNetwork& network, const std::vector<Tok
   std::vector<Tokens> made(prompts.size());
   std::vector<bool> has_ended(prompts.size(), false);
   std::vector<int64_t> chosen;
-  for (int64_t pass = 0; pass < options.max_new_tokens; ++pass) {
+  for (int64_t pass = 1;; ++pass) {
     const at::Tensor logits = next_logits(*decoding, chosen);
     const at::Tensor tokens =
         options.temperature == 0
@@ -91,8 +113,8 @@ std::vector<Tokens> one_by_one(GenerativeNetwork& network, const std::vector<Tok
       if (options.on_token) options.on_token(row, made[row].back());
       has_ended[row] = stops(options, chosen[row]);
     }
-    const bool ended = std::find(has_ended.begin(), has_ended.end(), false) == has_ended.end();
-    if (options.all_ended ? options.all_ended(ended) : ended) break;
+    const bool all_stopped = std::find(has_ended.begin(), has_ended.end(), false) == has_ended.end();
+    if (is_over(*decoding, all_stopped || pass == options.max_new_tokens, options)) break;
   }
   return made;
 }
@@ -110,7 +132,7 @@ class BeamSearch {
 
   Tokens run() {
     running_ = {Beam{}};
-    while (step()) {
+    while (!is_over(*decoding_, !step(), options_)) {
     }
     return finished_.empty() ? running_.front().tokens : finished_.front().tokens;
   }
@@ -186,7 +208,6 @@ std::vector<std::vector<int32_t>> generate_rows(GenerativeNetwork& network,
   require_sense(prompts, options);
   const at::NoGradGuard no_grad;
   if (options.beams == 1) return one_by_one(network, prompts, options);
-  TESSERA_INVARIANT(!options.all_ended);
   std::vector<Tokens> made;
   for (const Tokens& prompt : prompts) {
     const Tokens& row = made.emplace_back(BeamSearch(network, prompt, options).run());

@@ -33,13 +33,19 @@ struct GenerationOptions {
 
   std::function<void(size_t row, int32_t token)> on_token = nullptr;
 
+  // Of one prompt of a decoder alone, without beams: see PromptRows.
+  KeptText* kept = nullptr;
+
   // For ranks that write together and must run as many forward passes: called after each with whether this one's rows
-  // have ended, it says whether those of all have. Not for beam search.
+  // have ended, it says whether those of all have. Until then this one's go on, idle. For beam search: of one prompt.
   std::function<bool(bool ended)> all_ended = nullptr;
 };
 
+// ErrorKind::kUsage for options that make no sense.
+void check_generation(const GenerationOptions& options);
+
 // The new tokens of each row, each alone what it is among others. `prompts`: at least one, each of at least one token.
-// The network must hold its weights, and not be training. ErrorKind::kUsage for options that make no sense.
+// The network must hold its weights, and not be training. ErrorKind::kUsage as check_generation.
 std::vector<std::vector<int32_t>> generate_rows(GenerativeNetwork& network,
                                                 const std::vector<std::vector<int32_t>>& prompts,
                                                 const GenerationOptions& options);

@@ -8,7 +8,18 @@
 #include <optional>
 #include <vector>
 
+#include "tessera/nn/attention.h"
+
 namespace tessera::models {
+
+// A text whose keys and values are kept for the next one, as the turns of a conversation go on from each other: of the
+// tokens with which both begin nothing is computed again. Of one row, and of one network with the weights that it has.
+struct KeptText {
+  std::vector<int32_t> tokens;            // whose keys and values are in the caches
+  std::vector<nn::KeyValueCache> caches;  // of each layer; after an error they may hold more
+  bool is_alike = true;                   // all are turned by their positions as in one pass (Rotary::turns_alike)
+  int64_t computed = 0;                   // positions of all passes so far
+};
 
 struct PromptRows {
   std::vector<std::vector<int32_t>> rows;  // at least one, of at least one token each; lengths may differ
@@ -16,6 +27,10 @@ struct PromptRows {
 
   // Of an encoder-decoder, the token before the first that it writes; nothing: config.json's.
   std::optional<int64_t> decoder_start = std::nullopt;
+
+  // Of one row of a decoder alone: begins with what is kept, and becomes what is. Borrowed by the Decoding; null:
+  // nothing.
+  KeptText* kept = nullptr;
 };
 
 // Rows of tokens, of which shorter ones are padded.
@@ -38,6 +53,10 @@ class Decoding {
 
   // Row i goes on as row rows[i] was, so there may be more or fewer of them: for beam search, between two passes.
   virtual void reorder(const std::vector<int64_t>& rows) = 0;
+
+  // The texts are written, and later passes, which run the same modules, are for the sake of ranks whose texts are not:
+  // their logits mean nothing, and they compute as little as they can.
+  virtual void idle() = 0;
 };
 
 class GenerativeNetwork {

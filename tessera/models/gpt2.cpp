@@ -119,8 +119,7 @@ at::Tensor TransposedLinear::forward(const at::Tensor& input) const {
                                 ? nn::nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias)
                                 : nn::linear(input, weight.t(), bias);
   if (!lora_) return output;
-  // DoRA asks for the matrix, which is never quantized then.
-  return lora_->forward(input, output, {quantized_ ? at::Tensor() : weight.t(), bias, is_training()});
+  return lora_->forward(input, output, {quantized_ ? weight : weight.t(), bias, is_training(), quantized_});
 }
 
 void TransposedLinear::adapt(const nn::LoraOptions& options) {

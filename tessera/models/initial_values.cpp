@@ -68,8 +68,8 @@ void InitialValues::fill_of_model(const std::string& name, const at::Tensor& val
   if (!weights_ || !weights_->fill(name, value)) model_.initialize(seed_, name, value);
 }
 
-// Liu et al. 2024, section 4.1: m begins as the norms of W's rows, so that nothing changes at first. Row by row as
-// nn::adapted_row_norms takes them, with matrices of a new adapter that add nothing.
+// Liu et al. 2024, section 4.1: m begins as the norms of the rows of W, as the layer has it, so that nothing changes at
+// first. Row by row as nn::adapted_row_norms takes them, with matrices of a new adapter that add nothing.
 void InitialValues::fill_magnitude(const std::string& name, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   const std::string name_of_weight = name.substr(0, name.rfind('.')) + ".weight";
@@ -77,6 +77,12 @@ void InitialValues::fill_magnitude(const std::string& name, const at::Tensor& va
   at::Tensor weight = at::empty(layer.weight_shape(), at::kFloat);
   fill_of_model(name_of_weight, weight);
   if (layer.is_transposed()) weight = weight.t();
+  if (layer.is_quantized()) {
+    const nn::Nf4Shape shape{.out = weight.size(0), .in = weight.size(1)};
+    const at::Tensor bytes = at::empty(nn::declared_nf4(shape).sizes(), at::kByte);
+    nn::quantize_weight(weight, bytes);
+    weight = nn::nf4_weight(bytes, shape, at::kFloat);
+  }
   const at::Tensor a = at::zeros({1, weight.size(1)}), b = at::zeros({weight.size(0), 1});
   value.copy_(nn::adapted_row_norms(weight, a, b, /*scale=*/1));
 }

@@ -63,6 +63,8 @@ class LlamaForCausalLM : public RmsDecoder<LlamaLayer> {
  public:
   explicit LlamaForCausalLM(const LlamaConfig& config);
 
+  bool turns_alike(int64_t one, int64_t other) const override { return rotary_.turns_alike(one, other); }
+
  protected:
   std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const override {
     return {rotary_.table(positions)};

@@ -107,7 +107,9 @@ class T5Decoding final : public Decoding {
       : network_(network),
         prompts_(padded(prompts, /*at_the_front=*/false)),
         start_(start),
-        caches_(static_cast<size_t>(blocks)) {}
+        caches_(static_cast<size_t>(blocks)) {
+    TESSERA_INVARIANT(prompts.kept == nullptr);
+  }
 
   at::Tensor next_logits(const std::vector<int64_t>& chosen) override {
     if (!memory_.states.defined()) memory_ = network_.encode(prompts_.ids, prompts_.present);
@@ -123,6 +125,8 @@ class T5Decoding final : public Decoding {
     at::Tensor& present = memory_.pattern.present;
     if (present.defined()) present = present.index_select(0, order);
   }
+
+  void idle() override { reorder({0}); }
 
  private:
   T5ForConditionalGeneration& network_;

@@ -100,6 +100,11 @@ std::pair<at::Tensor, at::Tensor> KeyValueCache::append(const at::Tensor& key, c
   return {key_.narrow(1, 0, length_), value_.narrow(1, 0, length_)};
 }
 
+void KeyValueCache::truncate(int64_t length) {
+  TESSERA_INVARIANT(length >= 0 && length <= length_);
+  length_ = length;
+}
+
 void KeyValueCache::reorder(const at::Tensor& rows) {
   key_ = key_.index_select(0, rows);
   value_ = value_.index_select(0, rows);

@@ -40,6 +40,10 @@ class KeyValueCache {
   // Appends along dimension 1 and gives all that there are, as views that the next call may invalidate.
   std::pair<at::Tensor, at::Tensor> append(const at::Tensor& key, const at::Tensor& value);
 
+  // Forgets the tokens behind the first `length`, of which there must be as many. All keys are kept, also those that a
+  // window hides from later tokens, so any number of tokens can be given back.
+  void truncate(int64_t length);
+
   // Row i goes on as row rows[i] was; rows (batch) int64. For beam search.
   void reorder(const at::Tensor& rows);
 

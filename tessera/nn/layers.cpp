@@ -113,8 +113,7 @@ at::Tensor Linear::forward(const at::Tensor& input) const {
   const at::Tensor output = quantized_ ? nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias)
                                        : linear(input, weight, bias);
   if (!lora_) return output;
-  // DoRA asks for the matrix, which is never quantized then.
-  return lora_->forward(input, output, {quantized_ ? at::Tensor() : weight, bias, is_training()});
+  return lora_->forward(input, output, {weight, bias, is_training(), quantized_});
 }
 
 void Linear::adapt(const LoraOptions& options) {

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "tessera/nn/layers.h"
+#include "tessera/nn/nf4_product.h"
 
 namespace tessera::nn {
 namespace {
@@ -25,7 +26,9 @@ double LoraOptions::scale() const {
 }
 
 LoraBranch::LoraBranch(torch::nn::Module& layer, int64_t in_features, int64_t out_features, const LoraOptions& options)
-    : a_(layer.register_module("lora_A", std::make_shared<Linear>(in_features, options.rank, /*with_bias=*/false))),
+    : in_features_(in_features),
+      out_features_(out_features),
+      a_(layer.register_module("lora_A", std::make_shared<Linear>(in_features, options.rank, /*with_bias=*/false))),
       b_(layer.register_module("lora_B", std::make_shared<Linear>(options.rank, out_features, /*with_bias=*/false))),
       scale_(options.scale()),
       dropout_(options.dropout) {
@@ -38,9 +41,11 @@ at::Tensor LoraBranch::forward(const at::Tensor& input, const at::Tensor& alone,
   const at::Tensor dropped = drops ? at::dropout(input, dropout_, /*train=*/true) : input;
   const at::Tensor added = b_->forward(a_->forward(dropped)) * scale_;
   if (!magnitude_.defined()) return alone + added;
-  const at::Tensor factors = magnitude_ / norms_of(layer);
+  const at::Tensor factors = magnitude_ / norms_of(layer, input.scalar_type());
   if (drops) {
-    const at::Tensor base = linear(dropped, layer.weight, at::Tensor());
+    const at::Tensor base = layer.quantized
+                                ? nf4_product(dropped, layer.weight, {.out = out_features_, .in = in_features_}, {})
+                                : linear(dropped, layer.weight, at::Tensor());
     return alone + ((base + added) * factors - base);
   }
   if (!layer.bias.defined()) return (alone + added) * factors;
@@ -48,11 +53,12 @@ at::Tensor LoraBranch::forward(const at::Tensor& input, const at::Tensor& alone,
 }
 
 // In the weight's dtype, as PEFT has it: a new magnitude, which has it too, then divides to 1.
-at::Tensor LoraBranch::norms_of(const AdaptedLayer& layer) const {
+at::Tensor LoraBranch::norms_of(const AdaptedLayer& layer, at::ScalarType dtype) const {
   const bool may_keep = !layer.training && !at::GradMode::is_enabled();
   if (may_keep && norms_.defined()) return norms_;
-  const at::Tensor norms =
-      adapted_row_norms(layer.weight, a_->weight, b_->weight, scale_).to(layer.weight.scalar_type());
+  const at::Tensor weight =
+      layer.quantized ? nf4_weight(layer.weight, {.out = out_features_, .in = in_features_}, dtype) : layer.weight;
+  const at::Tensor norms = adapted_row_norms(weight, a_->weight, b_->weight, scale_).to(weight.scalar_type());
   if (may_keep) norms_ = norms;
   return norms;
 }

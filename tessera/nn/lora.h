@@ -8,6 +8,8 @@
 //   y = x W'^T      W' = m · (W + s B A) / ||W + s B A||     m (out), norms of rows, which have no gradient
 //   (section 4.3)
 //
+// Where W is kept as NF4 (nf4_product.h), it is here what the layer computes with: W made whole again, in x's dtype.
+//
 // Its dropout is PEFT's: of the input of what is added to x W^T, x (W' - W)^T, so in W's product there too.
 //
 // A and B are "lora_A.weight" and "lora_B.weight" of the layer, m is "lora_magnitude_vector": as in the files of the
@@ -29,9 +31,10 @@ inline constexpr const char* kLoraMagnitude = "lora_magnitude_vector";
 
 // The layer that a branch belongs to.
 struct AdaptedLayer {
-  at::Tensor weight;  // (out, in)
+  at::Tensor weight;  // (out, in); bytes where it is quantized
   at::Tensor bias;    // (out), undefined: none
   bool training = false;
+  bool quantized = false;
 };
 
 // A and B of one layer, and m.
@@ -51,8 +54,9 @@ class LoraBranch {
   void forget_norms() { norms_.reset(); }
 
  private:
-  at::Tensor norms_of(const AdaptedLayer& layer) const;
+  at::Tensor norms_of(const AdaptedLayer& layer, at::ScalarType dtype) const;
 
+  int64_t in_features_, out_features_;
   std::shared_ptr<Linear> a_, b_;
   at::Tensor magnitude_;  // undefined but for DoRA
   double scale_, dropout_;

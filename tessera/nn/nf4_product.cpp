@@ -54,6 +54,10 @@ void quantize_weight(const at::Tensor& weight, const at::Tensor& bytes) {
   kernels::quantize_nf4(weight.contiguous(), bytes);
 }
 
+at::Tensor nf4_weight(const at::Tensor& bytes, const Nf4Shape& shape, at::ScalarType dtype) {
+  return kernels::dequantize_nf4(bytes, {shape.out, shape.in}, dtype);
+}
+
 at::Tensor nf4_product(const at::Tensor& input, const at::Tensor& bytes, const Nf4Shape& shape,
                        const at::Tensor& bias) {
   TESSERA_INVARIANT(!bias.defined() || !bias.requires_grad());

@@ -23,6 +23,9 @@ at::Tensor declared_nf4(const Nf4Shape& shape);
 // `weight`: fp32, (out, in). `bytes`: those of declared_nf4.
 void quantize_weight(const at::Tensor& weight, const at::Tensor& bytes);
 
+// The weight itself: (out, in), in the dtype that is asked for.
+at::Tensor nf4_weight(const at::Tensor& bytes, const Nf4Shape& shape, at::ScalarType dtype);
+
 // input (…, in) -> (…, out); bias (out), may be undefined.
 at::Tensor nf4_product(const at::Tensor& input, const at::Tensor& bytes, const Nf4Shape& shape, const at::Tensor& bias);
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
@@ -133,6 +134,10 @@ Rotary::Rotary(RotaryOptions options) : options_(std::move(options)), attention_
 
 at::Tensor Rotary::frequencies(int64_t length) const {
   return fixed_.defined() ? fixed_ : frequencies_of(options_, length);
+}
+
+bool Rotary::turns_alike(int64_t one, int64_t other) const {
+  return fixed_.defined() || at::equal(frequencies(one), frequencies(other));
 }
 
 Rotary::Table Rotary::table(const at::Tensor& positions) const {

@@ -52,6 +52,9 @@ class Rotary {
   // positions (batch or 1, length) int64.
   Table table(const at::Tensor& positions) const;
 
+  // Whether a position of an input of `one` positions is turned as it is in one of `other`.
+  bool turns_alike(int64_t one, int64_t other) const;
+
   // Radians by which one position turns each pair of features, for an input of `length` positions: (width / 2) fp32.
   at::Tensor frequencies(int64_t length) const;
 

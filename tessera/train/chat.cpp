@@ -70,9 +70,12 @@ class Talk {
   void answer(const std::string& prompt, const std::vector<int32_t>& ids, models::GenerationOptions how) {
     data::TextStream stream(*model_.tokenizer);
     how.seed += turn_++;
+    how.kept = &kept_;
+    const int64_t before = kept_.computed;
     how.on_token = [&](size_t /*row*/, int32_t token) { print_now(stream.add(token)); };
     if (const auto end = end_of_answers(prompt)) how.stop_tokens.push_back(*end);
     const std::vector<int32_t> tokens = models::generate(*model_.writer, ids, how);
+    log_debug("the model computed {} positions", kept_.computed - before);
     print_now(stream.finish() + "\n");
     messages_.push_back(message("assistant", model_.tokenizer->decode(tokens, /*skip_special=*/true)));
   }
@@ -94,6 +97,7 @@ class Talk {
   TextModel model_;
   data::ChatTemplate template_;
   ordered_json messages_;
+  models::KeptText kept_;  // of the turn before, whose beginning the template may have written anew
   uint64_t turn_ = 0;
 };
 

@@ -91,12 +91,6 @@ models::FolderModel read_model_of(const config::RunFile& run) {
     found.model = models::with_frozen(std::move(found.model), run.model.freeze, run.name + ", model.freeze");
   }
   if (run.model.quantization == config::RunFile::Model::Quantization::kNf4) {
-    if (const auto adapter = adapter_of(run); adapter && adapter->lora.dora) {
-      throw Error(ErrorKind::kConfig,
-                  {"'adapter.use_dora' needs the lengths of rows that 'model.quantization' keeps in 4 "
-                   "bits, which is not supported",
-                   run.name, "leave one of them out"});
-    }
     found.model = models::with_nf4_weights(std::move(found.model), run.name + ", model.quantization");
   }
   return found;

@@ -22,6 +22,7 @@ class EngineDecoding final : public models::Decoding {
     return engine_.call([&](models::Network&) { return decoding_->next_logits(chosen); });
   }
   void reorder(const std::vector<int64_t>& rows) override { decoding_->reorder(rows); }
+  void idle() override { decoding_->idle(); }
 
  private:
   NetworkEngine& engine_;
@@ -49,19 +50,19 @@ class EngineNetwork final : public models::GenerativeNetwork {
 std::vector<std::vector<int32_t>> write_texts(NetworkEngine& engine, const std::vector<std::vector<int32_t>>& prompts,
                                               size_t most, const WrittenTextsOptions& options) {
   EngineNetwork network(engine);
-  bool counts = true;  // what this rank writes
-  const models::GenerationOptions how{
+  models::GenerationOptions how{
       .max_new_tokens = options.max_new_tokens,
       .stop_tokens = options.config.stop_tokens,
       .decoder_start = options.config.decoder_start,
       .device = engine.device(),
       .all_ended = [&](bool ended) {
-        return sum_over_ranks(engine.data_group(), {.loss = ended || !counts ? 0.0 : 1.0}).loss == 0;
+        return sum_over_ranks(engine.data_group(), {.loss = ended ? 0.0 : 1.0}).loss == 0;
       }};
   std::vector<std::vector<int32_t>> written;
   const auto at_once = static_cast<size_t>(options.at_once);
   for (size_t first = 0; first < most; first += at_once) {
-    counts = first < prompts.size();
+    const bool counts = first < prompts.size();
+    how.max_new_tokens = counts ? options.max_new_tokens : 1;  // it idles from then on
     const size_t rows = counts ? std::min(at_once, prompts.size() - first) : 0;
     const auto begin = prompts.begin() + static_cast<std::ptrdiff_t>(counts ? first : 0);
     std::vector<std::vector<int32_t>> batch(begin, begin + static_cast<std::ptrdiff_t>(rows));

@@ -18,7 +18,7 @@ struct WrittenTextsOptions {
 
 // The tokens that the most likely text of each prompt has. Each rank gives prompts of its own, of which there may be
 // none; `most` is how many the rank with the most has. Every forward pass gathers parameters at stage 3, so all ranks
-// run as many: one whose texts are written goes on, or writes one again that nobody looks at, until all are.
+// run as many: one whose texts are written, or that has none, idles until all are.
 // Collective, over Engine::data_group. The engine is in evaluation.
 std::vector<std::vector<int32_t>> write_texts(NetworkEngine& engine, const std::vector<std::vector<int32_t>>& prompts,
                                               size_t most, const WrittenTextsOptions& options);

@@ -52,6 +52,10 @@ def read_by_the_model(result):
     return [[int(token) for token in line.split("the model reads ")[1].split()] for line in result.err.splitlines() if "the model reads " in line]
 
 
+def computed_by_the_model(result):
+    return [int(line.split("the model computed ")[1].split()[0]) for line in result.err.splitlines() if "the model computed " in line]
+
+
 def chat(folder, said, *flags):
     length = [] if "--max-new-tokens" in flags else ["--max-new-tokens", 24]
     return tessera("chat", "--model", folder, *length, *flags, said=said, env={"TESSERA_LOG_LEVEL": "debug"})
@@ -77,6 +81,23 @@ def test_a_conversation(tmp_path, template, stops, system):
     assert read_by_the_model(result) == want_ids, str(result)
     assert result.out == "".join(text + "\n" for text in want_texts)
     assert all(want_texts) and len(want_ids[1]) > len(want_ids[2])
+
+
+def test_a_turn_computes_only_what_the_turn_before_has_not(tmp_path):
+    """Of the tokens that both begin with; INST puts a space behind an answer, so its last tokens may be others."""
+    for template, stops in ((CHATML, [2, 4]), (INST, [2])):
+        tokenizer, model = folder_of(tmp_path, template)
+        result = chat(tmp_path, "hello there\nand why?\n/reset\nhello you\n")
+        assert result.code == 0, str(result)
+        prompts, before, want, known = read_by_the_model(result), [], [], []
+        for ids in prompts:
+            row = torch.tensor([ids])
+            made = model.generate(row, attention_mask=torch.ones_like(row), pad_token_id=0, eos_token_id=stops, max_new_tokens=24, do_sample=False)
+            known.append(next((at for at, (one, other) in enumerate(zip(before, ids)) if one != other), min(len(before), len(ids) - 1)))
+            before = made[0, :-1].tolist()
+            want.append(len(before) - known[-1])
+        assert computed_by_the_model(result) == want, str(result)
+        assert known[0] == 0 and known[1] > len(prompts[0]) and 0 < known[2] < len(prompts[2]) - 1, known
 
 
 def test_answers_are_drawn_as_transformers_draws_them(tmp_path):

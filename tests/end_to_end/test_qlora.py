@@ -10,7 +10,7 @@ import transformers
 from fixtures import STAGES
 from safetensors.torch import load_file
 from tessera_runs import losses_and_norms, metrics, tessera, train, train_arguments, write_run_file
-from test_adapters import peft_model, same_weights, trained_by_torch
+from test_adapters import TARGETS, peft_model, same_weights, trained_by_torch
 from test_causal_lm import LETTERS
 
 # Widths are multiples of 64, the block of NF4: see tests/kernels/test_nf4_parity.py.
@@ -39,17 +39,19 @@ def nf4_bytes(numel):
     return -(-(-(-numel // 2) + scales) // 4) * 4 + 4 * -(-scales // 256) + 4
 
 
+@pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
 @pytest.mark.parametrize("family", MODELS)
-def test_bitsandbytes_trains_alike(tmp_path, family):
+def test_bitsandbytes_trains_alike(tmp_path, family, options):
     run_file = run_of(tmp_path, family, packing="none")
     base = quantized_by_bitsandbytes(tmp_path)
     kept = sum(parameter.dtype == torch.uint8 for parameter in base.parameters())
     assert kept == {"llama": 14, "gpt2": 8}[family]  # all linear layers of the blocks, and no other
-    adapted = peft_model(base, tmp_path / "adapter", family).train()  # in evaluation bitsandbytes computes in bf16 on some CPUs
+    adapted = peft_model(base, tmp_path / "adapter", family, **options).train()  # in evaluation bitsandbytes computes in bf16 on some CPUs
     outputs = {(stage, ranks): tmp_path / f"stage{stage}-{ranks}" for stage in (0, 3) for ranks in (1, 2)}
     for (stage, ranks), output in outputs.items():
         train(run_file, ranks, {**NF4, "output": output, "deepspeed.zero_optimization.stage": stage, "adapter.path": tmp_path / "adapter"})
     train(run_file, 1, {"output": tmp_path / "full", "adapter.path": tmp_path / "adapter"})
+    assert len({str(losses_and_norms(outputs[stage, 2])) for stage in (0, 3)}) == 1
     want = trained_by_torch(adapted)
     assert want[-1] < 0.95 * want[0]
     for output in outputs.values():
@@ -61,9 +63,29 @@ def test_bitsandbytes_trains_alike(tmp_path, family):
     same_weights(peft.get_peft_model_state_dict(again), peft.get_peft_model_state_dict(adapted))
 
 
-def test_the_same_bits_at_every_stage_and_offloaded(tmp_path):
+@pytest.mark.parametrize("family", MODELS)
+def test_a_new_dora_begins_with_the_lengths_of_the_rows_that_are_kept(tmp_path, family):
+    """Those of the weights made whole again, so that nothing changes at first."""
+    run_file = run_of(tmp_path, family, packing="none")
+    one_step = {**NF4, "training.max_steps": 1, "deepspeed.optimizer.params.lr": 0, "adapter.rank": 4}
+    for dora in ("false", "true"):
+        train(run_file, 2, {**one_step, "output": tmp_path / dora, "adapter.use_dora": dora, "deepspeed.zero_optimization.stage": 3})
+    assert metrics(tmp_path / "true")[0]["loss"] == pytest.approx(metrics(tmp_path / "false")[0]["loss"], rel=1e-6)
+    adapted = peft.get_peft_model(quantized_by_bitsandbytes(tmp_path), peft.LoraConfig(task_type="CAUSAL_LM", r=4, use_dora=True, target_modules=TARGETS[family]))
+    want = {name: value for name, value in peft.get_peft_model_state_dict(adapted).items() if name.endswith("magnitude_vector")}
+    got = load_file(tmp_path / "true" / "export" / "adapter_model.safetensors")
+    full = load_file(tmp_path / "model" / "model.safetensors")
+    assert len(want) == 2 * len(TARGETS[family])
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-5, atol=0)
+        weight = full[name.removeprefix("base_model.model.").replace("lora_magnitude_vector", "weight")]
+        assert (value / weight.norm(dim=0 if family == "gpt2" else 1) - 1).abs().max() > 1e-3  # those before were others
+
+
+@pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
+def test_the_same_bits_at_every_stage_and_offloaded(tmp_path, dora):
     run_file = run_of(tmp_path, "llama", packing="fill")
-    more = {**NF4, "deepspeed.train_batch_size": 8, "training.max_steps": 6, "adapter.rank": 4, "adapter.dropout": 0.1, "deepspeed.bf16.enabled": "true"}
+    more = {**NF4, "adapter.use_dora": dora, "deepspeed.train_batch_size": 8, "training.max_steps": 6, "adapter.rank": 4, "adapter.dropout": 0.1, "deepspeed.bf16.enabled": "true"}
     for stage in STAGES:
         train(run_file, 2, {**more, "deepspeed.zero_optimization.stage": stage, "output": tmp_path / f"stage{stage}"})
     bits = [losses_and_norms(tmp_path / f"stage{stage}") for stage in STAGES]

@@ -2,7 +2,9 @@
 //
 //   generate_tool FOLDER '{"prompts": [[5, 6], [7]], "max_new_tokens": 20, "beams": 3, …}'
 //
-// The keys are those of models::GenerationOptions; "prompt": of one row. Prints the new tokens, a line a row.
+// The keys are those of models::GenerationOptions; "prompt": of one row. Prints the new tokens, a line a row. With
+// "turns", prompts of which each begins with what is kept of the one before: a line each, of its new tokens, and behind
+// a bar how many positions were computed for them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -36,6 +38,17 @@ void run(const std::string& folder, const nlohmann::json& given) {
                                     .length_penalty = given.value("length_penalty", 1.0),
                                     .on_token = [&](size_t row, int32_t token) { heard.at(row).push_back(token); }};
   if (given.contains("decoder_start")) options.decoder_start = given["decoder_start"].get<int64_t>();
+  if (given.contains("turns")) {
+    models::KeptText kept;
+    options.kept = &kept;
+    options.on_token = nullptr;
+    for (const auto& prompt : given["turns"].get<std::vector<std::vector<int32_t>>>()) {
+      const int64_t before = kept.computed;
+      const auto made = models::generate(*network, prompt, options);
+      fmt::print("{} | {}\n", fmt::join(made, " "), kept.computed - before);
+    }
+    return;
+  }
   const auto made = models::generate_rows(*network, prompts, options);
   if (heard != made) throw std::logic_error("what was heard is not what was made");
   for (const auto& row : made) fmt::print("{}\n", fmt::join(row, " "));

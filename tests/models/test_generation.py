@@ -91,6 +91,45 @@ def test_rows_of_different_lengths_are_each_what_they_are_alone(model):
     assert len(got[1]) <= 5 and len(free[1]) == 24
 
 
+def common_prefix(one, other):
+    return next((at for at, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+
+
+def turns_of(folder, turns, new=8):
+    """Of each turn: its new tokens, and how many positions were computed."""
+    done = subprocess.run([GENERATE, folder, json.dumps({"turns": turns, "max_new_tokens": new})], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split("|") for line in done.stdout.splitlines()]
+    return [([int(token) for token in tokens.split()], int(computed)) for tokens, computed in lines]
+
+
+def test_a_text_that_begins_as_the_one_before_computes_only_what_is_new(model):
+    """Turns that go on, that leave the one before in the middle, that are a part of it, or it itself, and that have nothing of it."""
+    folder, reference = model
+    if reference.config.is_encoder_decoder:
+        pytest.skip("an encoder reads each text anew")
+    longer = [*PROMPTS[1], *wanted(reference, PROMPTS[1], max_new_tokens=8, do_sample=False), 60, 61, 62]
+    turns = [PROMPTS[1], longer, [*longer[:9], 63, 64], longer[:6], longer[:6], [70, 71]]
+    kept, known = [], []
+    for turn, (got, computed) in zip(turns, turns_of(folder, turns), strict=True):
+        assert got == wanted(reference, turn, max_new_tokens=8, do_sample=False), turn
+        known.append(min(common_prefix(kept, turn), len(turn) - 1))
+        assert computed == len(turn) - known[-1] + 7, turn
+        kept = [*turn, *got[:-1]]  # the last token was chosen, not read
+    assert known == [0, 12, 9, 5, 5, 0]
+
+
+def test_nothing_is_kept_of_a_text_whose_positions_were_turned_otherwise(tmp_path):
+    """longrope turns texts of more than 24 tokens by other frequencies."""
+    reference = make_model("llama-longrope")
+    reference.generation_config.eos_token_id = None
+    reference.save_pretrained(tmp_path)
+    turns = [list(range(10, 28)), list(range(10, 30)), list(range(10, 42)), list(range(10, 48))]  # the second grows beyond
+    got = turns_of(tmp_path, turns, new=5)
+    assert [tokens for tokens, _ in got] == [wanted(reference, turn, max_new_tokens=5, do_sample=False) for turn in turns]
+    assert [computed for _, computed in got] == [18 + 4, 2 + 4, 32 + 4, 6 + 4]
+
+
 def test_rows_are_drawn_as_transformers_draws_them(model):
     folder, reference = model
     how = {"temperature": 0.9, "top_k": 40, "top_p": 0.8}

@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
+#include <vector>
+
+#include "tessera/nn/nf4_product.h"
 
 namespace tessera::nn::lora_test {
 namespace {
@@ -97,6 +101,46 @@ TEST(Dora, NormsOfManyRowsAreTakenInPieces) {
   EXPECT_TRUE(at::allclose(adapted_row_norms(weight.t(), b.t(), a.t(), 0.5),
                            at::linalg_vector_norm(weight.t() + at::mm(a.t(), b.t()) * 0.5, 2, at::IntArrayRef{1}), 1e-5,
                            0));
+}
+
+// QLoRA's base layer (Dettmers et al. 2023): all that is computed with W is computed with what NF4 has kept of it.
+TEST(Dora, OfAQuantizedLayerIsThatOfWhatItKeeps) {
+  for (const double dropout : {0.0, 0.5}) {
+    LoraOptions options = kDora;
+    options.dropout = dropout;
+    const auto plain = adapted_layer(options);
+    const Nf4Shape shape{.out = 5, .in = 7};
+    const at::Tensor bytes = at::empty(declared_nf4(shape).sizes(), at::kByte);
+    quantize_weight(plain->weight.detach(), bytes);
+    const at::Tensor kept = nf4_weight(bytes, shape, at::kFloat);
+    ASSERT_FALSE(at::allclose(kept, plain->weight, 1e-3, 1e-3));
+    const auto quantized = std::make_shared<Linear>(7, 5);
+    quantized->adapt(options);
+    quantized->quantize();
+    {
+      const at::NoGradGuard no_grad;
+      for (auto& item : quantized->named_parameters()) {
+        item.value().set_data(item.key() == "weight" ? bytes : parameter(*plain, item.key().c_str()).detach().clone());
+      }
+      plain->weight.copy_(kept);
+    }
+    for (const auto& layer : {plain, quantized}) {
+      layer->named_parameters()["weight"].requires_grad_(false);
+      layer->named_parameters()["bias"].requires_grad_(false);
+    }
+    const auto results = [](Linear& layer) {
+      at::manual_seed(9);
+      at::Tensor input = at::sin(at::arange(28, at::kFloat)).view({2, 2, 7}).requires_grad_(true);
+      const at::Tensor output = layer.forward(input);
+      (output * at::cos(at::arange(20, at::kFloat)).view({2, 2, 5})).sum().backward();
+      std::vector<at::Tensor> all{output.detach(), input.grad()};
+      for (const char* const name : {"lora_A.weight", "lora_B.weight", kLoraMagnitude})
+        all.push_back(parameter(layer, name).grad());
+      return all;
+    };
+    const auto want = results(*plain), got = results(*quantized);
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(at::allclose(got[i], want[i], 1e-5, 1e-5)) << dropout << i;
+  }
 }
 
 TEST(Lora, IsTheLayerAloneWhereItIsOff) {
