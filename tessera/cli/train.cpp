@@ -1,4 +1,4 @@
-// tessera train: a run file on this process, or on several ranks of this host.
+// tessera train: a run file on this process, or on several ranks, of this host or of many.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -7,9 +7,9 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/cli/commands.h"
+#include "tessera/cli/launch_flags.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/timeline.h"
-#include "tessera/launch/runners.h"
 #include "tessera/train/quick_run.h"
 #include "tessera/train/run.h"
 
@@ -33,13 +33,16 @@ void check_before_start(const train::RunOptions& options, int nproc) {
   if (!options.trace.empty()) engine::check_timeline_path(options.trace);
 }
 
-int start_ranks(const train::RunOptions& options, int nproc) {
-  check_before_start(options, nproc);
-  return launch::launch({.nproc = nproc,
-                         .command = rank_command(options),
-                         .program = "/proc/self/exe",
-                         .output = launch::LaunchOptions::Output::kRankZeroPlain,
-                         .extra_environment = {{"TESSERA_NPROC", std::to_string(nproc)}}});
+int start_ranks(const train::RunOptions& options, launch::LaunchRequest request) {
+  const std::vector<std::string> words = rank_command(options);
+  request.program = {.name = words[0], .arguments = {words.begin() + 1, words.end()}};
+  request.program_file = "/proc/self/exe";
+  request.output = launch::RankOutput::kRankZeroPlain;
+  launch::Launch decided = launch::decide(request);
+  const int ranks = launch::rank_count(decided.hosts);
+  check_before_start(options, ranks);
+  decided.request.environment["TESSERA_NPROC"] = std::to_string(ranks);
+  return launch::run(decided);
 }
 
 constexpr const char* kQuickOptions[] = {"--model", "--task", "--data", "--eval", "--lora", "--output"};
@@ -71,12 +74,11 @@ void refuse_quick_options(const CLI::App& command) {
 void add_train_command(CLI::App& app, const std::string& program, int& exit_code) {
   auto options = std::make_shared<train::RunOptions>();
   options->program = program;
-  auto nproc = std::make_shared<int>(1);
+  auto flags = std::make_shared<LaunchFlags>();
   auto dry_run = std::make_shared<bool>(false);
   auto quick = std::make_shared<train::QuickRun>();
   CLI::App* command = app.add_subcommand("train", "Train a model from a run file, or from --model, --task and --data");
   command->add_option("RUN", options->run_file, "Run file, YAML or JSON (docs/run-file.md)");
-  command->add_option("--nproc", *nproc, "Number of ranks on this host")->capture_default_str();
   command->add_option("--set", options->overrides, "Override a key, e.g. training.max_steps=50 (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
@@ -91,20 +93,24 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   command->add_flag("--dry-run", *dry_run,
                     "Check everything, read the data and print what would be trained, without training");
   add_quick_options(*command, *quick);
-  command->callback([command, options, quick, nproc, dry_run, &exit_code] {
+  add_launch_flags(*command, *flags);
+  command->callback([command, options, quick, flags, dry_run, &exit_code] {
     const bool is_rank = env_text("RANK").has_value();
     if (options->run_file.empty()) {
       options->run_file = train::write_quick_run(*quick, /*prints=*/!is_rank);
     } else {
       refuse_quick_options(*command);
     }
+    const launch::LaunchRequest request = flags->made(*command);
     if (*dry_run) {
-      train::dry_run(config::load_run_file(options->run_file, options->overrides), std::max(1, *nproc));
+      const int ranks = launch::rank_count(launch::decide(request).hosts);
+      train::dry_run(config::load_run_file(options->run_file, options->overrides), ranks);
       exit_code = 0;
       return;
     }
-    const bool alone = command->count("--nproc") == 0 || (*nproc == 1 && !is_rank);
-    exit_code = alone ? train::run_training(*options) : start_ranks(*options, *nproc);
+    const bool elsewhere = !request.hostfile.empty() || !request.include.empty() || !request.launcher.empty();
+    const bool alone = !flags->given(*command) || (flags->nproc == 1 && !elsewhere && !is_rank);
+    exit_code = alone ? train::run_training(*options) : start_ranks(*options, request);
   });
 }
 

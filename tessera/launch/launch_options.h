@@ -1,5 +1,5 @@
-// What to start as ranks, and what becomes of their output and of those that outlive a failure: all that a runner is
-// told (runners.h).
+// What to start as ranks on this host, and what becomes of their output and of those that outlive a failure: all that
+// run_local is told (local_runner.h).
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,14 @@
 
 namespace tessera::launch {
 
+enum class RankOutput {
+  kPrefixAll,      // every line of every rank begins with "[rank N] "
+  kRankZeroPlain,  // rank 0 writes as if it ran alone: to our terminal itself, to a pipe or file byte by byte
+  kInherited,      // ranks write to our output themselves
+};
+
 struct LaunchOptions {
-  enum class Output {
-    kPrefixAll,      // every line of every rank begins with "[rank N] "
-    kRankZeroPlain,  // rank 0 writes as if it ran alone: to our terminal itself, to a pipe or file byte by byte
-  };
+  using Output = RankOutput;
 
   int nproc = 1;
   std::vector<std::string> command = {};  // argv; command[0] is looked up in PATH, …

@@ -1,34 +1,26 @@
 // Which program runs where, and how: everything that a command line or a configuration says of a launch. `deepspeed`,
-// `tessera launch` and `tessera train` fill it in; host_filter.h, cluster_plan.h and remote_commands.h read it. The names
-// are those of DeepSpeed's options, and so are the values that stand for "not given".
+// `tessera launch` and `tessera train` fill it in; host_filter.h, cluster_plan.h and remote_commands.h read it. The
+// names are those of DeepSpeed's options, and so are the values that stand for "not given".
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "tessera/launch/environment.h"
+#include "tessera/launch/launch_options.h"
+#include "tessera/launch/rank_program.h"
 
 namespace tessera::launch {
 
-// What each rank executes: `interpreter`, `name`, --local_rank=<k> where it is passed, `arguments`.
-struct RankProgram {
-  std::vector<std::string> interpreter = {};  // {"python3", "-u", "-m"}; empty: `name` is a program
-  std::string name = {};                      // a program, a script, or with -m a module
-  std::vector<std::string> arguments = {};
-  bool passes_local_rank = false;
-};
-
-std::vector<std::string> command_of(const RankProgram& program, int local_rank);
-
 struct LaunchRequest {
   RankProgram program = {};
+  std::string program_file = {};  // to execute in place of the program's name; empty: PATH is searched for it
 
   // Which hosts and slots. A slot is a place for one rank: a device's index, or just a number on hosts without devices.
-  std::string hostfile = {};    // empty: this host alone
-  std::string include = {};     // "worker-0@worker-1:0,2" (host_filter.h)
-  std::string exclude = {};     // the same; one of the two
-  int num_nodes = -1;           // the first N hosts
-  int num_gpus = -1;            // slots 0 to N-1 of each host
+  std::string hostfile = {};     // empty: this host alone
+  std::string include = {};      // "worker-0@worker-1:0,2" (host_filter.h)
+  std::string exclude = {};      // the same; one of the two
+  int num_nodes = -1;            // the first N hosts
+  int num_gpus = -1;             // slots 0 to N-1 of each host
   std::string master_addr = {};  // of rank 0's host; empty: found
   int master_port = 0;           // 0: a free one (of one host), or 29500
 
@@ -48,7 +40,7 @@ struct LaunchRequest {
   std::string enable_each_rank_log = {};  // folder for a file per rank; empty: ranks write to our output
   bool save_pid = false;                  // this process's ID in /tmp/<ID>.deepspeed while it runs
   Environment environment = {};           // set for every rank, over what is inherited or exported
-  bool rank_zero_plain = false;           // rank 0 writes as if it ran alone; else each line begins with its rank
+  RankOutput output = RankOutput::kPrefixAll;
 };
 
 }  // namespace tessera::launch
