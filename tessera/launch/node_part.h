@@ -6,7 +6,7 @@
 //   stop                                a rank of another host has failed
 //
 // and its end says that the launcher or the connection is gone: then the ranks are stopped as after "stop", so that
-// none is left behind. Exit code and output are those of run_node.
+// none is left behind. Exit code and output are those of run_node; once the line has ended, 129 (SIGHUP).
 #pragma once
 
 #include <string>

@@ -197,6 +197,7 @@ void RankLoop::lose_input() {
   input_open_ = false;
   if (phase_ != Phase::kRunning && phase_ != Phase::kEnding) return;
   forwarded_signal_ = SIGHUP;
+  input_lost_ = true;
   say("info: the launcher that started these ranks is gone; stopping them\n");
   stop_all();
 }
@@ -385,7 +386,8 @@ void RankLoop::finish() {
 }
 
 int RankLoop::outcome() const {
-  if (forwarded_signal_ != 0 && supervision_.signal_fails) return 128 + forwarded_signal_;
+  // Ranks that were stopped for a lost line have not done their work, however well they ended.
+  if (forwarded_signal_ != 0 && (supervision_.signal_fails || input_lost_)) return 128 + forwarded_signal_;
   if (first_failure_) return exit_code_of(first_failure_->exit);
   if (output_error_ != 0) return output_error_ == EPIPE ? 128 + SIGPIPE : exit_code(ErrorKind::kMachine);
   const bool all_well =

@@ -109,6 +109,7 @@ class RankLoop {
   uint64_t kills_before_ = 0;
   int forwarded_signal_ = 0;
   bool input_open_ = false;  // a line from another launcher
+  bool input_lost_ = false;  // it has been closed, and the ranks were stopped for it
   std::string input_;        // what has come over it of an unfinished word
   int output_error_ = 0;     // the errno after which our output goes nowhere
   std::optional<RankFailure> first_failure_ = {};

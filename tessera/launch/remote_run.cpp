@@ -2,8 +2,6 @@
 
 #include <chrono>
 
-#include "tessera/base/log.h"
-#include "tessera/base/shell.h"
 #include "tessera/launch/planned_ranks.h"
 
 namespace tessera::launch {
@@ -18,7 +16,6 @@ RankPlan plan_of(const std::string& name, const std::vector<std::string>& words,
 }  // namespace
 
 int run_remote(const std::string& name, const RemoteCommand& command) {
-  log_info("cmd = {}", shell_command(command.arguments));
   const Supervision supervision{.grace = kEndTime, .ending_time = kEndTime, .signal_fails = true};
   const int code = run_planned({plan_of(name, command.arguments, command.environment)}, supervision);
   if (code > 128 && !command.end.empty()) {

@@ -8,6 +8,7 @@
 
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 #include "tessera/base/run_secret.h"
 #include "tessera/base/shell.h"
 #include "tessera/base/suggest.h"
@@ -204,7 +205,9 @@ int run(const Launch& launch) {
   if (addressed.request.master_addr.empty()) {
     addressed.request.master_addr = address_of_host(launch.request, launch.hosts.front().host);
   }
-  return run_remote(launch.launcher, remote_command(addressed));
+  const RemoteCommand command = remote_command(addressed);
+  log_info("{}", shell_command(command.arguments));
+  return run_remote(launch.launcher, command);
 }
 
 }  // namespace tessera::launch
