@@ -1,4 +1,4 @@
-// tessera train: a run file on this process, or on several ranks of this host.
+// tessera train: a run file on this process, or on several ranks, of this host or of many.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +9,9 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/cli/commands.h"
-#include "tessera/cli/restart_flags.h"
+#include "tessera/cli/launch_flags.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/timeline.h"
-#include "tessera/launch/runners.h"
 #include "tessera/train/quick_run.h"
 #include "tessera/train/run.h"
 
@@ -37,38 +36,46 @@ config::RunFile checked_before_start(const train::RunOptions& options, int nproc
   return run;
 }
 
-void set_ranks(launch::LaunchOptions& start, const train::RunOptions& options) {
-  start.command = rank_command(options);
-  start.extra_environment["TESSERA_NPROC"] = std::to_string(start.nproc);
+void set_program(launch::LaunchRequest& request, const train::RunOptions& options) {
+  const std::vector<std::string> words = rank_command(options);
+  request.program = {.name = words[0], .arguments = {words.begin() + 1, words.end()}};
+}
+
+void tell_ranks(launch::Launch& launch) {
+  launch.request.environment["TESSERA_NPROC"] = std::to_string(launch::rank_count(launch.hosts));
 }
 
 // A life after the first goes on from the newest checkpoint. What a step takes of the data stays what it was in the
 // first, so on fewer ranks each accumulates more of it.
 launch::Restarts restarts_of(launch::Restarts asked, const train::RunOptions& options, const config::RunFile& run,
-                             int nproc) {
-  const config::BatchSizes first = train::batch_of(run, nproc);
+                             int ranks) {
+  const config::BatchSizes first = train::batch_of(run, ranks);
   asked.can_run = [first](int fewer) { return first.global % fewer == 0; };
-  asked.prepare = [options, output = run.output, first, nproc](launch::LaunchOptions& next) {
+  asked.prepare = [options, output = run.output, first, ranks](launch::Launch& next) {
     train::RunOptions again = options;
     if (again.resume.empty() || train::holds_checkpoints(output)) again.resume = "auto";
-    if (next.nproc != nproc) {
+    if (launch::rank_count(next.hosts) != ranks) {
       again.overrides.push_back(fmt::format("deepspeed.train_batch_size={}", first.global));
       again.overrides.push_back(fmt::format("deepspeed.train_micro_batch_size_per_gpu={}", first.micro));
       again.overrides.emplace_back("deepspeed.gradient_accumulation_steps=auto");
     }
-    set_ranks(next, again);
+    set_program(next.request, again);
+    tell_ranks(next);
   };
   return asked;
 }
 
-int start_ranks(const train::RunOptions& options, int nproc, const launch::Restarts& restarts) {
-  check_restart_flags(restarts, nproc);
-  const config::RunFile run = checked_before_start(options, nproc);
-  launch::LaunchOptions start{
-      .nproc = nproc, .program = "/proc/self/exe", .output = launch::LaunchOptions::Output::kRankZeroPlain};
-  if (restarts.at_most > 0) start.restarts = restarts_of(restarts, options, run, nproc);
-  set_ranks(start, options);
-  return launch::launch(start);
+int start_ranks(const train::RunOptions& options, launch::LaunchRequest request, const launch::Restarts& restarts) {
+  set_program(request, options);
+  request.program_file = "/proc/self/exe";
+  request.output = launch::RankOutput::kRankZeroPlain;
+  launch::Launch decided = launch::decide(request);
+  launch::check_restarts(restarts, decided);
+  const int ranks = launch::rank_count(decided.hosts);
+  const config::RunFile run = checked_before_start(options, ranks);
+  tell_ranks(decided);
+  if (restarts.at_most == 0) return launch::run(decided).code;
+  return launch::run_with_restarts(decided, restarts_of(restarts, options, run, ranks));
 }
 
 constexpr const char* kQuickOptions[] = {"--model", "--task", "--data", "--eval", "--lora", "--output"};
@@ -100,14 +107,11 @@ void refuse_quick_options(const CLI::App& command) {
 void add_train_command(CLI::App& app, const std::string& program, int& exit_code) {
   auto options = std::make_shared<train::RunOptions>();
   options->program = program;
-  auto nproc = std::make_shared<int>(1);
-  auto restarts = std::make_shared<launch::Restarts>();
+  auto flags = std::make_shared<LaunchFlags>();
   auto dry_run = std::make_shared<bool>(false);
   auto quick = std::make_shared<train::QuickRun>();
   CLI::App* command = app.add_subcommand("train", "Train a model from a run file, or from --model, --task and --data");
   command->add_option("RUN", options->run_file, "Run file, YAML or JSON (docs/run-file.md)");
-  command->add_option("--nproc", *nproc, "Number of ranks on this host")->capture_default_str();
-  add_restart_flags(*command, *restarts);
   command->add_option("--set", options->overrides, "Override a key, e.g. training.max_steps=50 (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
@@ -122,26 +126,30 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   command->add_flag("--dry-run", *dry_run,
                     "Check everything, read the data and print what would be trained, without training");
   add_quick_options(*command, *quick);
-  command->callback([command, options, quick, nproc, restarts, dry_run, &exit_code] {
+  add_launch_flags(*command, *flags);
+  command->callback([command, options, quick, flags, dry_run, &exit_code] {
     const bool is_rank = env_text("RANK").has_value();
     if (options->run_file.empty()) {
       options->run_file = train::write_quick_run(*quick, /*prints=*/!is_rank);
     } else {
       refuse_quick_options(*command);
     }
+    const launch::LaunchRequest request = flags->made(*command);
     if (*dry_run) {
-      train::dry_run(config::load_run_file(options->run_file, options->overrides), std::max(1, *nproc));
+      const int ranks = launch::rank_count(launch::decide(request).hosts);
+      train::dry_run(config::load_run_file(options->run_file, options->overrides), ranks);
       exit_code = 0;
       return;
     }
-    const bool alone = command->count("--nproc") == 0 || (*nproc == 1 && !is_rank);
-    const bool starts = !alone || (restarts->at_most > 0 && !is_rank);
-    if (!starts && restarts->at_most > 0) {
+    const bool elsewhere = !request.hostfile.empty() || !request.include.empty() || !request.launcher.empty();
+    const bool alone = !flags->given(*command) || (flags->nproc == 1 && !elsewhere && !is_rank);
+    const bool starts = !alone || (flags->restarts.at_most > 0 && !is_rank);
+    if (!starts && flags->restarts.at_most > 0) {
       throw Error(ErrorKind::kUsage,
                   {"--max-restarts is for the command that starts the ranks, and this is one of them",
                    "the environment, RANK", "give it to the launcher that started this rank"});
     }
-    exit_code = starts ? start_ranks(*options, *nproc, *restarts) : train::run_training(*options);
+    exit_code = starts ? start_ranks(*options, request, flags->restarts) : train::run_training(*options);
   });
 }
 

@@ -28,15 +28,27 @@ std::string command_words(const std::vector<std::string>& command) {
   return words.size() <= kMost ? words : words.substr(0, kMost) + "...";
 }
 
+std::string name_of(const RankFailure& failure) {
+  return failure.name.empty() ? fmt::format("rank {}", failure.rank) : failure.name;
+}
+
+// ssh's own code; that of the program is passed on as it is.
+bool connection_failed(const RankFailure& failure) {
+  constexpr int kConnectionCode = 255;
+  return failure.elsewhere && failure.exit.signal == 0 && failure.exit.code == kConnectionCode;
+}
+
 }  // namespace
 
 std::string failure_name(const RankFailure& failure) {
-  return failure.exit.signal != 0 ? fmt::format("rank {} ({})", failure.rank, signal_name(failure.exit.signal))
-                                  : fmt::format("rank {} (code {})", failure.rank, failure.exit.code);
+  return failure.exit.signal != 0 ? fmt::format("{} ({})", name_of(failure), signal_name(failure.exit.signal))
+                                  : fmt::format("{} (code {})", name_of(failure), failure.exit.code);
 }
 
 std::string failure_sentence(const RankFailure& failure) {
-  std::string sentence = fmt::format("rank {} {}", failure.rank, exit_words(failure.exit));
+  std::string sentence = fmt::format(
+      "{} {}", name_of(failure),
+      connection_failed(failure) ? "could not be reached, or its connection was lost" : exit_words(failure.exit));
   if (probably_out_of_memory(failure.exit)) {
     const std::string memory = memory_words(failure);
     if (!memory.empty()) sentence += ": " + memory;
@@ -58,6 +70,9 @@ std::string failure_report(const RankFailure& failure, const std::string& others
     for (const std::string& line : failure.last_lines) report += fmt::format("    {}\n", line);
   }
   if (!others.empty()) report += fmt::format("  others: {}\n", others);
+  if (connection_failed(failure)) {
+    report += fmt::format("  fix:   'ssh {} true' must work here without a question\n", failure.name);
+  }
   if (probably_out_of_memory(failure.exit)) {
     if (failure.out_of_memory_kills > 0) {
       report += fmt::format("  the kernel has killed {} on this machine for lack of memory since the run started\n",

@@ -16,6 +16,8 @@ namespace tessera::launch {
 
 struct RankFailure {
   int rank = 0;
+  std::string name = {};   // of what stands for another host's ranks, that host's; empty: "rank 1"
+  bool elsewhere = false;  // such a one: its process is an ssh
   pid_t pid = 0;
   RankExit exit = {};
   std::chrono::duration<double> after_start{0};
@@ -32,7 +34,7 @@ struct RankFailure {
 // start".
 std::string failure_sentence(const RankFailure& failure);
 
-// "rank 1 (SIGKILL)", "rank 0 (code 3)": for the line that comes at once.
+// "rank 1 (SIGKILL)", "worker-0 (code 3)": for the line that comes at once.
 std::string failure_name(const RankFailure& failure);
 
 // The whole report, several lines: the sentence, the process, its last lines, `others` (what became of the other ranks;

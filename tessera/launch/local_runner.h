@@ -21,10 +21,6 @@
 // SIGKILL too, the kernel kills the ranks and a guard process (orphan_guard.h) their groups; only what a rank moved to
 // a group of its own outlives that.
 //
-// With restarts (launch_options.h) all of that is one life of the run; when it ends by a rank's failure, the next one
-// begins, on a port of its own, and its ranks find in TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS, as
-// under torchrun, which life it is. The code is then that of the last life.
-//
 // One call at a time in a process. While it runs, signals and child processes are its own: the caller starts no other
 // children, and the calling thread must be the one that stays (the kernel ties the ranks' life to it).
 #pragma once

@@ -21,6 +21,7 @@ struct Supervision {
   std::chrono::milliseconds grace{4000};         // between SIGTERM and SIGKILL when a rank has failed
   std::chrono::milliseconds ending_time{60000};  // after a forwarded signal, before SIGKILL
   bool signal_fails = false;  // after a signal to the launcher: 128 + signal, also where all ranks ended with 0
+  bool obeys_input = false;   // standard input is a line from a launcher on another host (node_part.h)
 };
 
 struct RunOutcome {

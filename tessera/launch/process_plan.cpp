@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include "tessera/base/error.h"
+#include "tessera/launch/cluster_plan.h"
 
 namespace tessera::launch {
+
+std::string name_of(const RankPlan& plan) { return plan.name.empty() ? fmt::format("rank {}", plan.rank) : plan.name; }
 
 std::vector<RankPlan> plan_local(const LaunchOptions& run, const Host& host) {
   if (run.nproc < 1) {
@@ -14,26 +17,14 @@ std::vector<RankPlan> plan_local(const LaunchOptions& run, const Host& host) {
     throw Error(ErrorKind::kUsage,
                 {"there is no program to launch", "", "name one: tessera launch --nproc 2 PROGRAM ARGS..."});
   }
-  Environment shared = run.extra_environment;
-  if (!host.omp_threads_given) {
-    shared.emplace("OMP_NUM_THREADS", std::to_string(threads_per_rank(host.cores, run.nproc)));
-  }
-  if (!host.secret.empty()) shared.emplace("TESSERA_SECRET", host.secret);
-  std::vector<RankPlan> plans;
-  for (int rank = 0; rank < run.nproc; ++rank) {
-    RankPlan plan{.rank = rank, .command = run.command};
-    plan.environment = rank_variables({.rank = rank,
-                                       .world_size = run.nproc,
-                                       .local_rank = rank,
-                                       .local_world_size = run.nproc,
-                                       .master_addr = run.master_addr,
-                                       .master_port = host.master_port});
-    plan.environment.insert(shared.begin(), shared.end());
-    plan.inherits_input = rank == 0;
-    plan.plain_output = rank == 0 && run.output == LaunchOptions::Output::kRankZeroPlain;
-    plans.push_back(std::move(plan));
-  }
-  return plans;
+  const ClusterPlan cluster{
+      .hosts = {{"localhost", first_slots(run.nproc)}},
+      .program = {.name = run.command[0], .arguments = {run.command.begin() + 1, run.command.end()}},
+      .master_addr = run.master_addr,
+      .master_port = host.master_port,
+      .environment = run.extra_environment,
+      .output = run.output};
+  return plan_node(cluster, {.cores = host.omp_threads_given ? 0 : host.cores, .secret = host.secret});
 }
 
 }  // namespace tessera::launch

@@ -15,10 +15,18 @@ struct RankPlan {
   std::vector<std::string> command = {};
   Environment environment = {};  // to set over what the launcher inherited
   bool inherits_input = false;   // standard input is the launcher's; else it is empty
-  bool plain_output = false;     // written through as it comes; else line by line behind "[rank N] "
+  bool plain_output = false;     // written through as it comes; else line by line, each behind `prefix`
+  std::string prefix = {};
   bool inherits_output = false;  // the rank has the launcher's own standard output and error
   std::string log_file = {};     // the rank writes both to this file instead, which is made anew
+
+  // For a process that stands for the ranks of another host (ssh_runner.h).
+  std::string name = {};         // in messages; empty: "rank <rank>"
+  std::string first_input = {};  // written to its standard input, which stays open for what node_part.h says
 };
+
+// "rank 3", or the plan's own name.
+std::string name_of(const RankPlan& plan);
 
 struct Host {
   int cores = 1;

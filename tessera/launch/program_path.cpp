@@ -21,6 +21,8 @@ int execute_error(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
+std::string default_search_path() { return env_text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"); }
+
 std::string how_to_run(const std::string& path, int error) {
   if (path.ends_with(".py")) return fmt::format("launch 'python3 {}'", path);
   if (path.ends_with(".sh")) return fmt::format("launch 'sh {}'", path);
@@ -60,8 +62,14 @@ std::string program_path(const std::string& name, const std::string& search_path
   throw Error(ErrorKind::kUsage, {fmt::format("program '{}' not found", name), "PATH", fix});
 }
 
-std::string program_path(const std::string& name) {
-  return program_path(name, env_text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+std::string program_path(const std::string& name) { return program_path(name, default_search_path()); }
+
+bool program_exists(const std::string& name) {
+  std::istringstream directories(default_search_path());
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    if (execute_error((directory.empty() ? "." : directory) + "/" + name) == 0) return true;
+  }
+  return false;
 }
 
 }  // namespace tessera::launch

@@ -12,4 +12,7 @@ std::string program_path(const std::string& name, const std::string& search_path
 // … in PATH, or where programs usually are if it is not set.
 std::string program_path(const std::string& name);
 
+// Whether PATH has a program of that name.
+bool program_exists(const std::string& name);
+
 }  // namespace tessera::launch

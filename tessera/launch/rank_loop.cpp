@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
+#include "tessera/launch/node_part.h"
 
 namespace tessera::launch {
 namespace {
@@ -29,7 +30,7 @@ bool rank_draws_on(int fd, const std::vector<RankPlan>& plans) {
   return isatty(fd) == 1 && std::any_of(plans.begin(), plans.end(), [](const auto& plan) { return plan.plain_output; });
 }
 
-std::string prefix_of(const RankPlan& plan) { return plan.plain_output ? "" : fmt::format("[rank {}] ", plan.rank); }
+std::string prefix_of(const RankPlan& plan) { return plan.plain_output ? "" : plan.prefix; }
 
 UniqueFd open_log(const std::string& path) {
   if (path.empty()) return {};
@@ -47,7 +48,10 @@ RankLoop::Rank::Rank(int rank_slot, const RankPlan& rank_plan, const std::string
       plan(rank_plan),
       process(rank_plan, program, wiring),
       output(prefix_of(rank_plan), last_lines),
-      error(prefix_of(rank_plan), last_lines) {}
+      error(prefix_of(rank_plan), last_lines),
+      input(process.input().get()) {
+  input.append_bytes(rank_plan.first_input);
+}
 
 RankLoop::RankLoop(const Supervision& supervision, const std::vector<RankPlan>& plans,
                    std::vector<std::string> programs)
@@ -58,7 +62,8 @@ RankLoop::RankLoop(const Supervision& supervision, const std::vector<RankPlan>& 
       output_(STDOUT_FILENO, rank_draws_on(STDOUT_FILENO, plans)),
       error_(STDERR_FILENO, rank_draws_on(STDERR_FILENO, plans)),
       inbox_({SIGINT, SIGTERM, SIGHUP, SIGCHLD}),
-      guard_(static_cast<int>(plans.size())) {
+      guard_(static_cast<int>(plans.size())),
+      input_open_(supervision.obeys_input) {
   strays_.except(guard_.pid());
 }
 
@@ -68,6 +73,7 @@ RunOutcome RankLoop::run() {
     wait_for_events();
     for (Rank& rank : ranks_) pass_on_output(rank);
     take_signals();
+    take_input();
     reap();
     look_at_memory();
     keep_time();
@@ -106,6 +112,12 @@ void RankLoop::wait_for_events() {
     }
     if (rank.process.error().open() && !error_stream().full()) {
       awaited.push_back({.fd = rank.process.error().get(), .events = POLLIN, .revents = 0});
+    }
+  }
+  if (input_open_) awaited.push_back({.fd = STDIN_FILENO, .events = POLLIN, .revents = 0});
+  for (const Rank& rank : ranks_) {
+    if (rank.process.running() && rank.input.pending()) {
+      awaited.push_back({.fd = rank.input.fd(), .events = POLLOUT, .revents = 0});
     }
   }
   for (const OutputStream* stream : {&output_, &error_}) {
@@ -161,6 +173,37 @@ void RankLoop::on_signal(int signal) {
   }
 }
 
+void RankLoop::take_input() {
+  pollfd readable{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  if (!input_open_ || poll(&readable, 1, 0) <= 0) return;
+  std::array<char, 256> bytes;
+  const ssize_t count = read(STDIN_FILENO, bytes.data(), bytes.size());
+  if (count < 0 && errno == EINTR) return;
+  if (count <= 0) {
+    lose_input();
+    return;
+  }
+  input_.append(bytes.data(), static_cast<size_t>(count));
+  for (size_t end = input_.find('\n'); end != std::string::npos; end = input_.find('\n')) {
+    const std::string word = input_.substr(0, end);
+    input_.erase(0, end + 1);
+    if (const int signal = signal_of_word(word)) {
+      on_signal(signal);
+    } else if (phase_ == Phase::kRunning || phase_ == Phase::kEnding) {
+      stop_all();  // another host's rank has failed
+    }
+  }
+}
+
+void RankLoop::lose_input() {
+  input_open_ = false;
+  if (phase_ != Phase::kRunning && phase_ != Phase::kEnding) return;
+  forwarded_signal_ = SIGHUP;
+  input_lost_ = true;
+  say("info: the launcher that started these ranks is gone; stopping them\n");
+  stop_all();
+}
+
 void RankLoop::reap() {
   std::vector<Rank*> ended;
   for (Rank& rank : ranks_) {
@@ -175,6 +218,7 @@ void RankLoop::reap() {
     }
     for (int reads = 0; reads < 32 && pass_on(rank.process.error(), rank.error, plain, error_stream()); ++reads) {
     }
+    rank.process.input().reset();
     rank.process.output().reset();
     rank.process.error().reset();
     const std::string output_rest = rank.output.finish();
@@ -215,16 +259,19 @@ void RankLoop::judge(const std::vector<Rank*>& ended) {
 }
 
 void RankLoop::blame(const Rank& rank) {
+  const bool elsewhere = !rank.plan.first_input.empty();
   first_failure_ = RankFailure{.rank = rank.plan.rank,
+                               .name = rank.plan.name,
+                               .elsewhere = elsewhere,
                                .pid = rank.process.pid(),
                                .exit = *rank.exit,
                                .after_start = Clock::now() - start_,
-                               .memory = rank.memory,
+                               .memory = elsewhere ? MemoryUse{} : rank.memory,
                                .memory_limit_bytes = host_memory().limit,
-                               .out_of_memory_kills = out_of_memory_kills() - kills_before_,
+                               .out_of_memory_kills = elsewhere ? 0 : out_of_memory_kills() - kills_before_,
                                .command = rank.plan.command,
                                .last_lines = rank.last_lines.lines(),
-                               .output_not_seen = rank.plan.plain_output || rank.plan.inherits_output,
+                               .output_not_seen = elsewhere || rank.plan.plain_output || rank.plan.inherits_output,
                                .log_file = rank.plan.log_file};
   if (running() > 0 && phase_ != Phase::kStopping) {
     say(fmt::format("info: {} failed; stopping the others\n", failure_name(*first_failure_)));
@@ -252,6 +299,9 @@ void RankLoop::keep_time() {
 }
 
 void RankLoop::write_output() {
+  for (Rank& rank : ranks_) {
+    if (rank.process.input().open()) rank.input.write_some();
+  }
   for (OutputStream* stream : {&output_, &error_}) {
     stream->write_some();
     if (stream->error() != 0 && output_error_ == 0) {
@@ -264,7 +314,7 @@ void RankLoop::write_output() {
 void RankLoop::stop_all() {
   phase_ = Phase::kStopping;
   phase_end_ = Clock::now() + supervision_.grace;
-  signal_all(SIGTERM);
+  tell_all(SIGTERM, kStopWord);
 }
 
 void RankLoop::kill_all() {
@@ -276,14 +326,25 @@ void RankLoop::kill_all() {
 void RankLoop::abandon_all() {
   for (Rank& rank : ranks_) {
     if (!rank.process.running()) continue;
-    say(fmt::format("error: process {} of rank {} did not exit even after SIGKILL: it is stuck in the kernel\n",
-                    rank.process.pid(), rank.plan.rank));
+    say(fmt::format("error: process {} of {} did not exit even after SIGKILL: it is stuck in the kernel\n",
+                    rank.process.pid(), name_of(rank.plan)));
     rank.process.abandon();
   }
 }
 
-void RankLoop::signal_all(int signal) {
-  for (Rank& rank : ranks_) rank.process.signal(signal);
+void RankLoop::signal_all(int signal) { tell_all(signal, word_of_signal(signal)); }
+
+// By a signal, or by words to a process that stands for another host. SIGKILL ends the connection there, and so the
+// ranks behind it.
+void RankLoop::tell_all(int signal, const std::string& words) {
+  for (Rank& rank : ranks_) {
+    if (rank.process.input().open() && signal != SIGKILL) {
+      rank.input.append_bytes(words);
+      rank.input.write_some();
+    } else {
+      rank.process.signal(signal);
+    }
+  }
 }
 
 void RankLoop::say(const std::string& lines) { error_stream().append_lines(lines); }
@@ -295,12 +356,15 @@ int RankLoop::running() const {
 
 std::string RankLoop::others_words() const {
   std::vector<std::string> late;
+  bool named = false;
   for (const Rank& rank : ranks_) {
-    if (rank.killed_late) late.push_back(std::to_string(rank.plan.rank));
+    if (!rank.killed_late) continue;
+    named = named || !rank.plan.name.empty();
+    late.push_back(named ? rank.plan.name : std::to_string(rank.plan.rank));
   }
   if (late.empty()) return "";
-  return fmt::format("{} {} did not exit when asked to and had to be killed", late.size() == 1 ? "rank" : "ranks",
-                     fmt::join(late, ", "));
+  return fmt::format("{}{} did not exit when asked to and had to be killed",
+                     named ? "" : (late.size() == 1 ? "rank " : "ranks "), fmt::join(late, ", "));
 }
 
 // Says the outcome and lets the reader of our output take what is left, however slow it is; a Ctrl-C cuts that short.
@@ -324,7 +388,8 @@ void RankLoop::finish() {
 }
 
 int RankLoop::code() const {
-  if (forwarded_signal_ != 0 && supervision_.signal_fails) return 128 + forwarded_signal_;
+  // Ranks that were stopped for a lost line have not done their work, however well they ended.
+  if (forwarded_signal_ != 0 && (supervision_.signal_fails || input_lost_)) return 128 + forwarded_signal_;
   if (first_failure_) return exit_code_of(first_failure_->exit);
   if (output_error_ != 0) return output_error_ == EPIPE ? 128 + SIGPIPE : exit_code(ErrorKind::kMachine);
   const bool all_well =

@@ -8,6 +8,10 @@
 // The rank to blame is the first whose end is seen; one that was ending at that moment already takes its place when it
 // turns out to have been killed (a peer that loses the connection to it fails sooner than its own end is seen).
 //
+// What happens on another host is told over a line (node_part.h): to a process that stands for one, in place of
+// signals; and to us, where we run for another launcher. When that line is closed, the launcher is gone, and the ranks
+// are stopped.
+//
 // No threads: one poll() over signals, output and time. planned_ranks.h says what it promises.
 #pragma once
 
@@ -51,6 +55,7 @@ class RankLoop {
     LastLines last_lines;
     OutputLines output;
     OutputLines error;
+    OutputStream input;  // to a process that stands for another host
     MemoryUse memory;
     std::optional<RankExit> exit = {};
     bool suspect = false;      // was ending already when another rank's failure was seen
@@ -63,6 +68,8 @@ class RankLoop {
   bool pass_on(UniqueFd& from, OutputLines& lines, bool plain, OutputStream& to);
   void take_signals();
   void on_signal(int signal);
+  void take_input();
+  void lose_input();
   void reap();
   void look_at_memory();
   void keep_time();
@@ -75,6 +82,7 @@ class RankLoop {
   void kill_all();
   void abandon_all();
   void signal_all(int signal);
+  void tell_all(int signal, const std::string& words);
   void say(const std::string& lines);
 
   int running() const;
@@ -100,7 +108,10 @@ class RankLoop {
   Clock::time_point next_look_;
   uint64_t kills_before_ = 0;
   int forwarded_signal_ = 0;
-  int output_error_ = 0;  // the errno after which our output goes nowhere
+  bool input_open_ = false;  // a line from another launcher
+  bool input_lost_ = false;  // it has been closed, and the ranks were stopped for it
+  std::string input_;        // what has come over it of an unfinished word
+  int output_error_ = 0;     // the errno after which our output goes nowhere
   std::optional<RankFailure> first_failure_ = {};
 };
 

@@ -102,7 +102,10 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
   Pipe output = wiring.inherit_output || logs ? Pipe{} : make_pipe();
   Pipe error = wiring.inherit_error || logs ? Pipe{} : make_pipe();
   Pipe failure = make_pipe();
-  const UniqueFd empty_input(plan.inherits_input ? -1 : open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Pipe input = plan.first_input.empty() ? Pipe{} : make_pipe();
+  if (!plan.inherits_input && plan.first_input.empty()) {
+    input.read_end = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
   std::vector<std::string> arguments = plan.command;
   std::vector<std::string> environment = merge_environment(inherited_environment(), plan.environment);
   std::vector<char*> argument_pointers = pointers_to(arguments);
@@ -110,7 +113,7 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
   ChildStart start{.program = program.c_str(),
                    .arguments = argument_pointers.data(),
                    .environment = environment_pointers.data(),
-                   .input = empty_input.get(),
+                   .input = input.read_end.get(),
                    .output = logs ? wiring.log : output.write_end.get(),
                    .error = logs ? wiring.log : error.write_end.get(),
                    .failure = failure.write_end.get(),
@@ -142,9 +145,10 @@ RankProcess::RankProcess(const RankPlan& plan, const std::string& program, const
                  : exec_error == ENOENT ? "the interpreter named in its first line does not exist"
                                         : "check the file and its arguments"});
   }
+  input_ = std::move(input.write_end);
   output_ = std::move(output.read_end);
   error_ = std::move(error.read_end);
-  for (const UniqueFd* end : {&output_, &error_}) {
+  for (const UniqueFd* end : {&input_, &output_, &error_}) {
     if (end->open()) fcntl(end->get(), F_SETFL, O_NONBLOCK);
   }
 }

@@ -37,6 +37,9 @@ class RankProcess {
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
 
+  // The writing end of its standard input, which does not block; open where the plan has a first_input.
+  UniqueFd& input() { return input_; }
+
   // The reading ends, which do not block; not open where the rank inherits ours.
   UniqueFd& output() { return output_; }
   UniqueFd& error() { return error_; }
@@ -58,6 +61,7 @@ class RankProcess {
  private:
   pid_t pid_ = -1;
   bool running_ = false;
+  UniqueFd input_;
   UniqueFd output_;
   UniqueFd error_;
 };

@@ -50,14 +50,13 @@ class EngineNetwork final : public models::GenerativeNetwork {
 std::vector<std::vector<int32_t>> write_texts(NetworkEngine& engine, const std::vector<std::vector<int32_t>>& prompts,
                                               size_t most, const WrittenTextsOptions& options) {
   EngineNetwork network(engine);
-  models::GenerationOptions how{
-      .max_new_tokens = options.max_new_tokens,
-      .stop_tokens = options.config.stop_tokens,
-      .decoder_start = options.config.decoder_start,
-      .device = engine.device(),
-      .all_ended = [&](bool ended) {
-        return sum_over_ranks(engine.data_group(), {.loss = ended ? 0.0 : 1.0}).loss == 0;
-      }};
+  models::GenerationOptions how{.max_new_tokens = options.max_new_tokens,
+                                .stop_tokens = options.config.stop_tokens,
+                                .decoder_start = options.config.decoder_start,
+                                .device = engine.device(),
+                                .all_ended = [&](bool ended) {
+                                  return sum_over_ranks(engine.data_group(), {.loss = ended ? 0.0 : 1.0}).loss == 0;
+                                }};
   std::vector<std::vector<int32_t>> written;
   const auto at_once = static_cast<size_t>(options.at_once);
   for (size_t first = 0; first < most; first += at_once) {

@@ -164,8 +164,8 @@ def test_a_wrong_hostfile_is_named_with_its_line(said, tmp_path, text, where):
     assert f"  where: {where}\n" in said("--hostfile hosts train.py")
 
 
-def test_the_program_that_a_launcher_needs_is_named(said, monkeypatch):
-    monkeypatch.setattr(multinode_runner.shutil, "which", lambda program: None)
+def test_the_program_that_a_launcher_needs_is_named(said, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert "--launcher slurm needs the program sinfo" in said("--hostfile hosts --launcher slurm --num_gpus 2 train.py")
 
 

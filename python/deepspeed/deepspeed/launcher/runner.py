@@ -10,10 +10,8 @@ On a machine without CUDA devices a slot is just a number: --num_gpus 2 starts t
 import argparse
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from collections import OrderedDict
 
 from deepspeed import _names
@@ -29,21 +27,19 @@ from deepspeed.launcher.constants import (
     PDSH_LAUNCHER,
     SLURM_LAUNCHER,
 )
+from deepspeed.launcher.request import program_of, request_of
 from deepspeed.launcher.this_machine import device_count_of_driver, is_this_machine, port_is_taken
 from deepspeed.utils.logging import logger, set_log_level_from_string
-from deepspeed.utils.numa import get_numactl_cmd, parse_range_list
-from tessera import hostfile
+from deepspeed.utils.numa import get_numactl_cmd
+from tessera import _launch, hostfile
 from tessera.launch_error import nearest, refused, tells_users
 
 _names.serve(__name__)
 
 DLTS_HOSTFILE = "/job/hostfile"
-EXPORT_ENVS = ["MLFLOW", "PYTHON", "MV2", "UCX"]
+EXPORT_ENVS = _launch.exported_prefixes()
 DEEPSPEED_ENVIRONMENT_NAME = os.getenv("DS_ENV_FILE", ".deepspeed_env")
-DEEPSPEED_ENVIRONMENT_PATHS = [os.path.expanduser("~"), "."]
-EXCLUDE_ENVS = {"AISC_JOB_NAME": ["NCCL_IB_HCA", "UCX_NET_DEVICES"]}  # in a job with the variable, not exported
 SSH_SECONDS = 60
-END_SECONDS = 30
 
 LAUNCHER_CLASSES = {
     PDSH_LAUNCHER: runners.PDSHRunner,
@@ -162,42 +158,19 @@ def parse_inclusion_exclusion(resource_pool, inclusion, exclusion):
 
 def apply_num_nodes_and_gpus(active_resources, num_nodes, num_gpus):
     """The first machines, and slots 0…N-1 on each; -1 or 0 leaves them as they are."""
-    hosts = list(active_resources)[:num_nodes if num_nodes > 0 else None]
-    return OrderedDict((host, list(range(num_gpus)) if num_gpus > 0 else active_resources[host]) for host in hosts)
+    return OrderedDict(_launch.first_hosts(hostfile.pairs_of(active_resources), num_nodes, num_gpus))
 
 
 def encode_world_info(world_info):
     return hostfile.encode_slots(world_info)
 
 
-def _choose_slots(args, pool):
+def _choose_slots(args, request, pool):
     """{host: slots} to use; `pool` is None on a single machine without hostfile."""
     if pool is None:
-        _check_without_hostfile(args)
+        _launch.check_without_hostfile(request)
         pool = {"localhost": _slots_of_this_machine(args)}
-    elif args.num_nodes > len(pool):
-        raise refused(f"--num_nodes is {args.num_nodes}, but the hostfile names {len(pool)}", args.hostfile,
-                      f"use at most {len(pool)}, or add machines to the hostfile")
-    chosen = parse_inclusion_exclusion(pool, args.include, args.exclude)
-    for host, slots in chosen.items():
-        if args.num_gpus > len(slots):
-            raise refused(f"--num_gpus is {args.num_gpus}, and {host} has {len(slots)} slot{'s' * (len(slots) != 1)}",
-                          args.hostfile, f"use at most {min(map(len, chosen.values()))}, or edit the hostfile")
-    chosen = apply_num_nodes_and_gpus(chosen, args.num_nodes, args.num_gpus)
-    if not chosen:
-        raise refused("the filter leaves no slots to run on", "--exclude", "exclude fewer slots")
-    return chosen
-
-
-def _check_without_hostfile(args):
-    if args.num_nodes > 1:
-        raise refused(f"--num_nodes is {args.num_nodes}, and there is no hostfile {args.hostfile}", "the command line",
-                      "name the machines in a hostfile (-H)")
-    option = "--include" if args.include else "--exclude"
-    for host in hostfile.parse_nodes(args.include or args.exclude) if args.include or args.exclude else ():
-        if host != "localhost":
-            raise refused(f"{option} names '{host}', and there is no hostfile {args.hostfile}", "the command line",
-                          "name the machines in a hostfile (-H), or use localhost for this one")
+    return OrderedDict(_launch.choose_hosts(request, hostfile.pairs_of(pool)))
 
 
 def _slots_of_this_machine(args):
@@ -247,13 +220,14 @@ def run(args):
     pool = fetch_hostfile(args.hostfile)
     if pool is None:
         if not args.force_multi:
-            launch.check_program(args, args.user_script)
+            _launch.require_program(program_of(args, args.user_script, args.user_args))
         _include_visible_devices(args)
-    slots_of = _choose_slots(args, pool)
+    request = request_of(args, args.user_script, args.user_args)
+    slots_of = _choose_slots(args, request, pool)
     many = args.force_multi or (len(slots_of) > 1 and not args.no_ssh)
     runner = _runner(args, pool, slots_of) if many else None
     if runner is None:
-        _check_local_run(args, slots_of)
+        _check_local_run(args, request, slots_of)
     if pool is None and not args.master_addr:
         args.master_addr = "127.0.0.1"
     if many and not args.no_ssh_check and pool is not None:
@@ -270,36 +244,16 @@ def _check_arguments(args):
     if args.launcher.lower() not in LAUNCHER_CLASSES:
         raise refused(f"--launcher is '{args.launcher}'", "the command line",
                       nearest(args.launcher.lower(), list(LAUNCHER_CLASSES)))
-    for name in ("num_nodes", "num_gpus"):
-        if getattr(args, name) == 0:
-            raise refused(f"--{name} is 0: nothing would run", "the command line", "use at least 1, or leave it out")
-    if args.include and args.exclude:
-        raise refused("--include and --exclude are both given", "the command line", "keep one of them")
-    if (args.num_nodes > 0 or args.num_gpus > 0) and (args.include or args.exclude):
-        raise refused("--num_nodes and --num_gpus cannot be used with --include and --exclude", "the command line",
-                      "keep only the filter, which says which machines and slots to use")
-    if args.node_rank >= 0 and not args.no_ssh:
-        raise refused("--node_rank only makes sense with --no_ssh", "the command line", "add --no_ssh, or leave out --node_rank")
-    if args.hostfile != DLTS_HOSTFILE and not os.path.isfile(args.hostfile):
-        raise refused(f"there is no hostfile {args.hostfile}", "--hostfile",
-                      "name a file with one machine per line, like 'worker-0 slots=4'; without the option, this machine is "
-                      "used")
-    if args.bind_core_list:
-        parse_range_list(args.bind_core_list)
-        if not args.bind_cores_to_rank:
-            raise refused("--bind_core_list only makes sense with --bind_cores_to_rank", "the command line",
-                          "add --bind_cores_to_rank, or leave out --bind_core_list")
+    _launch.check_host_options(request_of(args, args.user_script, args.user_args))
+    _launch.check_core_options(args.bind_cores_to_rank, args.bind_core_list or "")
 
 
-def _check_local_run(args, slots_of):
+def _check_local_run(args, request, slots_of):
     """What only matters where this machine starts ranks."""
-    launch.check_program(args, args.user_script)
+    _launch.require_program(request.program)
     hosts = list(slots_of)
     if args.no_ssh:
-        if not 0 <= args.node_rank < len(hosts):
-            raise refused("--no_ssh needs --node_rank: the index of this machine" if args.node_rank < 0 else
-                          f"--node_rank is {args.node_rank}, and the machines are {', '.join(hosts)}",
-                          "the command line", "use 0" if len(hosts) == 1 else f"use 0 to {len(hosts) - 1}")
+        _launch.check_own_node_rank(request, hostfile.pairs_of(slots_of))
     elif not is_this_machine(hosts[0]):
         raise refused(f"'{hosts[0]}' is not this machine", args.hostfile,
                       "add --force_multi to reach it through the launcher; in a hostfile, call this machine localhost")
@@ -339,82 +293,34 @@ def _runner(args, pool, slots_of):
     kind = LAUNCHER_CLASSES[args.launcher.lower()]
     made = kind(args, encode_world_info(slots_of), *([] if kind is runners.PDSHRunner else [pool or slots_of]))
     made.check_slots(slots_of)
-    if not made.backend_exists():
-        raise refused(f"--launcher {made.name} needs the program {made.program}, which is not installed", "this machine",
-                      f"install it, or use another launcher: {', '.join(LAUNCHER_CLASSES)}")
+    _launch.require_launcher_installed(made.name)
     return made
 
 
 def _run_on_many(args, runner, slots_of):
     env = os.environ.copy()
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.abspath("."), env.get("PYTHONPATH")]))
+    env["PYTHONPATH"] = _launch.python_path_with(os.path.abspath("."), env)
     for key, value in _exports(env).items():
         runner.add_export(key, value)
-    end_command = None
+    end_command = []
     command = runner.get_cmd(env, slots_of)
     if isinstance(runner, runners.PDSHRunner):
         command, end_command, env = command
     logger.info(f"cmd = {shlex.join(command)}")
-    return _run_and_hand_on(command, env, end_command)
+    return _launch.run_remote(runner.name, command, end_command, dict(env))
 
 
 def _exports(env):
     """The variables that go to all machines: by prefix, and those of the file .deepspeed_env."""
     from deepspeed.accelerator import get_accelerator
-    prefixes = (*EXPORT_ENVS, *get_accelerator().export_envs())
-    withheld = [name for marker, names in EXCLUDE_ENVS.items() if marker in env for name in names]
-    if "TESSERA_SECRET" in env:
-        raise refused("TESSERA_SECRET would be on the command lines of the other machines, where anybody can read it",
-                      "the environment", "write it to a file that only you can read on every machine, and set TESSERA_SECRET_FILE")
-    found = {key: value for key, value in env.items()
-             if (key.startswith(prefixes) or key == "TESSERA_SECRET_FILE") and key not in withheld}
-    for folder in DEEPSPEED_ENVIRONMENT_PATHS:
-        path = os.path.join(folder, DEEPSPEED_ENVIRONMENT_NAME)
-        if os.path.isfile(path):
-            with open(path) as file:
-                found.update(_parse_environment(file, path))
-            break
+    _launch.require_no_open_secret(dict(env))
+    found = dict(_launch.exported_variables(dict(env), list(get_accelerator().export_envs())))
+    found.update(_launch.read_environment_file(DEEPSPEED_ENVIRONMENT_NAME))
     return found
 
 
 def _parse_environment(lines, path):
-    found = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        key, equals, value = line.partition("=")
-        if not equals:
-            raise refused(f"{line.strip()!r} is not KEY=VALUE", f"{path}:{number}", "write one variable per line")
-        found[key.strip()] = value.strip()
-    return found
-
-
-def _run_and_hand_on(command, env, end_command):
-    """Runs the command, hands signals on to it, and returns its exit code; `end_command` ends its ranks elsewhere."""
-    child = subprocess.Popen(command, env=env, start_new_session=True)
-    received = []
-
-    def hand_on(number, _frame):
-        received.append(number)
-        os.killpg(child.pid, signal.SIGKILL if len(received) > 1 else number)
-
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        while child.poll() is None and not received:
-            time.sleep(0.1)
-        if received and end_command:
-            subprocess.run(end_command, env=env, timeout=END_SECONDS, check=False)
-        try:
-            code = child.wait(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            code = child.wait(timeout=END_SECONDS)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if received:
-        return 128 + received[0]
-    return 128 - code if code < 0 else code
+    return dict(_launch.parse_environment_file(list(lines), path))
 
 
 # Reaching other machines

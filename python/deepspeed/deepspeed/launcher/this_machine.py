@@ -4,27 +4,14 @@ import errno
 import os
 import socket
 
+from tessera import _launch
+
 _DRIVER = "/proc/driver/nvidia/gpus"
 
 
 def is_this_machine(host):
     """Whether a name of a hostfile means the machine that asks."""
-    if host in ("localhost", socket.gethostname(), socket.gethostname().partition(".")[0], socket.getfqdn()):
-        return True
-    try:
-        addresses = {(family, address[0]) for family, _, _, _, address in socket.getaddrinfo(host, None)}
-    except OSError:
-        return False
-    return any(_is_own(family, address) for family, address in addresses)
-
-
-def _is_own(family, address):
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))  # which only an address of this machine can be
-            return True
-        except OSError:
-            return False
+    return _launch.is_this_host(host)
 
 
 def device_count_of_driver():

@@ -1,0 +1,31 @@
+// The options of a launch, which `tessera launch` and `tessera train` share: DeepSpeed's, with - or _ between words.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/launch/launch_request.h"
+#include "tessera/launch/restarts.h"
+
+namespace tessera::cli {
+
+struct LaunchFlags {
+  launch::LaunchRequest request = {};
+  launch::ProgramForm form = {};
+  launch::Restarts restarts = {};
+  int nproc = 1;         // --num_gpus by its other name
+  bool dry_run = false;  // add_launch_flags leaves it to the command
+
+  // Whether an option that starts ranks was given, and a request made of the options.
+  bool given(const CLI::App& command) const;
+  launch::LaunchRequest made(const CLI::App& command) const;
+};
+
+void add_launch_flags(CLI::App& command, LaunchFlags& flags);
+
+// Those that say how a program is called, which `tessera train` has none of.
+void add_program_flags(CLI::App& command, LaunchFlags& flags);
+
+}  // namespace tessera::cli

@@ -1,0 +1,38 @@
+// Runs a plan over its hosts: one ssh a host, at whose other end `tessera launch --node-part` starts that host's ranks
+// (node_part.h). Lines come back as "[worker-1 rank 3] …", whole.
+//
+// What local_runner.h promises holds for all hosts: when a rank fails, on whichever, the others are stopped everywhere
+// and the exit code is its; SIGINT, SIGTERM and SIGHUP reach all ranks; and none is left behind, not even when this
+// process is killed or a connection breaks, because the launcher on the other side stops its ranks at the end of its
+// input. No rank reads standard input.
+//
+// Every host has this program under the same path, and the folder in which the run was started.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/launch/cluster_plan.h"
+#include "tessera/launch/planned_ranks.h"
+
+namespace tessera::launch {
+
+// {"ssh", options…, host}: without questions, and noticing within a minute that a host is gone.
+std::vector<std::string> ssh_words(const LaunchRequest& request, const std::string& host);
+
+struct SshRun {
+  LaunchRequest request = {};
+  std::string program = {};  // this program, as it is called on every host
+  std::string folder = {};   // where ranks run
+};
+
+// An ssh for each host.
+std::vector<RankPlan> plan_ssh(const ClusterPlan& cluster, const SshRun& run);
+
+// Returns once all have ended. ErrorKind::kUsage where ssh is not installed.
+RunOutcome run_ssh(const ClusterPlan& cluster, const SshRun& run);
+
+// The host's first address, by `hostname -I` there. ErrorKind::kMachine where it does not say.
+std::string address_of_host(const LaunchRequest& request, const std::string& host);
+
+}  // namespace tessera::launch
