@@ -161,6 +161,17 @@ def test_a_mixture_goes_on_with_the_same_samples(tmp_path, tiny_run):
     assert losses_and_norms(tmp_path / "whole")[-3:] == losses_and_norms(tmp_path / "parts")[-3:]
 
 
+def test_a_mixture_goes_on_with_the_same_samples_on_another_number_of_ranks(tmp_path, tiny_run):
+    """Also in its second epoch, which takes other samples of the second entry."""
+    run_file = mixture(tmp_path, tiny_run, [1, 2])
+    train(run_file, 2, {"output": tmp_path / "whole", "model.dropout": 0})
+    train(run_file, 2, {"output": tmp_path / "parts", "model.dropout": 0, "training.max_steps": 10})
+    train(run_file, 1, {"output": tmp_path / "parts", "model.dropout": 0}, resume="auto")
+    whole, parts = ([row["loss"] for row in metrics(tmp_path / name)] for name in ("whole", "parts"))
+    assert len(whole) == 2 * 23 and parts == pytest.approx(whole, rel=1e-5)
+    assert whole[23:45] != pytest.approx(whole[:22], rel=1e-2)
+
+
 @pytest.mark.parametrize("settings, said", [
     ({"data.weights": "[1]"}, "'data.weights' has 1, but 'data.train' has 2"),
     ({"data.weights": "[1, 0]"}, "data.weights"),
