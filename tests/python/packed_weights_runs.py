@@ -117,6 +117,10 @@ def whole_bytes(parameters):
     return sum(getattr(each, "ds_numel", each.numel()) * each.element_size() for each in parameters)
 
 
+def sums_of_bytes(weights):
+    return [int(weight.data.view(torch.uint8).long().sum()) for weight in weights]
+
+
 def int8_references(model):
     return [module.state.CB for module in model.modules() if hasattr(module, "init_8bit_state")]
 
@@ -213,10 +217,9 @@ def merged():
             engine.destroy()
         with deepspeed.zero.GatheredParameters(list(model.parameters())):
             weights = packed(model)
-            found[name] = {"kinds": sorted({type(each).__name__ for each in weights}), "bytes": [int(each.data.view(torch.uint8).long().sum())
-                                                                                             for each in weights]}
+            found[name] = {"kinds": sorted({type(each).__name__ for each in weights}), "bytes": sums_of_bytes(weights)}
             merged = model.merge_and_unload()
-            found[name]["merged"] = [int(each.data.view(torch.uint8).long().sum()) for each in packed(merged)]
+            found[name]["merged"] = sums_of_bytes(packed(merged))
             found[name]["loss"] = float(merged(input_ids=batch(9)[0], labels=batch(9)[0]).loss)
     return found
 
