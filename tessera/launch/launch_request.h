@@ -29,10 +29,9 @@ struct LaunchRequest {
   std::string launcher_args = {};  // for the launcher's program, quoted as for a shell
   bool no_ssh = false;             // this command runs on every host, …
   int node_rank = -1;              // … of which this is the index
-  bool no_ssh_check = false;
-  bool force_multi = false;      // through the launcher even where one host is left
-  int ssh_port = 0;              // 0: ssh's own
-  std::string venv_script = {};  // sourced by the shell on each host first
+  bool force_multi = false;        // through the launcher even where one host is left
+  int ssh_port = 0;                // 0: ssh's own
+  std::string venv_script = {};    // sourced by the shell on each host first
 
   // What ranks get.
   bool bind_cores_to_rank = false;

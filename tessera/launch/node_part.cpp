@@ -5,12 +5,14 @@
 
 #include <cerrno>
 #include <charconv>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/json_value.h"
 #include "tessera/launch/node_run.h"
 
 namespace tessera::launch {
@@ -30,7 +32,7 @@ json hosts_json(const std::vector<HostSlots>& hosts) {
 
 std::vector<HostSlots> hosts_of(const json& list) {
   std::vector<HostSlots> hosts;
-  for (const json& each : list) hosts.push_back({each.at("host"), each.at("slots").get<std::vector<int>>()});
+  for (const json& each : list) hosts.push_back({each.at("host"), wholes_of<int>(each.at("slots"))});
   return hosts;
 }
 
@@ -95,18 +97,20 @@ NodePart parse_node_part(const std::string& line) {
     found.at("arguments").get_to(cluster.program.arguments);
     found.at("passes_local_rank").get_to(cluster.program.passes_local_rank);
     found.at("master_addr").get_to(cluster.master_addr);
-    found.at("master_port").get_to(cluster.master_port);
+    cluster.master_port = whole_of<int>(found.at("master_port"));
     found.at("sets_devices").get_to(cluster.sets_devices);
     found.at("binds_cores").get_to(cluster.binds_cores);
     found.at("core_list").get_to(cluster.core_list);
     found.at("log_folder").get_to(cluster.log_folder);
     found.at("environment").get_to(cluster.environment);
     cluster.output = found.at("rank_zero_plain").get<bool>() ? RankOutput::kRankZeroPlain : RankOutput::kPrefixAll;
-    found.at("node_rank").get_to(part.node_rank);
+    part.node_rank = whole_of<int>(found.at("node_rank"));
     found.at("saves_pid").get_to(part.saves_pid);
     found.at("folder").get_to(part.folder);
     return part;
-  } catch (const json::exception& error) {
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // of a value that is missing, or of another type
     throw Error(ErrorKind::kUsage, {fmt::format("the launcher is of another version: {}", error.what()), kWhere,
                                     "use the same version of tessera on every host"});
   }
