@@ -41,7 +41,9 @@ void set_program(launch::LaunchRequest& request, const train::RunOptions& option
   request.program = {.name = words[0], .arguments = {words.begin() + 1, words.end()}};
 }
 
+// By which the report says how the run is resumed (train/report.cpp).
 void tell_ranks(launch::Launch& launch) {
+  if (!launch.request.hostfile.empty()) return;
   launch.request.environment["TESSERA_NPROC"] = std::to_string(launch::rank_count(launch.hosts));
 }
 

@@ -23,27 +23,10 @@ using ::testing::Not;
 
 using Words = std::vector<std::string>;
 
-// `cat` is the connection: once it is killed, nothing arrives on the other side but the end of its input.
-constexpr const char* kSsh = R"(#!/bin/sh
-while [ "${1#-}" != "$1" ]; do case $1 in -o|-p) shift 2;; *) shift;; esac; done
-host=$1; shift
-echo "$host: $*" >> "$FAKE/asked"
-if [ "$host" = away ]; then echo "ssh: connect to host away port 22: No route to host" >&2; exit 255; fi
-exec 3<&0
-mkfifo "$FAKE/line.$host"
-cat <&3 >"$FAKE/line.$host" 3<&- &
-echo $! > "$FAKE/connection.$host"
-ON_HOST=$host setsid -w sh -c "$*" <"$FAKE/line.$host" 3<&-
-code=$?
-kill $! 2>/dev/null
-rm "$FAKE/line.$host"
-exit $code
-)";
-
 class SshRunner : public ::testing::Test {
  protected:
   SshRunner() {
-    write("ssh", kSsh);
+    std::filesystem::create_symlink(TESSERA_SOURCE_DIR "/tests/support/fake_ssh", at("ssh"));
     write("hostname", "#!/bin/sh\necho 10.1.2.3 fe80::1\n");
     write("hosts", "a slots=2\nb slots=1\n");
   }
