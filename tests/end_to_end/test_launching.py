@@ -10,7 +10,8 @@ def hosts(tmp_path):
     (tmp_path / "hosts").write_text("a slots=1\nb slots=1\n")
     (tmp_path / "ssh").symlink_to(REPOSITORY / "tests" / "support" / "fake_ssh")
     options = ["--hostfile", tmp_path / "hosts", "--master_addr", "127.0.0.1", "--master_port", free_port()]
-    return options, {"FAKE": tmp_path, "PATH": f"{tmp_path}:{environment()['PATH']}"}
+    # The number of threads decides in which order a product adds up: a host of one rank would give it all cores.
+    return options, {"FAKE": tmp_path, "PATH": f"{tmp_path}:{environment()['PATH']}", "OMP_NUM_THREADS": 1}
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def run_file(tiny_bert, texts, tmp_path):
 
 def test_two_hosts_train_as_two_ranks_of_one(hosts, run_file, tmp_path):
     options, env = hosts
-    train(run_file, 2, {"output": tmp_path / "one"})
+    train(run_file, 2, {"output": tmp_path / "one"}, env=env)
     result = tessera("train", run_file, *options, "--set", f"output={tmp_path / 'two'}", cwd=tmp_path, env=env)
     assert result.code == 0, str(result)
     assert [line.split(":")[0] for line in (tmp_path / "asked").read_text().splitlines()] in (["a", "b"], ["b", "a"])
@@ -37,5 +38,5 @@ def test_two_hosts_train_as_two_ranks_of_one(hosts, run_file, tmp_path):
 def test_a_mistake_is_told_once_and_reaches_no_host(hosts, run_file, tmp_path):
     options, env = hosts
     result = tessera("train", run_file, *options, "--set", "training.max_stepz=1", cwd=tmp_path, env=env)
-    assert result.code == 2 and result.err.count("max_stepz") == 1, str(result)
+    assert result.code == 2 and result.err.count("error:") == 1, str(result)
     assert not (tmp_path / "asked").exists()
