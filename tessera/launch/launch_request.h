@@ -6,10 +6,15 @@
 #include <string>
 
 #include "tessera/launch/environment.h"
-#include "tessera/launch/launch_options.h"
 #include "tessera/launch/rank_program.h"
 
 namespace tessera::launch {
+
+enum class RankOutput {
+  kPrefixAll,      // every line of every rank begins with "[rank N] "
+  kRankZeroPlain,  // rank 0 writes as if it ran alone: to our terminal itself, to a pipe or file byte by byte
+  kInherited,      // ranks write to our output themselves
+};
 
 struct LaunchRequest {
   RankProgram program = {};

@@ -1,4 +1,4 @@
-// One host's part of a run: starts the ranks of that host here, and returns once all have ended. local_runner.h says
+// One host's part of a run: starts the ranks of that host here, and returns once all have ended. planned_ranks.h says
 // what it promises of signals, failures and what is left behind.
 #pragma once
 

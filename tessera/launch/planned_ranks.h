@@ -1,10 +1,27 @@
-// Starts ranks that somebody has planned on this host, and returns once all have ended. local_runner.h says what it
-// promises of signals, failures, output and what is left behind; here a plan gives each rank its command, its
-// environment and where its output goes.
+// Starts ranks that somebody has planned on this host, and returns once all have ended. A plan gives each its command,
+// its environment and where its output goes.
 //
 //   const int code = run_planned({{.rank = 4, .command = {"./train"}, .environment = {{"RANK", "4"}}}}, {}).code;
 //
-// Of one thread, and one call at a time in a process.
+// Lines stay whole, whoever writes them. A rank whose plan does not hand on standard input reads nothing.
+//
+// When a rank fails (it exits with other than 0, or a signal kills it) the others get SIGTERM, and after `grace`
+// SIGKILL; then standard error tells which rank failed first, what its exit means, and its last lines. A rank that
+// exits with 0 stops nobody. SIGINT, SIGTERM or SIGHUP to the launcher is forwarded once to all ranks, which then have
+// `ending_time` to save and end; a second SIGINT kills them at once.
+//
+// The code is 0 when all ranks ended with 0, also after a signal; 128 + signal after a signal to the launcher; 141 when
+// nobody reads our output any more; else the first failing rank's code, 128 + signal if one killed it. Nothing has
+// started yet when it throws ErrorKind::kUsage for a program that there is not; when the machine refuses a process half
+// way through, those started are killed before the throw.
+//
+// No process is left behind. Every rank leads a session and process group of its own; what it leaves running there is
+// killed when it ends, what it moved to another group when all have ended. When the launcher itself is killed, by
+// SIGKILL too, the kernel kills the ranks and a guard process (orphan_guard.h) their groups; only what a rank moved to
+// a group of its own outlives that.
+//
+// One call at a time in a process. While it runs, signals and child processes are its own: the caller starts no other
+// children, and the calling thread must be the one that stays (the kernel ties the ranks' life to it).
 #pragma once
 
 #include <chrono>
@@ -31,7 +48,6 @@ struct RunOutcome {
 };
 
 // `program`: the file to execute in place of each command's first word, which is looked up in PATH where it is empty.
-// Nothing has started yet when it throws ErrorKind::kUsage for a program that there is not.
 RunOutcome run_planned(const std::vector<RankPlan>& plans, const Supervision& supervision,
                        const std::string& program = "");
 

@@ -1,12 +1,10 @@
-// Which processes a run consists of, and what each is given. Arithmetic only: nothing is started or read from the
-// machine, so every case can be tested.
+// One process of a run, and what it is given. cluster_plan.h makes these of a run.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "tessera/launch/environment.h"
-#include "tessera/launch/launch_options.h"
 
 namespace tessera::launch {
 
@@ -27,16 +25,5 @@ struct RankPlan {
 
 // "rank 3", or the plan's own name.
 std::string name_of(const RankPlan& plan);
-
-struct Host {
-  int cores = 1;
-  int master_port = 0;             // the port that was picked or asked for
-  bool omp_threads_given = false;  // OMP_NUM_THREADS is set in the launcher's environment
-  std::string secret = {};         // made for this run (base/run_secret.h); empty: the environment names one
-};
-
-// One plan a rank, in the order of the ranks. ErrorKind::kUsage when nproc is below 1 or there is no program. The run's
-// extra_environment wins over what is inherited and over OMP_NUM_THREADS; a rank's own variables win over all.
-std::vector<RankPlan> plan_local(const LaunchOptions& run, const Host& host);
 
 }  // namespace tessera::launch

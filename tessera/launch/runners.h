@@ -29,7 +29,7 @@ Launch decide(const LaunchRequest& request);
 
 std::string launch_text(const Launch& launch);
 
-// Returns once all ranks have ended; local_runner.h says it in full.
+// Returns once all ranks have ended; planned_ranks.h says it in full.
 RunOutcome run(const Launch& launch);
 
 // "local", "ssh", "pdsh", …

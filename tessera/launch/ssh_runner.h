@@ -1,7 +1,7 @@
 // Runs a plan over its hosts: one ssh a host, at whose other end `tessera launch --node-part` starts that host's ranks
 // (node_part.h). Lines come back as "[worker-1 rank 3] …", whole.
 //
-// What local_runner.h promises holds for all hosts: when a rank fails, on whichever, the others are stopped everywhere
+// What planned_ranks.h promises holds for all hosts: when a rank fails, on whichever, the others are stopped everywhere
 // and the exit code is its; SIGINT, SIGTERM and SIGHUP reach all ranks; and none is left behind, not even when this
 // process is killed or a connection breaks, because the launcher on the other side stops its ranks at the end of its
 // input. No rank reads standard input.

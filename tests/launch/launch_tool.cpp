@@ -8,35 +8,38 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/cli/commands.h"
-#include "tessera/launch/local_runner.h"
-#include "tessera/launch/planned_ranks.h"
+#include "tessera/launch/free_port.h"
+#include "tessera/launch/node_run.h"
 
 namespace {
 
-using tessera::launch::LaunchOptions;
+namespace launch = tessera::launch;
 
 int run_tuned(int argc, char** argv) {
-  LaunchOptions run;
-  run.nproc = std::atoi(argv[2]);
-  run.command.assign(argv + 3, argv + argc);
-  if (std::strcmp(argv[1], "plain") == 0) run.output = LaunchOptions::Output::kRankZeroPlain;
-  if (const auto grace = tessera::env_int("GRACE_MS")) run.grace = std::chrono::milliseconds(*grace);
-  if (const auto ending = tessera::env_int("ENDING_MS")) run.ending_time = std::chrono::milliseconds(*ending);
-  return tessera::launch::run_local(run);
+  launch::ClusterPlan cluster{.hosts = {{"localhost", launch::first_slots(std::atoi(argv[2]))}},
+                              .program = {.name = argv[3], .arguments = {argv + 4, argv + argc}},
+                              .master_port = launch::pick_free_port()};
+  if (std::strcmp(argv[1], "plain") == 0) cluster.output = launch::RankOutput::kRankZeroPlain;
+  launch::NodeRun node{.shares_cores = true};
+  if (const auto grace = tessera::env_int("GRACE_MS")) node.supervision.grace = std::chrono::milliseconds(*grace);
+  if (const auto ending = tessera::env_int("ENDING_MS")) {
+    node.supervision.ending_time = std::chrono::milliseconds(*ending);
+  }
+  return launch::run_node(cluster, node).code;
 }
 
 int run_two(const std::string& logs, const std::string& script) {
-  std::vector<tessera::launch::RankPlan> plans;
+  std::vector<launch::RankPlan> plans;
   for (const int rank : {4, 5}) {
     const std::string name = std::to_string(rank);
-    tessera::launch::RankPlan& plan = plans.emplace_back();
+    launch::RankPlan& plan = plans.emplace_back();
     plan.rank = rank;
     plan.command = {"sh", "-c", script, "rank" + name};
     plan.environment = {{"PLACE", "place" + name}};
     plan.inherits_output = logs == "-";
     if (logs != "-") plan.log_file = logs + "/" + name;
   }
-  return tessera::launch::run_planned(plans, {.signal_fails = std::getenv("SIGNAL_FAILS") != nullptr}).code;
+  return launch::run_planned(plans, {.signal_fails = std::getenv("SIGNAL_FAILS") != nullptr}).code;
 }
 
 }  // namespace

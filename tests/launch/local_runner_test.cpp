@@ -1,6 +1,4 @@
 // The launcher as its users see it: launch_tool runs it as a process of its own, the ranks are shell scripts.
-#include "tessera/launch/local_runner.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

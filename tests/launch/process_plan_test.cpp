@@ -1,17 +1,24 @@
-#include "tessera/launch/process_plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/launch/cluster_plan.h"
+#include "tessera/launch/host_filter.h"
 
 namespace tessera::launch::process_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
 
+ClusterPlan ranks_of_prog(int nproc) {
+  return {.hosts = {{"localhost", first_slots(nproc)}}, .program = {.name = "prog"}};
+}
+
 TEST(ProcessPlan, EachRankIsToldItsPlace) {
-  const auto plans = plan_local({.nproc = 3, .command = {"prog", "-x"}}, {.cores = 8, .master_port = 29511});
+  ClusterPlan cluster = ranks_of_prog(3);
+  cluster.program.arguments = {"-x"};
+  cluster.master_port = 29511;
+  const auto plans = plan_node(cluster, {.cores = 8});
   ASSERT_EQ(plans.size(), 3u);
   const Environment expected = {
       {"RANK", "2"},
@@ -30,30 +37,31 @@ TEST(ProcessPlan, EachRankIsToldItsPlace) {
 }
 
 TEST(ProcessPlan, AllRanksGetTheRunsSecret) {
-  for (const RankPlan& plan : plan_local({.nproc = 2, .command = {"prog"}}, {.secret = "0123456789abcdef"})) {
+  for (const RankPlan& plan : plan_node(ranks_of_prog(2), {.secret = "0123456789abcdef"})) {
     EXPECT_EQ(plan.environment.at("TESSERA_SECRET"), "0123456789abcdef");
   }
 }
 
 TEST(ProcessPlan, OnlyRankZeroReadsStandardInput) {
-  const auto plans = plan_local({.nproc = 2, .command = {"prog"}}, {});
+  const auto plans = plan_node(ranks_of_prog(2), {});
   EXPECT_TRUE(plans[0].inherits_input);
   EXPECT_FALSE(plans[1].inherits_input);
 }
 
 TEST(ProcessPlan, RankZeroIsPlainOnlyWhenAskedFor) {
-  EXPECT_FALSE(plan_local({.nproc = 2, .command = {"prog"}}, {})[0].plain_output);
-  const auto plans = plan_local({.nproc = 2, .command = {"prog"}, .output = LaunchOptions::Output::kRankZeroPlain}, {});
+  ClusterPlan cluster = ranks_of_prog(2);
+  EXPECT_FALSE(plan_node(cluster, {})[0].plain_output);
+  cluster.output = RankOutput::kRankZeroPlain;
+  const auto plans = plan_node(cluster, {});
   EXPECT_TRUE(plans[0].plain_output);
   EXPECT_FALSE(plans[1].plain_output);
 }
 
 TEST(ProcessPlan, AThreadCountThatTheUserGaveStays) {
-  const LaunchOptions run{.nproc = 2, .command = {"prog"}};
-  EXPECT_FALSE(plan_local(run, {.cores = 8, .omp_threads_given = true})[0].environment.contains("OMP_NUM_THREADS"));
-  LaunchOptions extra = run;
-  extra.extra_environment = {{"OMP_NUM_THREADS", "7"}};
-  EXPECT_EQ(plan_local(extra, {.cores = 8})[0].environment.at("OMP_NUM_THREADS"), "7");
+  ClusterPlan cluster = ranks_of_prog(2);
+  EXPECT_FALSE(plan_node(cluster, {.cores = 0})[0].environment.contains("OMP_NUM_THREADS"));
+  cluster.environment = {{"OMP_NUM_THREADS", "7"}};
+  EXPECT_EQ(plan_node(cluster, {.cores = 8})[0].environment.at("OMP_NUM_THREADS"), "7");
 }
 
 TEST(ProcessPlan, MoreRanksThanCoresStillGetOneThreadEach) {
@@ -62,16 +70,16 @@ TEST(ProcessPlan, MoreRanksThanCoresStillGetOneThreadEach) {
 }
 
 TEST(ProcessPlan, ARanksPlaceWinsOverExtraVariables) {
-  LaunchOptions run{.nproc = 1, .command = {"prog"}};
-  run.extra_environment = {{"RANK", "9"}, {"COLOUR", "red"}};
-  const auto plans = plan_local(run, {});
+  ClusterPlan cluster = ranks_of_prog(1);
+  cluster.environment = {{"RANK", "9"}, {"COLOUR", "red"}};
+  const auto plans = plan_node(cluster, {});
   EXPECT_EQ(plans[0].environment.at("RANK"), "0");
   EXPECT_EQ(plans[0].environment.at("COLOUR"), "red");
 }
 
 TEST(ProcessPlan, RefusesNoRanksAndNoProgram) {
-  EXPECT_THROW(plan_local({.nproc = 0, .command = {"prog"}}, {}), Error);
-  EXPECT_THROW(plan_local({.nproc = 1}, {}), Error);
+  EXPECT_THROW(check_host_options({.num_gpus = 0}), Error);
+  EXPECT_THROW(program_of({}, {}), Error);
 }
 
 TEST(Environment, AChangedNameReplacesTheInheritedOne) {
