@@ -17,6 +17,12 @@ Fact fact_of_count(const std::string& topic, const std::string& name, uint64_t c
   return {.topic = topic, .name = name, .value = format_count(static_cast<int64_t>(count)), .number = count};
 }
 
+std::vector<Fact> joined(std::initializer_list<std::vector<Fact>> parts) {
+  std::vector<Fact> all;
+  for (const std::vector<Fact>& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
 std::string facts_text(const std::vector<Fact>& facts) {
   size_t width = 0;
   for (const Fact& fact : facts) width = std::max(width, fact.name.size());

@@ -1,8 +1,9 @@
-// What a program has found out about where it runs, for people and for other programs: `tessera env`, `ds_report` and
-// `tessera check` show these. Values.
+// What a program has found out about where it runs, for people and for other programs: `tessera env` and `ds_report`
+// show these. Values.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -21,6 +22,9 @@ struct Fact {
 // A quantity; "7.9 GB" and "20,000".
 Fact fact_of_bytes(const std::string& topic, const std::string& name, uint64_t bytes);
 Fact fact_of_count(const std::string& topic, const std::string& name, uint64_t count);
+
+// Those of all parts, in their order.
+std::vector<Fact> joined(std::initializer_list<std::vector<Fact>> parts);
 
 // One line a fact, under a line a topic; then the warnings. Ends with a newline.
 std::string facts_text(const std::vector<Fact>& facts);

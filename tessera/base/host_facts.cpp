@@ -134,12 +134,8 @@ std::vector<Fact> limit_facts(const HostFiles& files) {
 }  // namespace
 
 std::vector<Fact> host_facts(const HostFiles& files) {
-  std::vector<Fact> all;
-  for (const auto& facts :
-       {processor_facts(files), memory_facts(files), shared_memory_facts_of(files.shared_memory), limit_facts(files)}) {
-    all.insert(all.end(), facts.begin(), facts.end());
-  }
-  return all;
+  return joined(
+      {processor_facts(files), memory_facts(files), shared_memory_facts_of(files.shared_memory), limit_facts(files)});
 }
 
 std::vector<Fact> shared_memory_facts(const std::string& folder, uint64_t bytes, uint64_t free_bytes) {

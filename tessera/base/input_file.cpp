@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <sstream>
 
 #include "tessera/base/format.h"
 #include "tessera/base/unique_fd.h"
@@ -60,6 +61,13 @@ std::string read_input_file(const std::filesystem::path& path, ErrorKind kind, u
   }
   text.resize(done);
   return text;
+}
+
+std::vector<std::string> read_input_lines(const std::filesystem::path& path, ErrorKind kind) {
+  std::istringstream text(read_input_file(path, kind));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
 }
 
 std::ifstream open_input_file(const std::filesystem::path& path, ErrorKind kind) {

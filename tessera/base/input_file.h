@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iosfwd>
 #include <string>
+#include <vector>
 
 #include "tessera/base/error.h"
 
@@ -18,6 +19,9 @@ void require_input_file(const std::filesystem::path& path, ErrorKind kind = Erro
 // The whole file; an Error of that kind as above, or where it has more than `at_most` bytes.
 std::string read_input_file(const std::filesystem::path& path, ErrorKind kind = ErrorKind::kData,
                             uint64_t at_most = kMostText);
+
+// Its lines, without their ends.
+std::vector<std::string> read_input_lines(const std::filesystem::path& path, ErrorKind kind = ErrorKind::kData);
 
 // For a file that is read bit by bit. A stream takes a drive's error for the end of the file: ask require_read_whole
 // after the last bit.

@@ -12,6 +12,7 @@
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
+#include "tessera/base/trimmed.h"
 
 namespace tessera {
 namespace {
@@ -26,14 +27,13 @@ constexpr const char* kBlanks = " \t\r\n";
 
 std::string secret_of_file(const std::string& path) {
   const std::string where = "TESSERA_SECRET_FILE: " + path;
-  std::string text = read_input_file(path, ErrorKind::kUsage, kLargestFile);
+  const std::string text = read_input_file(path, ErrorKind::kUsage, kLargestFile);
   struct stat file = {};
   if (stat(path.c_str(), &file) != 0) refuse("the file cannot be read: " + errno_text(errno), where, "");
   if ((file.st_uid != geteuid() && file.st_uid != 0) || (file.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     refuse("the run's secret is in a file that others may read or write", where, "chown it to yourself and chmod 600");
   }
-  const size_t first = text.find_first_not_of(kBlanks);
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+  return std::string(trimmed(text, kBlanks));
 }
 
 }  // namespace

@@ -149,13 +149,7 @@ std::vector<Fact> backend_facts() {
 
 }  // namespace
 
-std::vector<Fact> communication_facts() {
-  std::vector<Fact> all;
-  for (const auto& facts : {host_name_facts(), rank_facts(), backend_facts()}) {
-    all.insert(all.end(), facts.begin(), facts.end());
-  }
-  return all;
-}
+std::vector<Fact> communication_facts() { return joined({host_name_facts(), rank_facts(), backend_facts()}); }
 
 Fact host_address_fact(const std::string& address, const std::vector<std::string>& others) {
   Fact fact{.topic = kHost, .name = "address of its name", .value = address};

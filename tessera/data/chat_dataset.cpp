@@ -106,9 +106,8 @@ class Writer {
   size_t tokens_before(const std::vector<int32_t>& all, const std::string& text, size_t place, bool touching) const {
     if (place == text.size()) return all.size();
     const std::vector<int32_t> own = tokenizer_.encode(std::string_view(text).substr(0, place));
-    const size_t most = std::min(own.size(), all.size());
-    const size_t same = static_cast<size_t>(
-        std::mismatch(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(most), all.begin()).first - own.begin());
+    const auto same =
+        static_cast<size_t>(std::mismatch(own.begin(), own.end(), all.begin(), all.end()).first - own.begin());
     const bool is_cut = same < own.size();
     return is_cut && touching ? std::min(same + 1, all.size()) : same;
   }
@@ -121,11 +120,7 @@ using SamplesOfRow = std::vector<ChatSample>;
 
 // Each row's samples.
 std::vector<SamplesOfRow> written(const Writer& writer, const std::vector<Conversation>& rows) {
-  std::vector<SamplesOfRow> all(rows.size());
-  on_two_threads(rows.size(), [&](size_t from, size_t to) {
-    for (size_t i = from; i < to; ++i) all[i] = writer.samples_of(rows[i]);
-  });
-  return all;
+  return made_on_two_threads(rows, [&](const Conversation& row) { return writer.samples_of(row); });
 }
 
 // What files held beside their samples.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/trimmed.h"
 #include "tessera/data/json_rows.h"
 #include "tessera/data/reader.h"
 
@@ -104,11 +105,7 @@ Json of_alpaca(const Json& row, const std::string& where) {
   return messages;
 }
 
-std::string trimmed(const std::string& text) {
-  constexpr const char* kBlanks = " \t\r\n";
-  const size_t first = text.find_first_not_of(kBlanks);
-  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
+std::string trimmed(const std::string& text) { return std::string(tessera::trimmed(text, " \t\r\n")); }
 
 // "### Human: …### Assistant: …": parts that begin otherwise are none, and a last question without an answer is left
 // out (as XTuner's oasst1_map_fn does).

@@ -27,9 +27,7 @@ struct TokenPair {
 };
 
 size_t shared_tokens(const TokenIds& a, const TokenIds& b) {
-  const size_t most = std::min(a.size(), b.size());
-  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin()).first -
-                             a.begin());
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
 class PairWriter {
@@ -84,11 +82,7 @@ class PairWriter {
 };
 
 std::vector<TokenPair> pairs_of(const PairWriter& writer, const std::vector<Preference>& rows) {
-  std::vector<TokenPair> all(rows.size());
-  on_two_threads(rows.size(), [&](size_t from, size_t to) {
-    for (size_t i = from; i < to; ++i) all[i] = writer.tokens_of(rows[i]);
-  });
-  return all;
+  return made_on_two_threads(rows, [&](const Preference& row) { return writer.tokens_of(row); });
 }
 
 void add_answer(TokenSink& sink, const TokenIds& tokens, size_t prompt) {

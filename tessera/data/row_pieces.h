@@ -27,10 +27,7 @@ class RowPieces {
 
   // Those that wait; before the results are all.
   void finish() {
-    std::vector<Result> results(rows_.size());
-    on_two_threads(rows_.size(), [&](size_t from, size_t to) {
-      for (size_t i = from; i < to; ++i) results[i] = make_(rows_[i]);
-    });
+    const std::vector<Result> results = made_on_two_threads(rows_, make_);
     rows_.clear();
     bytes_ = 0;
     for (const Result& result : results) take_(result);

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <thread>
+#include <vector>
 
 namespace tessera::data {
 
@@ -29,6 +30,16 @@ inline void on_two_threads(size_t count, const std::function<void(size_t from, s
   for (const auto& failed : {first_failed, second_failed}) {
     if (failed) std::rethrow_exception(failed);
   }
+}
+
+// What `make` makes of each item, in their order.
+template <class Item, class Make>
+auto made_on_two_threads(const std::vector<Item>& items, const Make& make) {
+  std::vector<decltype(make(items.front()))> made(items.size());
+  on_two_threads(items.size(), [&](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) made[i] = make(items[i]);
+  });
+  return made;
 }
 
 }  // namespace tessera::data

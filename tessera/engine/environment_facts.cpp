@@ -78,12 +78,7 @@ std::vector<Fact> file_facts() {
 }  // namespace
 
 std::vector<Fact> environment_facts() {
-  std::vector<Fact> all;
-  for (const auto& facts :
-       {version_facts(), computing_facts(), host_facts(), comm::communication_facts(), file_facts()}) {
-    all.insert(all.end(), facts.begin(), facts.end());
-  }
-  return all;
+  return joined({version_facts(), computing_facts(), host_facts(), comm::communication_facts(), file_facts()});
 }
 
 std::string libtorch_version() { return build_setting("TORCH_VERSION"); }

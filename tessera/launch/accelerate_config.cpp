@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "tessera/base/suggest.h"
+#include "tessera/base/trimmed.h"
 #include "tessera/config/problems.h"
 #include "tessera/config/yaml_file.h"
 #include "tessera/launch/accelerate_keys.h"
@@ -249,9 +250,8 @@ class Reader {
     if (ids == "all") return;
     std::istringstream list(ids);
     std::set<std::string> seen;
-    for (std::string id; std::getline(list, id, ',');) {
-      id.erase(0, id.find_first_not_of(' '));
-      id.erase(id.find_last_not_of(' ') + 1);
+    for (std::string part; std::getline(list, part, ',');) {
+      const std::string id(trimmed(part, " "));
       if (id.empty() || !seen.insert(id).second) {
         add("gpu_ids", fmt::format("'gpu_ids' is '{}'", ids), "name each device once, as in 0,1, or write all");
         return;

@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <sstream>
+#include <string_view>
 
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
+#include "tessera/base/trimmed.h"
 
 namespace tessera::launch {
 namespace {
@@ -16,12 +17,6 @@ namespace {
 constexpr const char* kSecret = "TESSERA_SECRET";
 constexpr const char* kHostsOwnMarker = "AISC_JOB_NAME";
 constexpr const char* kHostsOwn[] = {"NCCL_IB_HCA", "UCX_NET_DEVICES"};
-
-std::string without_blanks(const std::string& text) {
-  constexpr const char* kBlanks = " \t\r\n\v\f";
-  const size_t begin = text.find_first_not_of(kBlanks);
-  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 bool starts_with_one_of(const std::string& name, const std::vector<std::string>& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(),
@@ -42,14 +37,14 @@ void set_export(Exports& exports, const std::string& name, const std::string& va
 Exports parse_environment_file(const std::vector<std::string>& lines, const std::string& file) {
   Exports found;
   for (size_t i = 0; i < lines.size(); ++i) {
-    const std::string line = without_blanks(lines[i]);
+    const std::string_view line = trimmed(lines[i]);
     if (line.empty()) continue;
     const size_t equals = line.find('=');
-    if (equals == std::string::npos) {
+    if (equals == std::string_view::npos) {
       throw Error(ErrorKind::kUsage, {fmt::format("'{}' is not KEY=VALUE", line), fmt::format("{}:{}", file, i + 1),
                                       "write one variable per line"});
     }
-    set_export(found, without_blanks(line.substr(0, equals)), without_blanks(line.substr(equals + 1)));
+    set_export(found, std::string(trimmed(line.substr(0, equals))), std::string(trimmed(line.substr(equals + 1))));
   }
   return found;
 }
@@ -62,10 +57,7 @@ Exports read_environment_file(const std::string& name) {
     const std::filesystem::path path = folder / name;
     std::error_code none;
     if (!std::filesystem::is_regular_file(path, none)) continue;
-    std::istringstream text(read_input_file(path, ErrorKind::kUsage));
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(text, line);) lines.push_back(line);
-    return parse_environment_file(lines, path.string());
+    return parse_environment_file(read_input_lines(path, ErrorKind::kUsage), path.string());
   }
   return {};
 }

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/trimmed.h"
 
 namespace tessera::launch {
 namespace {
@@ -34,9 +35,7 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
 
 // With blanks around it, as in CUDA_VISIBLE_DEVICES="0, 1".
 std::optional<int> slot_number(std::string_view text) {
-  const size_t begin = text.find_first_not_of(' ');
-  if (begin == std::string_view::npos) return std::nullopt;
-  text = text.substr(begin, text.find_last_not_of(' ') - begin + 1);
+  text = trimmed(text, " ");
   int slot = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slot);
   if (error != std::errc() || end != text.data() + text.size() || slot < 0) return std::nullopt;
@@ -50,6 +49,11 @@ const HostSlots* find_host(const std::vector<HostSlots>& hosts, const std::strin
 
 bool has_slot(const HostSlots& host, int slot) {
   return std::find(host.slots.begin(), host.slots.end(), slot) != host.slots.end();
+}
+
+void check_one_filter(const std::string& include, const std::string& exclude) {
+  if (include.empty() || exclude.empty()) return;
+  refuse("--include and --exclude are both given", kCommandLine, "keep one of them");
 }
 
 void check_filter(const std::vector<HostSlots>& hosts, const std::vector<HostSlots>& wanted, const char* option) {
@@ -104,10 +108,8 @@ std::vector<HostSlots> parse_filter(const std::string& text) {
 }
 
 std::vector<HostSlots> filter_hosts(const std::vector<HostSlots>& hosts, const HostFilter& filter) {
+  check_one_filter(filter.include, filter.exclude);
   const bool includes = !filter.include.empty();
-  if (includes && !filter.exclude.empty()) {
-    refuse("--include and --exclude are both given", kCommandLine, "keep one of them");
-  }
   if (!includes && filter.exclude.empty()) return hosts;
   const std::vector<HostSlots> wanted = parse_filter(includes ? filter.include : filter.exclude);
   check_filter(hosts, wanted, includes ? "--include" : "--exclude");
@@ -143,9 +145,7 @@ void check_host_options(const LaunchRequest& request) {
              "use at least 1, or leave it out");
     }
   }
-  if (!request.include.empty() && !request.exclude.empty()) {
-    refuse("--include and --exclude are both given", kCommandLine, "keep one of them");
-  }
+  check_one_filter(request.include, request.exclude);
   const bool filters = !request.include.empty() || !request.exclude.empty();
   if (filters && (request.num_nodes > 0 || request.num_gpus > 0)) {
     refuse("--num_nodes and --num_gpus cannot be used with --include and --exclude", kCommandLine,

@@ -6,11 +6,11 @@
 #include <charconv>
 #include <numeric>
 #include <optional>
-#include <sstream>
 #include <string_view>
 
 #include "tessera/base/error.h"
 #include "tessera/base/input_file.h"
+#include "tessera/base/trimmed.h"
 
 namespace tessera::launch {
 namespace {
@@ -18,12 +18,6 @@ namespace {
 constexpr const char* kBlanks = " \t\r\n\v\f";
 constexpr const char* kAdvice = "write one machine per line, like 'worker-0 slots=4'";
 constexpr size_t kMostDigits = 5;  // no list of slots that takes all memory
-
-std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 struct Line {
   std::string host;
@@ -72,10 +66,7 @@ std::vector<HostSlots> parse_hostfile(const std::vector<std::string>& lines, con
 }
 
 std::vector<HostSlots> read_hostfile(const std::filesystem::path& path) {
-  std::istringstream text(read_input_file(path, ErrorKind::kUsage));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(line);
-  return parse_hostfile(lines, path.string());
+  return parse_hostfile(read_input_lines(path, ErrorKind::kUsage), path.string());
 }
 
 std::vector<int> first_slots(int count) {

@@ -23,6 +23,23 @@ int execute_error(const std::string& path) {
 
 std::string default_search_path() { return env_text("PATH").value_or("/usr/local/bin:/usr/bin:/bin"); }
 
+struct Search {
+  std::string found;
+  std::string locked;  // the first of that name that may not be executed
+};
+
+Search search(const std::string& name, const std::string& search_path) {
+  Search result;
+  std::istringstream directories(search_path);
+  for (std::string directory; result.found.empty() && std::getline(directories, directory, ':');) {
+    const std::string path = (directory.empty() ? "." : directory) + "/" + name;
+    const int error = execute_error(path);
+    if (error == 0) result.found = path;
+    if (error == EACCES && result.locked.empty()) result.locked = path;
+  }
+  return result;
+}
+
 std::string how_to_run(const std::string& path, int error) {
   if (path.ends_with(".py")) return fmt::format("launch 'python3 {}'", path);
   if (path.ends_with(".sh")) return fmt::format("launch 'sh {}'", path);
@@ -41,17 +58,11 @@ std::string program_path(const std::string& name, const std::string& search_path
     }
     return name;
   }
-  std::istringstream directories(search_path);
-  std::string found_but_locked;
-  for (std::string directory; std::getline(directories, directory, ':');) {
-    const std::string path = (directory.empty() ? "." : directory) + "/" + name;
-    const int error = execute_error(path);
-    if (error == 0) return path;
-    if (error == EACCES && found_but_locked.empty()) found_but_locked = path;
-  }
-  if (!found_but_locked.empty()) {
-    throw Error(ErrorKind::kUsage, {fmt::format("'{}' cannot be run: {}", found_but_locked, errno_text(EACCES)), "PATH",
-                                    how_to_run(found_but_locked, EACCES)});
+  const auto [found, locked] = search(name, search_path);
+  if (!found.empty()) return found;
+  if (!locked.empty()) {
+    throw Error(ErrorKind::kUsage, {fmt::format("'{}' cannot be run: {}", locked, errno_text(EACCES)), "PATH",
+                                    how_to_run(locked, EACCES)});
   }
   std::string fix = "check the spelling, or give its path";
   struct stat status;
@@ -64,12 +75,6 @@ std::string program_path(const std::string& name, const std::string& search_path
 
 std::string program_path(const std::string& name) { return program_path(name, default_search_path()); }
 
-bool program_exists(const std::string& name) {
-  std::istringstream directories(default_search_path());
-  for (std::string directory; std::getline(directories, directory, ':');) {
-    if (execute_error((directory.empty() ? "." : directory) + "/" + name) == 0) return true;
-  }
-  return false;
-}
+bool program_exists(const std::string& name) { return !search(name, default_search_path()).found.empty(); }
 
 }  // namespace tessera::launch

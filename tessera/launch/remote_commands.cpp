@@ -209,8 +209,6 @@ RemoteCommand mvapich_command(const RemoteRun& run) {
   return {.arguments = words};
 }
 
-Exports no_exports() { return {}; }
-
 Exports openmpi_exports() { return {{"UCX_TLS", "tcp"}}; }
 
 Exports mvapich_exports() {
@@ -222,31 +220,17 @@ Exports mvapich_exports() {
           {"MV2_CUDA_USE_NAIVE", "0"}};
 }
 
-constexpr RemoteLauncher kPdsh{
-    .program = "pdsh", .quoted = shell_quote, .own_exports = no_exports, .command = pdsh_command};
-constexpr RemoteLauncher kOpenMpi{.program = "ompi_info",
-                                  .filters_hosts = false,
-                                  .quoted = double_quoted,
-                                  .own_exports = openmpi_exports,
-                                  .command = openmpi_command};
-constexpr RemoteLauncher kMpich{.program = "mpirun",
-                                .filters_hosts = false,
-                                .needs_equal_slots = true,
-                                .quoted = double_quoted,
-                                .own_exports = no_exports,
-                                .command = mpich_command};
-constexpr RemoteLauncher kIntelMpi{.program = "mpirun",
-                                   .filters_hosts = false,
-                                   .needs_equal_slots = true,
-                                   .quoted = double_quoted,
-                                   .own_exports = no_exports,
-                                   .command = impi_command};
-constexpr RemoteLauncher kSlurm{
-    .program = "sinfo", .quoted = double_quoted, .own_exports = no_exports, .command = slurm_command};
+constexpr RemoteLauncher kPdsh{.program = "pdsh", .quoted = shell_quote, .command = pdsh_command};
+constexpr RemoteLauncher kOpenMpi{
+    .program = "ompi_info", .filters_hosts = false, .own_exports = openmpi_exports, .command = openmpi_command};
+constexpr RemoteLauncher kMpich{
+    .program = "mpirun", .filters_hosts = false, .needs_equal_slots = true, .command = mpich_command};
+constexpr RemoteLauncher kIntelMpi{
+    .program = "mpirun", .filters_hosts = false, .needs_equal_slots = true, .command = impi_command};
+constexpr RemoteLauncher kSlurm{.program = "sinfo", .command = slurm_command};
 constexpr RemoteLauncher kMvapich{.program = "mpiname",
                                   .filters_hosts = false,
                                   .needs_equal_slots = true,
-                                  .quoted = double_quoted,
                                   .own_exports = mvapich_exports,
                                   .command = mvapich_command};
 

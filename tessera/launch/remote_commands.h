@@ -38,12 +38,15 @@ struct RemoteCommand {
   std::vector<std::string> end = {};  // ends the ranks elsewhere after a signal; empty: the command does
 };
 
+// DeepSpeed's quotes: double ones where the value has a character outside [\w@%+=:,./-].
+std::string double_quoted(const std::string& value);
+
 struct RemoteLauncher {
   const char* program = nullptr;  // its being installed tells that the launcher is
   bool filters_hosts = true;      // can leave hosts or slots out
   bool needs_equal_slots = false;
-  std::string (*quoted)(const std::string& value) = nullptr;  // of an exported variable, as its command line wants it
-  Exports (*own_exports)() = nullptr;  // set for every rank, unless the environment says otherwise
+  std::string (*quoted)(const std::string& value) = double_quoted;  // of an exported variable, for its command line
+  Exports (*own_exports)() = [] { return Exports(); };  // set for every rank, unless the environment says otherwise
   RemoteCommand (*command)(const RemoteRun& run) = nullptr;
 };
 
@@ -56,8 +59,5 @@ void check_remote_slots(const std::string& launcher, const RemoteRun& run);
 
 // ErrorKind::kUsage, naming the program, where it is not installed on this host.
 void require_launcher_installed(const std::string& launcher);
-
-// DeepSpeed's quotes: double ones where the value has a character outside [\w@%+=:,./-].
-std::string double_quoted(const std::string& value);
 
 }  // namespace tessera::launch
