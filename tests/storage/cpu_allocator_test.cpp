@@ -57,6 +57,8 @@ TEST_F(CpuAllocator, ALargeBlockServesTheNextRequestOfItsSizeUntilItIsReleased) 
 }
 
 TEST_F(CpuAllocator, AChildOfForkAllocatesWhileAnotherThreadDid) {
+  at::empty(
+      {1'000'000});  // LibTorch makes static variables at the first call; a child that is forked then waits for them
   std::atomic<bool> done = false;
   std::thread other([&] {
     while (!done) at::empty({1'000'000});
