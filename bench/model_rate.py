@@ -1,6 +1,7 @@
 """The peers' side of bench/models: model_rate.py FOLDER OPTIONS, as model_rate.cpp, by transformers; with "compiled" beside its options.
 
-In bf16 it trains bf16 weights whose fp32 copies AdamW updates, as ours does.
+In bf16 it trains bf16 weights whose fp32 copies AdamW updates, as ours does. The work "products" only repeats the matrix products and
+attention of such a step, on other numbers.
 """
 
 import json
@@ -14,7 +15,13 @@ answers = answer_stream()
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+from torch.utils import _pytree as trees  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from harness.frameworks import MasterWeightsAdamW  # noqa: E402
+
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward"}
 
 
 def trainer(model, options):
@@ -36,6 +43,38 @@ def trainer(model, options):
     return step
 
 
+class Products(TorchDispatchMode):
+    """Notes the products of what runs in it, and repeats them."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.inputs = [], {}
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator.overloadpacket.__name__ in PRODUCTS:
+            self.calls.append((operator, *trees.tree_map_only(torch.Tensor, self.like, (args, kwargs or {}))))
+        return operator(*args, **kwargs or {})
+
+    def like(self, tensor):
+        """One for all of the same form. Small numbers, none of which is denormal."""
+        form = (tensor.shape, tensor.stride(), tensor.dtype)
+        if form not in self.inputs:
+            self.inputs[form] = torch.empty_strided(*form[:2], dtype=tensor.dtype).uniform_(0.1, 0.2)
+        return self.inputs[form]
+
+    def repeat(self):
+        for operator, args, kwargs in self.calls:
+            operator(*args, **kwargs)
+        return len(self.calls)
+
+
+def products(model, options):
+    step, noted = trainer(model, options), Products()
+    with noted:
+        step()
+    return torch.no_grad()(noted.repeat)
+
+
 def generator(model, options):
     model.to(torch.bfloat16 if options["precision"] == "bf16" else torch.float32).eval()
     ids = torch.randint(model.config.vocab_size, (1, options["prompt"]))
@@ -50,7 +89,7 @@ def generator(model, options):
 def main(folder, options):
     torch.manual_seed(options["seed"])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").train()
-    work = {"train": trainer, "generate": generator}[options["work"]](model, options)
+    work = {"train": trainer, "generate": generator, "products": products}[options["work"]](model, options)
     line = "begin"
     while line:
         begin = time.perf_counter()

@@ -46,6 +46,7 @@ class Bert final : public Model {
                         .head_size = config_.hidden_size / config_.num_attention_heads,
                         .ffn = config_.intermediate_size,
                         .vocab = outputs,
+                        .head_weights = config_.hidden_size * (config_.hidden_size + outputs),  // dense, output
                         .max_positions = config_.longest_text(),
                         .logits_of_targets_only = true,
                         .usual_target_share = is_classifier_ ? 1 / static_cast<double>(config_.longest_text()) : 0.15,

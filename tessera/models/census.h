@@ -33,13 +33,15 @@ struct UnitCensus {
 
 // What decides the activations of a transformer.
 struct Architecture {
-  int64_t layers = 0;  // of encoder and decoder together
+  int64_t layers = 0;          // of encoder and decoder together
+  int64_t decoder_layers = 0;  // of those, the decoder's, which also attend to what the encoder read
   int64_t hidden = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
   int64_t ffn = 0;
   int64_t vocab = 0;
+  int64_t head_weights = 0;             // elements of the matrices that each target goes through after the last layer
   int64_t max_positions = 0;            // 0: no limit of its own
   bool gated_ffn = false;               // gate, up and down instead of two matrices
   bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all

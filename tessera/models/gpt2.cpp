@@ -53,6 +53,7 @@ class Gpt2 final : public Model {
                         .head_size = config_.n_embd / config_.n_head,
                         .ffn = config_.n_inner,
                         .vocab = config_.vocab_size,
+                        .head_weights = config_.n_embd * config_.vocab_size,
                         .max_positions = config_.n_positions,
                         .logits_of_targets_only = true,
                         .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),

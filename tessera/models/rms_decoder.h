@@ -49,6 +49,7 @@ class RmsDecoderModel : public Model {
                         .head_size = config_.head_dim,
                         .ffn = config_.intermediate_size,
                         .vocab = config_.vocab_size,
+                        .head_weights = config_.hidden_size * config_.vocab_size,
                         .max_positions = config_.max_position_embeddings,
                         .gated_ffn = true,
                         .logits_of_targets_only = true,

@@ -56,12 +56,14 @@ class T5 final : public Model {
   int64_t hidden_size() const override { return config_.d_model; }
   std::optional<Architecture> architecture() const override {
     return Architecture{.layers = config_.num_layers + config_.num_decoder_layers,
+                        .decoder_layers = config_.num_decoder_layers,
                         .hidden = config_.d_model,
                         .heads = config_.num_heads,
                         .kv_heads = config_.num_heads,
                         .head_size = config_.d_kv,
                         .ffn = config_.d_ff,
                         .vocab = config_.vocab_size,
+                        .head_weights = config_.d_model * config_.vocab_size,
                         .gated_ffn = config_.gated,
                         .logits_of_targets_only = true,
                         .logit_rows_at_once = nn::target_rows_at_once(config_.vocab_size),

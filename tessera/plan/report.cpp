@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tessera/base/format.h"
+#include "tessera/models/flops.h"
 
 namespace tessera::plan {
 namespace {
@@ -33,6 +34,24 @@ const char* place_name(Place place, bool on_cpu) {
   return place == Place::kHost || on_cpu ? "host" : "device";
 }
 
+// Of a micro batch, forward and backward. An encoder-decoder writes as many tokens as it reads: so memory_model.cpp
+// counts them.
+double micro_batch_flops(const ModelCensus& model, const TrainingSetup& setup) {
+  const models::Architecture& net = *model.architecture;
+  const double tokens = static_cast<double>(setup.micro_batch * setup.length);
+  const double targets = tokens * (net.logits_of_targets_only ? setup.target_share : 1);
+  return models::training_flops(model, {.texts = setup.micro_batch,
+                                        .length = setup.length,
+                                        .written = net.decoder_layers > 0 ? setup.length : 0,
+                                        .targets = static_cast<int64_t>(targets)});
+}
+
+std::string flops_text(double flops) {
+  const char* prefix = "kMGTPE";
+  for (flops /= 1000; flops >= 1000 && prefix[1] != 0; flops /= 1000) ++prefix;
+  return fmt::format("{:.3g} {}FLOP", flops, *prefix);
+}
+
 std::string header(const EstimateReport& report) {
   const ModelCensus& model = report.model;
   const TrainingSetup& setup = report.wanted;
@@ -50,7 +69,11 @@ std::string header(const EstimateReport& report) {
                       count_of(setup.ranks, "rank"), dtype_name(setup.dtypes.compute), setup.micro_batch,
                       count_of(setup.length, "token"), setup.activation_checkpointing ? "" : "no ",
                       count_of(setup.state_tensors, "state tensor"));
-  if (!model.architecture) text += "its activations are not known and come on top of every figure\n";
+  if (model.architecture) {
+    text += fmt::format("a micro batch takes {}, forward and backward\n", flops_text(micro_batch_flops(model, setup)));
+  } else {
+    text += "its activations are not known and come on top of every figure\n";
+  }
   text +=
       fmt::format("a rank may use {}{}\n", bytes_text(report.share.device),
                   setup.on_cpu ? " of this host's memory"
@@ -146,6 +169,7 @@ Json report_json(const EstimateReport& report) {
                    {"activation_checkpointing", setup.activation_checkpointing}}},
                  {"share", {{"device", report.share.device}, {"host", report.share.host}, {"nvme", report.share.nvme}}},
                  {"rows", Json::array()}};
+  if (report.model.architecture) result["setup"]["flops"] = micro_batch_flops(report.model, setup);
   if (report.has_config) result["config"] = row_of(setup);
   for (const TrainingSetup& row : report.rows) result["rows"].push_back(row_of(row));
   return result;

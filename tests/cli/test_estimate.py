@@ -69,6 +69,15 @@ def test_a_table_of_every_stage_and_offload(bert_base):
     assert {row[50:53] for row in rows} <= {" GB", " MB"}, "aligned"
 
 
+def test_the_operations_of_a_step(bert_base):
+    """Six for each weight and token, of the layers' and of the head's where a token has a target; 12 L T^2 h of attention."""
+    args = ("--model", bert_base, "--batch", 4, "--length", 512)
+    layers, hidden, tokens, targets = 12, 768, 4 * 512, int(0.15 * 4 * 512)
+    expected = 6 * tokens * 12 * layers * hidden**2 + 12 * layers * 4 * 512**2 * hidden + 6 * targets * hidden * (hidden + 30522)
+    assert json.loads(estimate(*args, "--json"))["setup"]["flops"] == pytest.approx(expected)
+    assert "a micro batch takes 1.2 TFLOP, forward and backward" in estimate(*args)
+
+
 def test_an_accelerator_has_memory_of_its_own(bert_base):
     rows = json.loads(estimate("--model", bert_base, "--device-memory", "24GB", "--json"))["rows"]
     offloaded = next(row for row in rows if row["stage"] == 2 and row["offload_optimizer"] == "cpu")
