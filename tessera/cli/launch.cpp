@@ -11,6 +11,7 @@
 #include "tessera/base/suggest.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/launch_flags.h"
+#include "tessera/launch/accelerate_request.h"
 #include "tessera/launch/node_part.h"
 #include "tessera/launch/node_run.h"
 #include "tessera/launch/world_info.h"
@@ -52,6 +53,7 @@ int run_as_node(const launch::LaunchRequest& request, const std::string& world_i
 struct Given {
   LaunchFlags flags = {};
   std::string program = {};
+  std::string config = {};
   std::string world_info = {};
   bool node_part = false;
 };
@@ -61,6 +63,7 @@ int run_command(const CLI::App& command, const Given& given) {
   launch::LaunchRequest request = given.flags.made(command);
   request.program = launch::program_of(program_words(command), given.flags.form);
   if (!given.world_info.empty()) return run_as_node(request, given.world_info);
+  if (!given.config.empty()) request = launch::accelerate_request(request, given.config);
   const launch::Launch decided = launch::decide(request);
   launch::check_restarts(given.flags.restarts, decided);
   if (!given.flags.dry_run) return launch::run_with_restarts(decided, given.flags.restarts);
@@ -75,6 +78,10 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("launch", "Run a program as several ranks, on this host or on many");
   add_launch_flags(*command, given->flags);
   add_program_flags(*command, given->flags);
+  command
+      ->add_option("--config,--config_file,--config-file", given->config,
+                   "Configuration of Accelerate, which says what these options do not (docs/launching.md)")
+      ->type_name("FILE");
   command->add_flag("--dry-run", given->flags.dry_run, "Print what would run where, and start nothing");
   // Between launchers: not for people, and so not in --help.
   command->add_option("--world_info", given->world_info)->group("");

@@ -163,9 +163,9 @@ void check_host_options(const LaunchRequest& request) {
 
 void check_without_hostfile(const LaunchRequest& request) {
   const std::string none = "there is no hostfile" + (request.hostfile.empty() ? "" : " " + request.hostfile);
-  if (request.num_nodes > 1) {
+  if (request.num_nodes > 1 && !request.no_ssh) {
     refuse(fmt::format("--num_nodes is {}, and {}", request.num_nodes, none), kCommandLine,
-           "name the machines in a hostfile (-H)");
+           "name the machines in a hostfile (-H), or give the command on each with --no_ssh --node_rank");
   }
   const bool includes = !request.include.empty();
   if (!includes && request.exclude.empty()) return;

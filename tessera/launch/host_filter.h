@@ -36,7 +36,8 @@ std::vector<HostSlots> first_hosts(const std::vector<HostSlots>& hosts, int num_
 // Refuses options that contradict one another whatever the hosts are, and a hostfile that is not there.
 void check_host_options(const LaunchRequest& request);
 
-// Without a hostfile a run is on this host alone; refuses options that want another.
+// Without a hostfile a run is on this host alone, or (--no_ssh) on hosts that each start their own ranks; refuses
+// options that name others.
 void check_without_hostfile(const LaunchRequest& request);
 
 // The hosts of the run: `pool` is what the hostfile names, or this host, and has been checked as above.

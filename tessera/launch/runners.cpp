@@ -51,7 +51,14 @@ int slots_of_this_host(const LaunchRequest& request) {
 std::vector<HostSlots> pool_of(const LaunchRequest& request) {
   if (!request.hostfile.empty()) return read_hostfile(request.hostfile);
   check_without_hostfile(request);
-  return {{"localhost", first_slots(slots_of_this_host(request))}};
+  const std::vector<int> slots = first_slots(slots_of_this_host(request));
+  if (request.num_nodes <= 1) return {{"localhost", slots}};
+  // Each is told its number alone (--no_ssh), so that they need no names.
+  std::vector<HostSlots> machines;
+  for (int machine = 0; machine < request.num_nodes; ++machine) {
+    machines.push_back({fmt::format("machine-{}", machine), slots});
+  }
+  return machines;
 }
 
 std::string launcher_of(const LaunchRequest& request, const std::vector<HostSlots>& hosts) {
@@ -191,6 +198,8 @@ std::string launch_text(const Launch& launch) {
   if (cluster.master_addr.empty()) cluster.master_addr = launch.launcher == kLocal ? "127.0.0.1" : first;
   if (cluster.master_port == 0 && launch.launcher == kSsh) cluster.master_port = kDefaultPort;
   std::string text = plan_text(cluster);
+  if (!launch.request.environment.empty()) text += "every rank gets\n";
+  for (const auto& [name, value] : launch.request.environment) text += fmt::format("  {}={}\n", name, value);
   if (launch.launcher == kLocal) return text;
   const SshRun run{.request = launch.request, .program = own_program(), .folder = "."};
   for (const RankPlan& plan : plan_ssh(cluster, run)) text += shell_command(plan.command) + "\n";
