@@ -15,8 +15,8 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
 void add_checkpoint_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app);
 void add_env_command(CLI::App& app);
-void add_generate_command(CLI::App& app);
-void add_chat_command(CLI::App& app);
+void add_generate_command(CLI::App& app, const std::string& program, int& exit_code);
+void add_chat_command(CLI::App& app, const std::string& program, int& exit_code);
 void add_init_model_command(CLI::App& app);
 
 }  // namespace tessera::cli

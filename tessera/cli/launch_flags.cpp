@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
+
+#include "tessera/base/env.h"
 #include "tessera/base/error.h"
 
 namespace tessera::cli {
@@ -12,11 +16,15 @@ constexpr const char* kWhichHosts[] = {"--hostfile", "--include", "--exclude", "
 
 }  // namespace
 
-bool LaunchFlags::given(const CLI::App& command) const {
-  for (const char* const option : kWhichHosts) {
-    if (command.count(option) > 0) return true;
-  }
-  return request.no_ssh || !request.launcher.empty();
+bool LaunchFlags::runs_here(const CLI::App& command) const {
+  const bool by_launcher = request.no_ssh || !request.launcher.empty();
+  const bool asked = std::any_of(std::begin(kWhichHosts), std::end(kWhichHosts), [&](const char* name) {
+    const CLI::Option* const option = command.get_option_no_throw(name);
+    return option != nullptr && option->count() > 0;
+  });
+  if (!asked && !by_launcher) return true;
+  const bool elsewhere = !request.hostfile.empty() || !request.include.empty() || !request.launcher.empty();
+  return nproc == 1 && !elsewhere && !env_text("RANK");
 }
 
 launch::LaunchRequest LaunchFlags::made(const CLI::App& command) const {

@@ -1,4 +1,5 @@
-// The options of a launch, which `tessera launch` and `tessera train` share: DeepSpeed's, with - or _ between words.
+// The options of a launch, which `tessera launch` and `tessera train` share: DeepSpeed's, with - or _ between words. Of
+// them `tessera generate` and `tessera chat` have --nproc.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,8 +19,10 @@ struct LaunchFlags {
   int nproc = 1;         // --num_gpus by its other name
   bool dry_run = false;  // add_launch_flags leaves it to the command
 
-  // Whether an option that starts ranks was given, and a request made of the options.
-  bool given(const CLI::App& command) const;
+  // Whether this process is to do the command's work itself: nobody asked for ranks, or for one, which it is.
+  bool runs_here(const CLI::App& command) const;
+
+  // ErrorKind::kUsage for fewer ranks than one.
   launch::LaunchRequest made(const CLI::App& command) const;
 };
 

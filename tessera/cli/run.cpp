@@ -73,8 +73,8 @@ int tessera::cli::run(int argc, char** argv) {
   tessera::cli::add_train_command(app, argv[0], exit_code);
   tessera::cli::add_launch_command(app, exit_code);
   tessera::cli::add_estimate_command(app, exit_code);
-  tessera::cli::add_generate_command(app);
-  tessera::cli::add_chat_command(app);
+  tessera::cli::add_generate_command(app, argv[0], exit_code);
+  tessera::cli::add_chat_command(app, argv[0], exit_code);
   tessera::cli::add_init_model_command(app);
   tessera::cli::add_checkpoint_command(app, exit_code);
   tessera::cli::add_config_command(app, exit_code);

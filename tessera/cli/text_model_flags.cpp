@@ -4,7 +4,7 @@
 
 namespace tessera::cli {
 
-void add_text_model_flags(CLI::App& command, train::TextModelOptions& options, int usual_tokens) {
+void add_text_model_flags(CLI::App& command, train::TextModelOptions& options, LaunchFlags& flags, int usual_tokens) {
   command
       .add_option("--model", options.model,
                   "A Hugging Face folder: config.json, weights, tokenizer; or a folder with an adapter")
@@ -26,6 +26,8 @@ void add_text_model_flags(CLI::App& command, train::TextModelOptions& options, i
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Seed of what is drawn")->capture_default_str();
   command.add_option("--dtype", options.dtype, "Of the weights in memory: fp32 or bf16")->capture_default_str();
+  command.add_option("--nproc", flags.nproc, "Number of ranks of this host, which share the weights among them")
+      ->capture_default_str();
 }
 
 }  // namespace tessera::cli

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/launch_flags.h"
+#include "tessera/cli/rank_command.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/train/quick_run.h"
@@ -36,11 +37,6 @@ config::RunFile checked_before_start(const train::RunOptions& options, int nproc
   return run;
 }
 
-void set_program(launch::LaunchRequest& request, const train::RunOptions& options) {
-  const std::vector<std::string> words = rank_command(options);
-  request.program = {.name = words[0], .arguments = {words.begin() + 1, words.end()}};
-}
-
 // By which the report says how the run is resumed (train/report.cpp).
 void tell_ranks(launch::Launch& launch) {
   if (!launch.request.hostfile.empty()) return;
@@ -61,16 +57,14 @@ launch::Restarts restarts_of(launch::Restarts asked, const train::RunOptions& op
       again.overrides.push_back(fmt::format("deepspeed.train_micro_batch_size_per_gpu={}", first.micro));
       again.overrides.emplace_back("deepspeed.gradient_accumulation_steps=auto");
     }
-    set_program(next.request, again);
+    set_own_command(next.request, rank_command(again));
     tell_ranks(next);
   };
   return asked;
 }
 
 int start_ranks(const train::RunOptions& options, launch::LaunchRequest request, const launch::Restarts& restarts) {
-  set_program(request, options);
-  request.program_file = "/proc/self/exe";
-  request.output = launch::RankOutput::kRankZeroPlain;
+  set_own_command(request, rank_command(options));
   launch::Launch decided = launch::decide(request);
   launch::check_restarts(restarts, decided);
   const int ranks = launch::rank_count(decided.hosts);
@@ -143,9 +137,7 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
       exit_code = 0;
       return;
     }
-    const bool elsewhere = !request.hostfile.empty() || !request.include.empty() || !request.launcher.empty();
-    const bool alone = !flags->given(*command) || (flags->nproc == 1 && !elsewhere && !is_rank);
-    const bool starts = !alone || (flags->restarts.at_most > 0 && !is_rank);
+    const bool starts = !flags->runs_here(*command) || (flags->restarts.at_most > 0 && !is_rank);
     if (!starts && flags->restarts.at_most > 0) {
       throw Error(ErrorKind::kUsage,
                   {"--max-restarts is for the command that starts the ranks, and this is one of them",

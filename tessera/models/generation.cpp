@@ -26,17 +26,11 @@ void need(bool holds, const std::string& what, const char* fix) {
   if (!holds) throw Error(ErrorKind::kUsage, {what, "generation", fix});
 }
 
-void require_sense(const std::vector<Tokens>& prompts, const GenerationOptions& options) {
-  need(!prompts.empty(), "there is no prompt", "give at least one");
-  for (const Tokens& prompt : prompts) need(!prompt.empty(), "the prompt has no token", "give at least one");
-  TESSERA_INVARIANT(options.kept == nullptr || (prompts.size() == 1 && options.beams == 1));
-  TESSERA_INVARIANT(!options.all_ended || prompts.size() == 1 || options.beams == 1);
-  check_generation(options);
-}
-
 }  // namespace
 
-void check_generation(const GenerationOptions& options) {
+void check_generation(const std::vector<std::vector<int32_t>>& prompts, const GenerationOptions& options) {
+  need(!prompts.empty(), "there is no prompt", "give at least one");
+  for (const Tokens& prompt : prompts) need(!prompt.empty(), "the prompt has no token", "give at least one");
   need(options.max_new_tokens >= 1, fmt::format("max_new_tokens is {}", options.max_new_tokens), "use at least 1");
   need(options.temperature >= 0 && std::isfinite(options.temperature),
        fmt::format("the temperature is {}", options.temperature), "use a number of at least 0");
@@ -205,7 +199,9 @@ class BeamSearch {
 std::vector<std::vector<int32_t>> generate_rows(GenerativeNetwork& network,
                                                 const std::vector<std::vector<int32_t>>& prompts,
                                                 const GenerationOptions& options) {
-  require_sense(prompts, options);
+  check_generation(prompts, options);
+  TESSERA_INVARIANT(options.kept == nullptr || (prompts.size() == 1 && options.beams == 1));
+  TESSERA_INVARIANT(!options.all_ended || prompts.size() == 1 || options.beams == 1);
   const at::NoGradGuard no_grad;
   if (options.beams == 1) return one_by_one(network, prompts, options);
   std::vector<Tokens> made;

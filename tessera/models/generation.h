@@ -41,8 +41,8 @@ struct GenerationOptions {
   std::function<bool(bool ended)> all_ended = nullptr;
 };
 
-// ErrorKind::kUsage for options that make no sense.
-void check_generation(const GenerationOptions& options);
+// ErrorKind::kUsage for a prompt without a token, or options that make no sense.
+void check_generation(const std::vector<std::vector<int32_t>>& prompts, const GenerationOptions& options);
 
 // The new tokens of each row, each alone what it is among others. `prompts`: at least one, each of at least one token.
 // The network must hold its weights, and not be training. ErrorKind::kUsage as check_generation.

@@ -1,8 +1,10 @@
 #include "tessera/train/chat.h"
 
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +13,7 @@
 #include "tessera/base/log.h"
 #include "tessera/data/chat_template.h"
 #include "tessera/data/text_stream.h"
+#include "tessera/train/rank_run.h"
 #include "tessera/train/text_model.h"
 
 namespace tessera::train {
@@ -27,12 +30,39 @@ std::string folder_of_template(const TextModelOptions& options) {
   return !options.adapter.empty() && has_own ? options.adapter : options.model;
 }
 
+data::ChatTemplate template_of(const TextModel& model, const ChatOptions& options) {
+  return data::ChatTemplate(*model.tokenizer, folder_of_template(model.options), options.chat_template, "--template");
+}
+
+models::GenerationOptions how_of(const TextModel& model, const std::vector<int32_t>& prompt) {
+  models::GenerationOptions how = generation_options(model, prompt.size(), kAnswerTokens, "tessera chat");
+  models::check_generation({prompt}, how);
+  return how;
+}
+
+// All that the options say makes sense.
+TextModel checked_model_of(const ChatOptions& options) {
+  TextModel model = read_text_model(options, /*may_encode=*/false, "tessera chat talks with");
+  template_of(model, options);
+  how_of(model, /*prompt=*/{0});
+  return model;
+}
+
+// What rank 0 tells the others to do next.
+enum class Turn : int64_t { kWait, kAnswer, kEnd };
+
+Turn told_by_rank_0(comm::Group& world, Turn turn) {
+  if (world.size() == 1) return turn;
+  const at::Tensor number = at::full({1}, static_cast<int64_t>(turn), at::kLong);
+  world.start_broadcast(number, /*root=*/0, "what comes next in the chat").finish();
+  return static_cast<Turn>(number.item<int64_t>());
+}
+
+// Rank 0's part: the conversation.
 class Talk {
  public:
-  explicit Talk(const ChatOptions& options)
-      : options_(options),
-        model_(load_text_model(options, /*may_encode=*/false, "tessera chat talks with")),
-        template_(*model_.tokenizer, folder_of_template(model_.options), options.chat_template, "--template") {
+  Talk(const ChatOptions& options, TextModel& model, comm::Group& world)
+      : options_(options), model_(model), world_(world), template_(template_of(model, options)) {
     reset();
   }
 
@@ -47,7 +77,7 @@ class Talk {
     const std::string prompt = template_.render(messages_, nullptr, /*add_generation_prompt=*/true).text;
     const std::vector<int32_t> ids = model_.tokenizer->encode(prompt);
     log_debug("the model reads {}", fmt::join(ids, " "));
-    const auto how = options_for(ids.size());
+    const auto how = options_for(ids);
     if (how) {
       answer(prompt, ids, *how);
     } else {
@@ -57,9 +87,9 @@ class Talk {
 
  private:
   // Nothing where the conversation is too long, and the user was told.
-  std::optional<models::GenerationOptions> options_for(size_t prompt) const {
+  std::optional<models::GenerationOptions> options_for(const std::vector<int32_t>& prompt) const {
     try {
-      return generation_options(model_, prompt, kAnswerTokens, "tessera chat");
+      return how_of(model_, prompt);
     } catch (const Error& error) {
       if (!options_.at_terminal) throw;
       log_error("{}\n/reset begins a new conversation", error.what());
@@ -74,7 +104,8 @@ class Talk {
     const int64_t before = kept_.computed;
     how.on_token = [&](size_t /*row*/, int32_t token) { print_now(stream.add(token)); };
     if (const auto end = end_of_answers(prompt)) how.stop_tokens.push_back(*end);
-    const std::vector<int32_t> tokens = models::generate(*model_.writer, ids, how);
+    told_by_rank_0(world_, Turn::kAnswer);
+    const std::vector<int32_t> tokens = write_text(model_, ids, how);
     log_debug("the model computed {} positions", kept_.computed - before);
     print_now(stream.finish() + "\n");
     messages_.push_back(message("assistant", model_.tokenizer->decode(tokens, /*skip_special=*/true)));
@@ -94,32 +125,59 @@ class Talk {
   }
 
   const ChatOptions& options_;
-  TextModel model_;
+  TextModel& model_;
+  comm::Group& world_;
   data::ChatTemplate template_;
   ordered_json messages_;
   models::KeptText kept_;  // of the turn before, whose beginning the template may have written anew
   uint64_t turn_ = 0;
 };
 
-}  // namespace
+// While rank 0 waits for a line, it says so now and then: the others' waits have a time-out, and a rank that dies is to
+// be noticed.
+std::optional<std::string> next_line(InputLines& input, comm::Group& world) {
+  constexpr std::chrono::milliseconds kNowAndThen{500};
+  for (;;) {
+    if (auto line = input.next(kNowAndThen)) return line;
+    if (input.has_ended()) return std::nullopt;
+    told_by_rank_0(world, Turn::kWait);
+  }
+}
 
-void chat(const ChatOptions& options, std::istream& input) {
-  Talk talk(options);
-  std::string line;
+void talk(const ChatOptions& options, InputLines& input, Talk& conversation, comm::Group& world) {
   for (;;) {
     if (options.at_terminal) print_now("> ");
-    if (!std::getline(input, line)) {
-      if (options.at_terminal) print_now("\n");
-      return;
-    }
-    if (line.ends_with('\r')) line.pop_back();
-    if (line == "/exit") return;
-    if (line == "/reset") {
-      talk.reset();
-    } else if (!line.empty()) {
-      talk.ask(line);
+    const std::optional<std::string> line = next_line(input, world);
+    if (!line && options.at_terminal) print_now("\n");
+    if (!line || *line == "/exit") return;
+    if (*line == "/reset") {
+      conversation.reset();
+    } else if (!line->empty()) {
+      conversation.ask(*line);
     }
   }
 }
+
+void chat_in(const ChatOptions& options, InputLines& input, const std::shared_ptr<comm::Group>& world) {
+  TextModel model = checked_model_of(options);
+  load_weights(model, world);
+  if (world->rank() == 0) {
+    Talk conversation(options, model, *world);
+    talk(options, input, conversation, *world);
+    told_by_rank_0(*world, Turn::kEnd);
+    return;
+  }
+  for (Turn turn = Turn::kWait; turn != Turn::kEnd; turn = told_by_rank_0(*world, turn)) {
+    if (turn == Turn::kAnswer) take_part(model);
+  }
+}
+
+}  // namespace
+
+int chat(const ChatOptions& options, InputLines& input) {
+  return run_as_rank([&](const std::shared_ptr<comm::Group>& world) { chat_in(options, input, world); });
+}
+
+void check_chat(const ChatOptions& options) { checked_model_of(options); }
 
 }  // namespace tessera::train

@@ -16,8 +16,13 @@ struct GenerateOptions : TextModelOptions {
   int64_t beams = 1;
 };
 
-// Prints each prompt and what follows; of an encoder-decoder, which reads the prompt, what it writes. ErrorKind::kData,
-// kUsage: text_model.h, models/generation.h.
-void generate_text(const GenerateOptions& options);
+// Prints each prompt and what follows; of an encoder-decoder, which reads the prompt, what it writes. The ranks of the
+// environment's run share the weights (text_model.h) and the prompts, which are those of rank 0, and rank 0 prints all
+// of them in their order. Returns the exit code: train/rank_run.h. ErrorKind::kData, kUsage: text_model.h,
+// models/generation.h.
+int generate_text(const GenerateOptions& options);
+
+// The same errors, before ranks are started. There may be no prompt yet.
+void check_generate(const GenerateOptions& options);
 
 }  // namespace tessera::train

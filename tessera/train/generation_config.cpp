@@ -1,5 +1,7 @@
 #include "tessera/train/generation_config.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +25,7 @@ void add_ids(const json& ids, const std::string& path, std::vector<int32_t>& sto
 }
 
 // By the value that leaves tokens as they are.
-void warn_of_what_is_not_honoured(const json& values, const std::string& path) {
+std::vector<std::string> not_honoured(const json& values, const std::string& path) {
   struct Key {
     const char* name;
     json without;
@@ -39,13 +41,20 @@ void warn_of_what_is_not_honoured(const json& values, const std::string& path) {
                               {"begin_suppress_tokens", nullptr},
                               {"bad_words_ids", nullptr},
                               {"sequence_bias", nullptr}};
+  std::vector<std::string> doubts;
   for (const auto& [name, without] : kKeys) {
     const json value = values.value(name, json());
-    if (!value.empty() && value != without) log_warning("{}: '{}' is not honoured", path, name);
+    if (!value.empty() && value != without) doubts.push_back(fmt::format("{}: '{}' is not honoured", path, name));
   }
+  return doubts;
 }
 
 }  // namespace
+
+void report_doubts(const GenerationConfig& config, int rank) {
+  if (rank != 0) return;
+  for (const std::string& doubt : config.doubts) log_warning("{}", doubt);
+}
 
 GenerationConfig read_generation_config(const std::string& folder, const data::Tokenizer& tokenizer) {
   GenerationConfig config;
@@ -55,7 +64,7 @@ GenerationConfig read_generation_config(const std::string& folder, const data::T
     const json values = read_json_file(path);
     if (config.stop_tokens.empty()) add_ids(values.value("eos_token_id", json()), path, config.stop_tokens);
     if (path != own) continue;
-    warn_of_what_is_not_honoured(values, path);
+    config.doubts = not_honoured(values, path);
     const auto start = json_value<int64_t>(values, "decoder_start_token_id", -1, path);
     if (start >= 0) config.decoder_start = start;
   }

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <thread>
 
 #include "tessera/base/allocator.h"
 #include "tessera/base/env.h"
@@ -16,7 +15,6 @@
 #include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
-#include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
 #include "tessera/data/chat_template.h"
 #include "tessera/engine/random_state.h"
@@ -24,6 +22,7 @@
 #include "tessera/models/initial_values.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
+#include "tessera/train/rank_run.h"
 #include "tessera/train/report.h"
 #include "tessera/train/run_data.h"
 #include "tessera/train/run_facts.h"
@@ -211,20 +210,7 @@ int run_training(const RunOptions& options) {
   }
   keep_freed_memory();
   storage::use_reusing_cpu_allocator();
-  const auto world = comm::init_distributed();
-  if (world->size() == 1) {
-    train_here(options, run, world);
-    return 0;
-  }
-  try {
-    train_here(options, run, world);
-    return 0;
-  } catch (const Error& error) {
-    log_error("{}", error.what());
-    // A rank that lost its peer lets that one end first, so that whoever watches the ranks blames the right one.
-    if (error.kind() == ErrorKind::kPeer) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    return exit_code(error.kind());
-  }
+  return run_as_rank([&](const std::shared_ptr<comm::Group>& world) { train_here(options, run, world); });
 }
 
 }  // namespace tessera::train

@@ -99,10 +99,12 @@ class PairData final : public TaskData {
       const auto source = dataset_.sources().sample(own.back());
       prompts.emplace_back(source.begin(), source.end());
     }
+    GenerationConfig config = read_generation_config(run_.model.path, tokenizer_);
+    report_doubts(config, engine.data_group().rank());
     const auto written = write_texts(engine, prompts, (all + ranks - 1) / ranks,
                                      {.at_once = engine.train_micro_batch_size_per_gpu(),
                                       .max_new_tokens = run_.data.max_target_length,
-                                      .config = read_generation_config(run_.model.path, tokenizer_)});
+                                      .config = std::move(config)});
     data::BleuTallies tallies;
     for (size_t i = 0; i < own.size(); ++i) {
       const std::string text = tokenizer_.decode(written[i], /*skip_special=*/true);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/models/generation.h"
 #include "tessera/train/evaluation.h"
 
 namespace tessera::train {
@@ -47,27 +46,33 @@ class EngineNetwork final : public models::GenerativeNetwork {
 
 }  // namespace
 
+std::vector<std::vector<int32_t>> write_rows(NetworkEngine& engine, const std::vector<std::vector<int32_t>>& prompts,
+                                             models::GenerationOptions options) {
+  EngineNetwork network(engine);
+  options.device = engine.device();
+  options.all_ended = [&engine](bool ended) {
+    return sum_over_ranks(engine.data_group(), {.loss = ended ? 0.0 : 1.0}).loss == 0;
+  };
+  if (!prompts.empty()) return models::generate_rows(network, prompts, options);
+  options.max_new_tokens = 1;  // after which it has ended
+  options.on_token = nullptr;
+  options.kept = nullptr;
+  models::generate(network, {0}, options);
+  return {};
+}
+
 std::vector<std::vector<int32_t>> write_texts(NetworkEngine& engine, const std::vector<std::vector<int32_t>>& prompts,
                                               size_t most, const WrittenTextsOptions& options) {
-  EngineNetwork network(engine);
-  models::GenerationOptions how{.max_new_tokens = options.max_new_tokens,
-                                .stop_tokens = options.config.stop_tokens,
-                                .decoder_start = options.config.decoder_start,
-                                .device = engine.device(),
-                                .all_ended = [&](bool ended) {
-                                  return sum_over_ranks(engine.data_group(), {.loss = ended ? 0.0 : 1.0}).loss == 0;
-                                }};
+  const models::GenerationOptions how{.max_new_tokens = options.max_new_tokens,
+                                      .stop_tokens = options.config.stop_tokens,
+                                      .decoder_start = options.config.decoder_start};
   std::vector<std::vector<int32_t>> written;
   const auto at_once = static_cast<size_t>(options.at_once);
   for (size_t first = 0; first < most; first += at_once) {
-    const bool counts = first < prompts.size();
-    how.max_new_tokens = counts ? options.max_new_tokens : 1;  // it idles from then on
-    const size_t rows = counts ? std::min(at_once, prompts.size() - first) : 0;
-    const auto begin = prompts.begin() + static_cast<std::ptrdiff_t>(counts ? first : 0);
-    std::vector<std::vector<int32_t>> batch(begin, begin + static_cast<std::ptrdiff_t>(rows));
-    if (!counts) batch.push_back({0});
-    auto texts = models::generate_rows(network, batch, how);
-    if (counts) std::move(texts.begin(), texts.end(), std::back_inserter(written));
+    const size_t rows = first < prompts.size() ? std::min(at_once, prompts.size() - first) : 0;
+    const auto begin = prompts.begin() + static_cast<std::ptrdiff_t>(std::min(first, prompts.size()));
+    auto texts = write_rows(engine, {begin, begin + static_cast<std::ptrdiff_t>(rows)}, how);
+    std::move(texts.begin(), texts.end(), std::back_inserter(written));
   }
   return written;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tessera/models/generation.h"
 #include "tessera/train/generation_config.h"
 #include "tessera/train/task.h"
 
@@ -16,10 +17,14 @@ struct WrittenTextsOptions {
   GenerationConfig config;
 };
 
-// The tokens that the most likely text of each prompt has. Each rank gives prompts of its own, of which there may be
-// none; `most` is how many the rank with the most has. Every forward pass gathers parameters at stage 3, so all ranks
-// run as many: one whose texts are written, or that has none, idles until all are.
+// models::generate_rows by all ranks together, each of prompts and options of its own; without prompts, it idles until
+// the others have written theirs. Every forward pass gathers parameters at stage 3, so all ranks run as many.
 // Collective, over Engine::data_group. The engine is in evaluation.
+std::vector<std::vector<int32_t>> write_rows(NetworkEngine& engine, const std::vector<std::vector<int32_t>>& prompts,
+                                             models::GenerationOptions options);
+
+// The tokens that the most likely text of each prompt has. Each rank gives prompts of its own, of which there may be
+// none; `most` is how many the rank with the most has. Collective: write_rows.
 std::vector<std::vector<int32_t>> write_texts(NetworkEngine& engine, const std::vector<std::vector<int32_t>>& prompts,
                                               size_t most, const WrittenTextsOptions& options);
 

@@ -60,6 +60,12 @@ def test_an_encoder_reads_the_prompt_and_a_decoder_writes(tmp_path, how):
     assert result.out.splitlines() == want and (any(want) or "do_sample" in how)
 
 
+def test_a_prompt_in_brackets_is_one_prompt(folder):
+    prompt = "[INST] a, b [/INST]"
+    result = tessera("generate", "--model", folder, "--prompt", prompt, "--max-new-tokens", 2)
+    assert result.code == 0 and result.out.startswith(prompt) and result.out.count("\n") == 1, str(result)
+
+
 def test_what_is_not_honoured_of_a_generation_config_is_told(folder):
     (folder / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1.2, "no_repeat_ngram_size": 0, "suppress_tokens": []}))
     result = tessera("generate", "--model", folder, "--prompt", PROMPT, "--max-new-tokens", 2)
