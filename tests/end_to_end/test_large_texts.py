@@ -25,6 +25,11 @@ def write_text(path, megabytes):
     return str(path)
 
 
+def entries(folder):
+    """Of a folder of tokens, each with when it was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob("*/*")}
+
+
 def trained(folder, run, cache, **settings):
     """The output folder, and what the run said."""
     run_file = write_run_file(folder, run)
@@ -51,10 +56,10 @@ def test_a_text_larger_than_what_is_held_of_it(tmp_path, tiny_run):
 
 def test_a_text_is_tokenised_once(tmp_path, tiny_run):
     tiny_run["data"]["train"] = write_text(tmp_path / "text.txt", 0.2)
-    first, said = trained(tmp_path / "first", tiny_run, tmp_path / "tokens")
-    assert FOUND not in said, said
+    first, _ = trained(tmp_path / "first", tiny_run, tmp_path / "tokens")
+    made = entries(tmp_path / "tokens")
     second, said = trained(tmp_path / "second", tiny_run, tmp_path / "tokens")
-    assert FOUND in said, said
+    assert FOUND in said and made and entries(tmp_path / "tokens") == made, said
     assert losses_and_norms(first) == losses_and_norms(second)
     folders = [path for path in (tmp_path / "tokens").iterdir() if path.is_dir()]
     assert len(folders) == 1
@@ -92,8 +97,10 @@ def test_every_task_keeps_its_tokens(tmp_path, task):
     outputs, said = {}, {}
     for name, cache in {"held": "none", "made": tmp_path / "tokens", "found": tmp_path / "tokens"}.items():
         outputs[name] = tmp_path / name
+        made = entries(tmp_path / "tokens")  # each rank that comes first makes one, and the others find it
         said[name] = train(run_file, 2, {**settings, "training.max_steps": 3, "data.cache": cache, "output": outputs[name]}).err
-    assert FOUND not in said["held"] + said["made"] and FOUND in said["found"], said
+    assert FOUND not in said["held"] and FOUND in said["found"], said
+    assert made and entries(tmp_path / "tokens") == made, "the last run made none"
     bits = [(losses_and_norms(output), [row.get("eval_bleu") for row in evaluations(output)]) for output in outputs.values()]
     assert len(bits[0][0]) == 3 and bits[1:] == [bits[0]] * 2
     kept = {path.name for path in (tmp_path / "tokens").iterdir() if path.is_dir()}
