@@ -13,10 +13,9 @@ from harness.answers import answer_stream
 answers = answer_stream()
 
 import torch  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
-
 from torch.utils import _pytree as trees  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
 
 from harness.frameworks import MasterWeightsAdamW  # noqa: E402
 

@@ -301,8 +301,7 @@ class Reader {
     if (!deepspeed.inclusion_filter.empty() && !deepspeed.exclusion_filter.empty()) {
       add(key("deepspeed_inclusion_filter"), "there are both an inclusion and an exclusion filter", "keep one");
     }
-    const bool own_launcher = deepspeed.multinode_launcher != "standard";
-    if (config_.num_machines > 1 && own_launcher && deepspeed.hostfile.empty()) {
+    if (config_.num_machines > 1 && config_.uses_hostfile() && deepspeed.hostfile.empty()) {
       add(key("deepspeed_multinode_launcher"),
           fmt::format("the launcher '{}' needs deepspeed_hostfile", deepspeed.multinode_launcher),
           "give a hostfile, or write standard and start the command on every machine");

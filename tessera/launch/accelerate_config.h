@@ -48,6 +48,9 @@ struct AccelerateConfig {
   std::vector<std::string> gpu_ids = {};  // indices or UUIDs; empty: all
   DeepSpeed deepspeed = {};
 
+  // Where there are several machines: a hostfile names them, and this command reaches them or is given on each (nossh).
+  bool uses_hostfile() const { return runs == Runs::kDeepSpeed && deepspeed.multinode_launcher != "standard"; }
+
   // What Accelerate's launcher sets for the program over what it inherits, but for what depends on the machine or is of
   // any launcher: the ranks' places (MASTER_ADDR and MASTER_PORT too), OMP_NUM_THREADS, and PYTHONPATH, to which it
   // adds the current folder in DeepSpeed's runs. Also what its programs read and its launcher loses on the way from the

@@ -14,8 +14,7 @@ namespace {
 
 using Runs = AccelerateConfig::Runs;
 
-constexpr const char* kEachMachine = "standard";  // torchrun's way: the command is given on every machine
-constexpr const char* kEachMachineOfAHostfile = "nossh";
+constexpr const char* kEachMachineOfAHostfile = "nossh";  // the command is given on each
 
 void fill(std::string& field, const std::string& value) {
   if (field.empty()) field = value;
@@ -38,7 +37,7 @@ void check_fits(const LaunchRequest& given, const AccelerateConfig& config, cons
     throw Error(ErrorKind::kConfig, {"'distributed_type' is 'NO', which is one process on one machine", path,
                                      "write MULTI_CPU, MULTI_GPU or DEEPSPEED"});
   }
-  const bool by_hostfile = config.runs == Runs::kDeepSpeed && config.deepspeed.multinode_launcher != kEachMachine;
+  const bool by_hostfile = config.uses_hostfile();
   if (!given.hostfile.empty() && (config.num_machines == 1 || !by_hostfile)) {
     throw Error(ErrorKind::kUsage,
                 {"--hostfile and --config are both given, and the configuration's run is not started by a hostfile",
@@ -58,7 +57,7 @@ void fill_hosts(LaunchRequest& request, const AccelerateConfig& config, int mach
   fill(request.master_addr, config.main_process_ip);
   if (request.master_port == 0) request.master_port = config.main_process_port.value_or(0);
   if (machines == 1) return;
-  const bool by_hostfile = config.runs == Runs::kDeepSpeed && deepspeed.multinode_launcher != kEachMachine;
+  const bool by_hostfile = config.uses_hostfile();
   if (by_hostfile) fill(request.hostfile, deepspeed.hostfile);
   if (!by_hostfile || deepspeed.multinode_launcher == kEachMachineOfAHostfile) {
     request.no_ssh = true;

@@ -185,8 +185,7 @@ class StepModel {
     add_waiting_activations(moment);
     if (model_.architecture) {
       const Architecture& net = *model_.architecture;
-      const double share = net.logits_of_targets_only ? setup_.target_share : 1;
-      const auto targets = static_cast<int64_t>(share * static_cast<double>(tokens_));
+      const int64_t targets = targets_of(net, setup_);
       const int64_t at_once = net.logit_rows_at_once > 0 ? std::min(targets, net.logit_rows_at_once) : targets;
       const int64_t logits = at_once * net.vocab;
       moment.add("logits and loss", logits * 4, 3);  // the logarithms, their gradient, the logits'
@@ -295,6 +294,11 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
 }
 
 }  // namespace
+
+int64_t targets_of(const Architecture& net, const TrainingSetup& setup) {
+  const double share = net.logits_of_targets_only ? setup.target_share : 1;
+  return static_cast<int64_t>(share * static_cast<double>(setup.micro_batch * setup.length));
+}
 
 int64_t MemoryNeed::bytes(Place place) const {
   int64_t sum = 0;

@@ -60,6 +60,9 @@ struct TrainingSetup {
   bool wide_products = true;  // products of 16-bit matrices are computed in fp32 (nn/layers.h)
 };
 
+// Of a micro batch's tokens, those that the head runs on.
+int64_t targets_of(const Architecture& net, const TrainingSetup& setup);
+
 struct MemoryTerm {
   std::string what;
   Place place = Place::kDevice;

@@ -37,18 +37,16 @@ const char* place_name(Place place, bool on_cpu) {
 // Of a micro batch, forward and backward. An encoder-decoder writes as many tokens as it reads: so memory_model.cpp
 // counts them.
 double micro_batch_flops(const ModelCensus& model, const TrainingSetup& setup) {
-  const models::Architecture& net = *model.architecture;
-  const double tokens = static_cast<double>(setup.micro_batch * setup.length);
-  const double targets = tokens * (net.logits_of_targets_only ? setup.target_share : 1);
+  const Architecture& net = *model.architecture;
   return models::training_flops(model, {.texts = setup.micro_batch,
                                         .length = setup.length,
                                         .written = net.decoder_layers > 0 ? setup.length : 0,
-                                        .targets = static_cast<int64_t>(targets)});
+                                        .targets = targets_of(net, setup)});
 }
 
 std::string flops_text(double flops) {
   const char* prefix = "kMGTPE";
-  for (flops /= 1000; flops >= 1000 && prefix[1] != 0; flops /= 1000) ++prefix;
+  for (flops /= 1000; flops >= 999.5 && prefix[1] != 0; flops /= 1000) ++prefix;
   return fmt::format("{:.3g} {}FLOP", flops, *prefix);
 }
 

@@ -67,7 +67,7 @@ void report_shards(const TextModel& text, comm::Group& world) {
 TextModel read_text_model(TextModelOptions asked, bool may_encode, const std::string& user) {
   TextModel text{.options = with_base(std::move(asked))};
   const TextModelOptions& options = text.options;
-  dtype_of(options.dtype);
+  dtype_of(options.dtype);  // refuses one that is none
   text.encodes = may_encode && is_encoder_decoder(options.model);
   text.model = models::read_model(options.model, text.encodes ? kEncoderDecoder : kDecoder, user).model;
   if (!options.adapter.empty()) {

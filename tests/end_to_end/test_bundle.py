@@ -19,8 +19,9 @@ TOOLS = ["sh", "tar", "uname", "dirname", "getconf"]  # what the archive and its
 C_LIBRARY = ["libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libresolv.so.2"]
 
 
-def bundle(*words):
-    return subprocess.run([sys.executable, SCRIPT, "--build", TESSERA.parent, *map(str, words)], capture_output=True, text=True, timeout=300)
+def bundle(*words, cwd=None):
+    return subprocess.run([sys.executable, SCRIPT, "--build", TESSERA.parent, *map(str, words)], cwd=cwd, capture_output=True, text=True,
+                          timeout=300)
 
 
 def libraries_of(program):
@@ -29,7 +30,7 @@ def libraries_of(program):
 
 
 def make_root(root):
-    """With a shell, the C library, and folders that are mounted in make_and_enter."""
+    """With a shell, the C library, and folders for what `enter` mounts."""
     for folder in ("bin", "proc", "dev", "tmp", "home"):
         (root / folder).mkdir(parents=True)
     files = set()
@@ -52,8 +53,8 @@ def enter(root, script, **variables):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("needs root, unshare and iproute2")
+    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "ip", "patchelf"))):
+        pytest.skip("needs root, unshare, iproute2 and patchelf")
     root = tmp_path_factory.mktemp("machine") / "root"
     make_root(root)
     tried = enter(root, "uname")
@@ -64,8 +65,6 @@ def root(tmp_path_factory):
 
 
 def test_a_machine_without_anything_trains_to_the_same_losses(root, tiny_bert, texts, tmp_path):
-    if shutil.which("patchelf") is None:
-        pytest.skip("needs patchelf")
     run = {"task": "mlm", "training": {"max_steps": 3, "seed": 42}, "deepspeed": {
         "train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 3}}}
     here = write_run_file(tmp_path, {**run, "model": {"path": str(tiny_bert)}, "output": str(tmp_path / "out"),
@@ -141,8 +140,7 @@ def test_what_cannot_be_bundled_is_one_error(words, what, tmp_path):
     for folder in "ab":
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x").write_text("text")
-    done = subprocess.run([sys.executable, SCRIPT, "--build", TESSERA.parent, "--output", "t.tar", *words], cwd=tmp_path, capture_output=True,
-                          text=True, timeout=120)
+    done = bundle("--output", "t.tar", *words, cwd=tmp_path)
     assert done.returncode == 2 and what in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"], "nothing half made"
 
@@ -150,7 +148,7 @@ def test_what_cannot_be_bundled_is_one_error(words, what, tmp_path):
 def test_install_names_another_processor(tmp_path):
     """Its script is for one architecture."""
     text = SCRIPT.read_text()
-    script = text[text.index('INSTALL = """') + len('INSTALL = """'):].partition('"""')[0].replace("\\\\", "\\")
+    script = text[text.index('INSTALL = r"""') + len('INSTALL = r"""'):].partition('"""')[0]
     (tmp_path / "install").write_text(script.replace("@machine@", "riscv128"))
     done = subprocess.run(["sh", tmp_path / "install"], capture_output=True, text=True, timeout=20, env=environment())
     assert done.returncode == 2 and f"this bundle is for riscv128, and this machine is {platform.machine()}" in done.stderr
