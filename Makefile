@@ -31,7 +31,7 @@ test: configured-with-tests  ## Build and run all tests
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests
 
-storm: configured-with-tests  ## Faults by the thousand, into tests/storm/results.md, about an hour (ARGS="--fraction 0.1": 6 minutes)
+storm: configured-with-tests  ## Faults by the thousand, into tests/storm/results.md, over an hour (ARGS="--only hosts": 20 minutes)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli io_faults
 	@tests/storm/run $(ARGS)
 

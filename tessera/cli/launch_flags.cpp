@@ -23,7 +23,8 @@ bool LaunchFlags::runs_here(const CLI::App& command) const {
     return option != nullptr && option->count() > 0;
   });
   if (!asked && !by_launcher) return true;
-  const bool elsewhere = !request.hostfile.empty() || !request.include.empty() || !request.launcher.empty();
+  const bool elsewhere =
+      !request.hostfile.empty() || !request.include.empty() || !request.launcher.empty() || request.num_nodes > 1;
   return nproc == 1 && !elsewhere && !env_text("RANK");
 }
 
@@ -80,8 +81,8 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--min-nproc,--min_nproc", flags.restarts.fewest_ranks,
-                  "Start again without a rank that was killed, as where memory ran out, but with no fewer ranks than "
-                  "this (default: with as many as before)")
+                  "Start again without a rank that was killed, as where memory ran out, or a host that was lost, but "
+                  "with no fewer ranks than this (default: with as many as before)")
       ->check(CLI::PositiveNumber);
 }
 

@@ -53,6 +53,15 @@ constexpr RankVariables kRankVariables[] = {
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
 };
 
+bool says_who_and_of_how_many(const RankVariables& names) {
+  return env_text(names.rank).has_value() && env_text(names.size).has_value();
+}
+
+// DeepSpeed's command lines for MPICH and MVAPICH give every rank WORLD_SIZE, and leave the rest to what mpirun says.
+bool another_launcher_says_all() {
+  return std::any_of(std::begin(kRankVariables), std::end(kRankVariables), says_who_and_of_how_many);
+}
+
 // The first host of Slurm's list in its short form: "gpu[03-05,9],login1" begins with "gpu03".
 std::string first_slurm_host(const std::string& list) {
   const size_t end = list.find_first_of("[,");
@@ -233,6 +242,7 @@ World read_world(const InitOptions& options) {
     const auto rank = env_int(names.rank);
     const auto size = env_int(names.size);
     if (!rank && !size) continue;
+    if ((!rank || !size) && another_launcher_says_all()) continue;
     if (!rank || !size) {
       throw Error(ErrorKind::kUsage, {fmt::format("{} is set but {} is not", rank ? names.rank : names.size,
                                                   rank ? names.size : names.rank),
@@ -261,6 +271,9 @@ World read_world(const InitOptions& options) {
 World world_from_environment() { return read_world({}); }
 
 std::string launcher_of_environment() {
+  for (const RankVariables& names : kRankVariables) {
+    if (says_who_and_of_how_many(names)) return names.launcher;
+  }
   for (const RankVariables& names : kRankVariables) {
     if (env_text(names.rank) || env_text(names.size)) return names.launcher;
   }

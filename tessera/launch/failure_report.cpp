@@ -29,26 +29,63 @@ std::string command_words(const std::vector<std::string>& command) {
 }
 
 std::string name_of(const RankFailure& failure) {
+  if (failure.rank_there >= 0) return fmt::format("rank {} on {}", failure.rank_there, failure.name);
   return failure.name.empty() ? fmt::format("rank {}", failure.rank) : failure.name;
 }
+
+bool is_silent(const RankFailure& failure) { return failure.silent_for.count() > 0; }
 
 // ssh's own code; that of the program is passed on as it is.
 bool connection_failed(const RankFailure& failure) {
   constexpr int kConnectionCode = 255;
-  return failure.elsewhere && failure.exit.signal == 0 && failure.exit.code == kConnectionCode;
+  return failure.elsewhere && failure.rank_there < 0 && failure.exit.signal == 0 &&
+         failure.exit.code == kConnectionCode;
+}
+
+std::string words_of_lost_host(const RankFailure& failure) {
+  if (is_silent(failure)) {
+    const std::string time = fmt::format("{} s", failure.silent_for.count());
+    return failure.was_heard ? fmt::format("host {} has not been heard of for {}", failure.name, time)
+                             : fmt::format("host {} has not started its launcher within {}", failure.name, time);
+  }
+  return failure.name + (failure.was_heard
+                             ? " lost its connection: its launcher or its ssh was killed, or the host went down"
+                             : " could not be reached, or its connection was lost");
+}
+
+std::string fix_of_lost_host(const RankFailure& failure) {
+  if (!failure.was_heard) return fmt::format("'ssh {} true' must work here without a question", failure.name);
+  if (failure.all_are_silent) return "no other host is heard of either: look at the network of this one first";
+  if (!is_silent(failure)) return fmt::format("look at {}: whether it runs, and what was killed there", failure.name);
+  return fmt::format(
+      "look at the network and the power of {}, and whether it is frozen; TESSERA_TIMEOUT says how many seconds it may "
+      "be silent",
+      failure.name);
+}
+
+// Of four kinds, the higher the less a consequence of the others.
+int gravity(const RankFailure& failure) {
+  if (is_lost_host(failure)) return 3;
+  if (failure.exit.signal == 0) return failure.exit.code == 1 ? 1 : 2;
+  const RankExit exits[] = {{.code = 1}, failure.exit};
+  return index_to_blame(exits) == 1 ? 4 : 1;
 }
 
 }  // namespace
 
 std::string failure_name(const RankFailure& failure) {
+  if (is_silent(failure)) return failure.name + " (silent)";
   return failure.exit.signal != 0 ? fmt::format("{} ({})", name_of(failure), signal_name(failure.exit.signal))
                                   : fmt::format("{} (code {})", name_of(failure), failure.exit.code);
 }
 
+bool is_lost_host(const RankFailure& failure) { return is_silent(failure) || connection_failed(failure); }
+
+bool goes_before(const RankFailure& one, const RankFailure& other) { return gravity(one) > gravity(other); }
+
 std::string failure_sentence(const RankFailure& failure) {
-  std::string sentence = fmt::format(
-      "{} {}", name_of(failure),
-      connection_failed(failure) ? "could not be reached, or its connection was lost" : exit_words(failure.exit));
+  std::string sentence = is_lost_host(failure) ? words_of_lost_host(failure)
+                                               : fmt::format("{} {}", name_of(failure), exit_words(failure.exit));
   if (probably_out_of_memory(failure.exit)) {
     const std::string memory = memory_words(failure);
     if (!memory.empty()) sentence += ": " + memory;
@@ -70,9 +107,7 @@ std::string failure_report(const RankFailure& failure, const std::string& others
     for (const std::string& line : failure.last_lines) report += fmt::format("    {}\n", line);
   }
   if (!others.empty()) report += fmt::format("  others: {}\n", others);
-  if (connection_failed(failure)) {
-    report += fmt::format("  fix:   'ssh {} true' must work here without a question\n", failure.name);
-  }
+  if (is_lost_host(failure)) report += fmt::format("  fix:   {}\n", fix_of_lost_host(failure));
   if (probably_out_of_memory(failure.exit)) {
     if (failure.out_of_memory_kills > 0) {
       report += fmt::format("  the kernel has killed {} on this machine for lack of memory since the run started\n",

@@ -17,7 +17,11 @@ namespace tessera::launch {
 struct RankFailure {
   int rank = 0;
   std::string name = {};   // of what stands for another host's ranks, that host's; empty: "rank 1"
-  bool elsewhere = false;  // such a one: its process is an ssh
+  bool elsewhere = false;  // such a one: its process is an ssh, and one of these says what became of the host
+  int rank_there = -1;     // the rank that failed there, as that host told
+  bool was_heard = false;  // its launcher had started
+  std::chrono::seconds silent_for{0};  // it was given up because nothing came of it for so long
+  bool all_are_silent = false;         // and of no other host either
   pid_t pid = 0;
   RankExit exit = {};
   std::chrono::duration<double> after_start{0};
@@ -36,6 +40,13 @@ std::string failure_sentence(const RankFailure& failure);
 
 // "rank 1 (SIGKILL)", "worker-0 (code 3)": for the line that comes at once.
 std::string failure_name(const RankFailure& failure);
+
+// Whether it is rather the cause: a rank that was killed goes before a host that is gone, that before a rank that ended
+// by itself, and code 1 comes last, with which ranks end that lost another.
+bool goes_before(const RankFailure& one, const RankFailure& other);
+
+// A host that is gone: it is silent, or its connection ended.
+bool is_lost_host(const RankFailure& failure);
 
 // The whole report, several lines: the sentence, the process, its last lines, `others` (what became of the other ranks;
 // may be empty) and what to do about it.

@@ -1,6 +1,7 @@
 #include "tessera/launch/node_part.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "tessera/base/deadline.h"
 #include "tessera/base/error.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/json_value.h"
@@ -22,6 +24,7 @@ using nlohmann::json;
 
 constexpr std::string_view kSignal = "signal ";
 constexpr const char* kWhere = "the line from the launcher";
+constexpr std::chrono::milliseconds kLineTime{60000};
 constexpr size_t kLongestLine = 16 << 20;
 
 json hosts_json(const std::vector<HostSlots>& hosts) {
@@ -38,9 +41,16 @@ std::vector<HostSlots> hosts_of(const json& list) {
 
 // Byte by byte: what follows the line is not ours to take.
 std::string read_line() {
+  const Deadline deadline(kLineTime, "the line from the launcher");
   std::string line;
   char byte = 0;
   while (line.size() < kLongestLine) {
+    pollfd readable{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (poll(&readable, 1, 1000) <= 0) {
+      if (!deadline.expired()) continue;
+      throw Error(ErrorKind::kPeer, {"the launcher has not said within a minute what to run here", kWhere,
+                                     "look at the network between the two hosts"});
+    }
     const ssize_t count = read(STDIN_FILENO, &byte, 1);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0 || byte == '\n') break;
@@ -77,6 +87,7 @@ std::string node_part_line(const NodePart& part) {
                      {"rank_zero_plain", cluster.output == RankOutput::kRankZeroPlain},
                      {"node_rank", part.node_rank},
                      {"saves_pid", part.saves_pid},
+                     {"silence", part.silence.count()},
                      {"folder", part.folder}};
   try {
     return line.dump() + "\n";
@@ -106,6 +117,7 @@ NodePart parse_node_part(const std::string& line) {
     cluster.output = found.at("rank_zero_plain").get<bool>() ? RankOutput::kRankZeroPlain : RankOutput::kPrefixAll;
     part.node_rank = whole_of<int>(found.at("node_rank"));
     found.at("saves_pid").get_to(part.saves_pid);
+    part.silence = std::chrono::seconds(whole_of<int>(found.at("silence")));
     found.at("folder").get_to(part.folder);
     return part;
   } catch (const Error&) {
@@ -129,7 +141,7 @@ int run_node_part() {
                                  .pid_file = part.saves_pid ? static_cast<int>(getpid()) : 0,
                                  .shares_cores = true,
                                  .label = part.cluster.hosts[static_cast<size_t>(part.node_rank)].host,
-                                 .supervision = {.obeys_input = true}})
+                                 .supervision = {.obeys_input = true, .silence = part.silence}})
       .code;
 }
 

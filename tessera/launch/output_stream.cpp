@@ -34,6 +34,10 @@ void OutputStream::append_bytes(std::string_view bytes) {
   at_line_start_ = bytes.back() == '\n' || bytes.back() == '\r';
 }
 
+void OutputStream::append_aside(std::string_view bytes) {
+  if (error_ == 0) queue_ += bytes;
+}
+
 void OutputStream::write_some() {
   while (pending() && error_ == 0) {
     pollfd room{.fd = fd_, .events = POLLOUT, .revents = 0};

@@ -25,6 +25,9 @@ class OutputStream {
   // Bytes as they are.
   void append_bytes(std::string_view bytes);
 
+  // Bytes that the reader takes out again: lines go on as if they were not there.
+  void append_aside(std::string_view bytes);
+
   bool pending() const { return written_ < queue_.size(); }
 
   // The queue is long: read no more from the ranks until it is shorter, so that they wait for the reader as usual.

@@ -20,6 +20,9 @@
 // SIGKILL too, the kernel kills the ranks and a guard process (orphan_guard.h) their groups; only what a rank moved to
 // a group of its own outlives that.
 //
+// A plan may stand for the ranks of another host (process_plan.h). Such a host tells at once which of its ranks failed,
+// and every second that it lives (host_line.h): one that is silent is given up, named and not waited for.
+//
 // One call at a time in a process. While it runs, signals and child processes are its own: the caller starts no other
 // children, and the calling thread must be the one that stays (the kernel ties the ranks' life to it).
 #pragma once
@@ -39,12 +42,15 @@ struct Supervision {
   std::chrono::milliseconds ending_time{60000};  // after a forwarded signal, before SIGKILL
   bool signal_fails = false;  // after a signal to the launcher: 128 + signal, also where all ranks ended with 0
   bool obeys_input = false;   // standard input is a line from a launcher on another host (node_part.h)
+  std::chrono::milliseconds silence{0};  // allowed to the other end of such a line; 0: for ever
 };
 
 struct RunOutcome {
   int code = 0;                          // to leave with
   bool told_to_end = false;              // by a signal to the launcher, or nobody reads its output any more
   std::optional<RankExit> failure = {};  // of the rank to blame
+  size_t failed_plan = 0;                // the index of its plan
+  bool lost_host = false;                // that stands for a host, which is gone or silent
 };
 
 // `program`: the file to execute in place of each command's first word, which is looked up in PATH where it is empty.

@@ -20,8 +20,12 @@ struct RankPlan {
 
   // For a process that stands for the ranks of another host (ssh_runner.h).
   std::string name = {};         // in messages; empty: "rank <rank>"
+  bool is_here = false;          // that host is this one
   std::string first_input = {};  // written to its standard input, which stays open for what node_part.h says
 };
+
+// Whether it is such a one.
+bool stands_for_host(const RankPlan& plan);
 
 // "rank 3", or the plan's own name.
 std::string name_of(const RankPlan& plan);

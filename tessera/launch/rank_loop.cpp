@@ -14,6 +14,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
 #include "tessera/launch/node_part.h"
+#include "tessera/launch/process_plan.h"
 
 namespace tessera::launch {
 namespace {
@@ -23,6 +24,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookEvery{500};   // at the ranks' memory
 constexpr milliseconds kKillTime{10000};  // a killed process may take to go, e.g. while it frees a device
 constexpr milliseconds kStrayTime{2000};
+constexpr milliseconds kLastWordsTime{1000};
 constexpr size_t kReadBytes = 64 << 10;
 
 // Whether a rank writes to the terminal itself, where it may draw a progress bar.
@@ -31,6 +33,35 @@ bool rank_draws_on(int fd, const std::vector<RankPlan>& plans) {
 }
 
 std::string prefix_of(const RankPlan& plan) { return plan.plain_output ? "" : plan.prefix; }
+
+// Where bytes come from, and what is made of them; `marks`: of another host's launcher, which are taken out.
+struct Source {
+  UniqueFd& from;
+  OutputLines& lines;
+  MarkFilter* marks;
+};
+
+// One read; whether there may be more.
+bool pass_on(const Source& source, bool plain, OutputStream& to) {
+  if (!source.from.open()) return false;
+  std::array<char, kReadBytes> bytes;
+  const ssize_t count = read(source.from.get(), bytes.data(), bytes.size());
+  if (count < 0) return errno == EINTR;
+  if (count == 0) {
+    source.from.reset();
+    return false;
+  }
+  const std::string_view taken(bytes.data(), static_cast<size_t>(count));
+  const std::string whole = source.lines.take(source.marks == nullptr ? std::string(taken) : source.marks->take(taken));
+  if (plain) {
+    to.append_bytes(taken);
+  } else {
+    to.append_lines(whole);
+  }
+  return true;
+}
+
+MarkFilter* marks_of(const RankPlan& plan, MarkFilter& marks) { return stands_for_host(plan) ? &marks : nullptr; }
 
 UniqueFd open_log(const std::string& path) {
   if (path.empty()) return {};
@@ -74,20 +105,28 @@ RunOutcome RankLoop::run() {
     for (Rank& rank : ranks_) pass_on_output(rank);
     take_signals();
     take_input();
+    take_news();
     reap();
+    keep_lines_alive();
     look_at_memory();
     keep_time();
     write_output();
   }
   finish();
   RunOutcome outcome{.code = code(), .told_to_end = forwarded_signal_ != 0 || output_error_ != 0};
-  if (first_failure_) outcome.failure = first_failure_->exit;
+  if (first_failure_) {
+    outcome.failure = first_failure_->exit;
+    outcome.failed_plan = failed_plan_;
+    outcome.lost_host = is_lost_host(*first_failure_);
+  }
   return outcome;
 }
 
 void RankLoop::start_ranks() {
   start_ = Clock::now();
   next_look_ = start_;
+  next_beat_ = start_;
+  input_heard_ = start_;
   kills_before_ = out_of_memory_kills();
   for (const RankPlan& plan : plans_) {
     // A terminal is handed on itself: a progress bar looks for one, and nothing can be written past it anyway.
@@ -123,34 +162,28 @@ void RankLoop::wait_for_events() {
   for (const OutputStream* stream : {&output_, &error_}) {
     if (stream->pending()) awaited.push_back({.fd = stream->fd(), .events = POLLOUT, .revents = 0});
   }
-  const auto left = std::chrono::ceil<milliseconds>(std::min(phase_end_, next_look_) - Clock::now());
+  const Clock::time_point next = std::min(phase_end_, has_lines() ? std::min(next_look_, next_beat_) : next_look_);
+  const auto left = std::chrono::ceil<milliseconds>(next - Clock::now());
   poll(awaited.data(), awaited.size(), static_cast<int>(std::max(left, milliseconds(0)).count()));
 }
 
 void RankLoop::pass_on_output(Rank& rank) {
-  const bool plain = rank.plan.plain_output;
-  if (!output_.full()) pass_on(rank.process.output(), rank.output, plain, output_);
-  if (!error_stream().full()) pass_on(rank.process.error(), rank.error, plain, error_stream());
+  if (!output_.full()) pass_on_output_of(rank);
+  if (!error_stream().full()) pass_on_error_of(rank);
 }
 
-// One read; whether there may be more.
-bool RankLoop::pass_on(UniqueFd& from, OutputLines& lines, bool plain, OutputStream& to) {
-  if (!from.open()) return false;
-  std::array<char, kReadBytes> bytes;
-  const ssize_t count = read(from.get(), bytes.data(), bytes.size());
-  if (count < 0) return errno == EINTR;
-  if (count == 0) {
-    from.reset();
-    return false;
-  }
-  const std::string_view taken(bytes.data(), static_cast<size_t>(count));
-  const std::string whole = lines.take(taken);
-  if (plain) {
-    to.append_bytes(taken);
-  } else {
-    to.append_lines(whole);
-  }
-  return true;
+bool RankLoop::pass_on_output_of(Rank& rank) {
+  const bool more = pass_on({rank.process.output(), rank.output, marks_of(rank.plan, rank.output_marks)},
+                            rank.plan.plain_output, output_);
+  if (more) rank.heard = Clock::now();
+  return more;
+}
+
+bool RankLoop::pass_on_error_of(Rank& rank) {
+  const bool more = pass_on({rank.process.error(), rank.error, marks_of(rank.plan, rank.error_marks)},
+                            rank.plan.plain_output, error_stream());
+  if (more) rank.heard = Clock::now();
+  return more;
 }
 
 void RankLoop::take_signals() {
@@ -173,37 +206,6 @@ void RankLoop::on_signal(int signal) {
   }
 }
 
-void RankLoop::take_input() {
-  pollfd readable{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-  if (!input_open_ || poll(&readable, 1, 0) <= 0) return;
-  std::array<char, 256> bytes;
-  const ssize_t count = read(STDIN_FILENO, bytes.data(), bytes.size());
-  if (count < 0 && errno == EINTR) return;
-  if (count <= 0) {
-    lose_input();
-    return;
-  }
-  input_.append(bytes.data(), static_cast<size_t>(count));
-  for (size_t end = input_.find('\n'); end != std::string::npos; end = input_.find('\n')) {
-    const std::string word = input_.substr(0, end);
-    input_.erase(0, end + 1);
-    if (const int signal = signal_of_word(word)) {
-      on_signal(signal);
-    } else if (phase_ == Phase::kRunning || phase_ == Phase::kEnding) {
-      stop_all();  // another host's rank has failed
-    }
-  }
-}
-
-void RankLoop::lose_input() {
-  input_open_ = false;
-  if (phase_ != Phase::kRunning && phase_ != Phase::kEnding) return;
-  forwarded_signal_ = SIGHUP;
-  input_lost_ = true;
-  say("info: the launcher that started these ranks is gone; stopping them\n");
-  stop_all();
-}
-
 void RankLoop::reap() {
   std::vector<Rank*> ended;
   for (Rank& rank : ranks_) {
@@ -214,20 +216,24 @@ void RankLoop::reap() {
     strays_.forget(rank.process.pid());
     const bool plain = rank.plan.plain_output;
     // What it wrote last is still in the pipes, at most 64 KiB each unless somebody out of reach goes on writing.
-    for (int reads = 0; reads < 32 && pass_on(rank.process.output(), rank.output, plain, output_); ++reads) {
+    for (int reads = 0; reads < 32 && pass_on_output_of(rank); ++reads) {
     }
-    for (int reads = 0; reads < 32 && pass_on(rank.process.error(), rank.error, plain, error_stream()); ++reads) {
+    for (int reads = 0; reads < 32 && pass_on_error_of(rank); ++reads) {
     }
     rank.process.input().reset();
     rank.process.output().reset();
     rank.process.error().reset();
-    const std::string output_rest = rank.output.finish();
-    const std::string error_rest = rank.error.finish();
+    const std::string output_rest = rank.output.take(rank.output_marks.finish()) + rank.output.finish();
+    const std::string error_rest = rank.error.take(rank.error_marks.finish()) + rank.error.finish();
     if (!plain) {
       output_.append_lines(output_rest);
       error_stream().append_lines(error_rest);
     }
-    ended.push_back(&rank);
+    if (stands_for_host(rank.plan)) {
+      judge_host(rank);
+    } else {
+      ended.push_back(&rank);
+    }
   }
   strays_.reap();
   judge(ended);
@@ -259,23 +265,32 @@ void RankLoop::judge(const std::vector<Rank*>& ended) {
 }
 
 void RankLoop::blame(const Rank& rank) {
-  const bool elsewhere = !rank.plan.first_input.empty();
-  first_failure_ = RankFailure{.rank = rank.plan.rank,
-                               .name = rank.plan.name,
-                               .elsewhere = elsewhere,
-                               .pid = rank.process.pid(),
-                               .exit = *rank.exit,
-                               .after_start = Clock::now() - start_,
-                               .memory = elsewhere ? MemoryUse{} : rank.memory,
-                               .memory_limit_bytes = host_memory().limit,
-                               .out_of_memory_kills = elsewhere ? 0 : out_of_memory_kills() - kills_before_,
-                               .command = rank.plan.command,
-                               .last_lines = rank.last_lines.lines(),
-                               .output_not_seen = elsewhere || rank.plan.plain_output || rank.plan.inherits_output,
-                               .log_file = rank.plan.log_file};
+  first_failure_ = failure_of(rank, *rank.exit);
+  failed_plan_ = static_cast<size_t>(rank.slot);
+  if (supervision_.obeys_input) {
+    error_stream().append_aside(failed_mark({.rank = rank.plan.rank, .exit = *rank.exit}));
+  }
   if (running() > 0 && phase_ != Phase::kStopping) {
     say(fmt::format("info: {} failed; stopping the others\n", failure_name(*first_failure_)));
   }
+}
+
+RankFailure RankLoop::failure_of(const Rank& rank, const RankExit& exit) const {
+  const bool elsewhere = stands_for_host(rank.plan);
+  return {.rank = rank.plan.rank,
+          .name = rank.plan.name,
+          .elsewhere = elsewhere,
+          .was_heard = rank.was_heard(),
+          .pid = rank.process.pid(),
+          .exit = exit,
+          .after_start = Clock::now() - start_,
+          .memory = elsewhere ? MemoryUse{} : rank.memory,
+          .memory_limit_bytes = host_memory().limit,
+          .out_of_memory_kills = elsewhere ? 0 : out_of_memory_kills() - kills_before_,
+          .command = rank.plan.command,
+          .last_lines = rank.last_lines.lines(),
+          .output_not_seen = elsewhere || rank.plan.plain_output || rank.plan.inherits_output,
+          .log_file = rank.plan.log_file};
 }
 
 void RankLoop::look_at_memory() {
@@ -376,13 +391,17 @@ void RankLoop::finish() {
   } else if (!others.empty()) {
     say(fmt::format("error: {}\n", others));
   }
+  const Clock::time_point began = Clock::now();
   while (output_.pending() || error_.pending()) {
     next_look_ = Clock::now() + kLookEvery;
+    next_beat_ = next_look_;
     phase_end_ = next_look_;
     wait_for_events();
     while (const auto signal = inbox_.next()) {
       if (*signal != SIGCHLD) return;
     }
+    take_input();
+    if (input_lost_ && Clock::now() - began > kLastWordsTime) return;  // nobody reads any more
     write_output();
   }
 }

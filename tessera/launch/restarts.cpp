@@ -2,23 +2,46 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/launch/cluster_plan.h"
+#include "tessera/launch/host_line.h"
 
 namespace tessera::launch {
 namespace {
 
+constexpr std::chrono::seconds kEndOfSilentRanks{6};  // node_part.h: SIGTERM, 4 s, SIGKILL
 constexpr const char* kFlagsGiven = "the command line, --max-restarts";
 
-// Of the next life: as many as before, unless one of them was killed and the run can do with fewer.
-int ranks_after(const RankExit& failure, int ranks, const Restarts& restarts) {
-  if (restarts.fewest_ranks < 1 || !probably_out_of_memory(failure)) return ranks;
-  for (int fewer = ranks - 1; fewer >= restarts.fewest_ranks; --fewer) {
+// Of the next life: as many as before, unless some of them are given up and the run can do with fewer.
+int ranks_after(const RunOutcome& outcome, const std::vector<HostSlots>& hosts, const Restarts& restarts) {
+  const int ranks = rank_count(hosts);
+  if (restarts.fewest_ranks < 1) return ranks;
+  if (!outcome.lost_host && !probably_out_of_memory(*outcome.failure)) return ranks;
+  const int given_up = outcome.lost_host ? static_cast<int>(hosts.at(outcome.failed_plan).slots.size()) : 1;
+  for (int fewer = ranks - given_up; fewer >= restarts.fewest_ranks; --fewer) {
     if (!restarts.can_run || restarts.can_run(fewer)) return fewer;
   }
   return ranks;
+}
+
+// Until the ranks of a lost host have ended: its launcher may have heard of us up to the moment at which we gave it up.
+void wait_for_end_of(const std::string& host) {
+  const std::chrono::seconds time = allowed_silence() + kEndOfSilentRanks;
+  log_info("waiting {} until what may still run on {} has ended by itself", format_duration(time), host);
+  std::this_thread::sleep_for(time);
+}
+
+// The hosts of the next life, where it has fewer ranks.
+void give_up(Launch& launch, size_t failed, int ranks) {
+  const std::string first = launch.hosts.front().host;
+  launch.hosts = hosts_left(launch.hosts, failed, ranks);
+  if (launch.hosts.front().host != first) launch.request.master_addr.clear();  // rank 0 is elsewhere
 }
 
 void count_restart(Launch& launch, int restart, const Restarts& restarts) {
@@ -57,15 +80,25 @@ void check_restarts(const Restarts& restarts, const Launch& launch) {
                                     "not know of each other",
                                     kFlagsGiven, "leave it out, or use --launcher ssh"});
   }
-  if (restarts.fewest_ranks > 0 && launch.hosts.size() > 1) {
-    throw Error(ErrorKind::kUsage, {"--min-nproc is for ranks of one host", kFlagsGiven, "leave it out"});
-  }
   const int ranks = rank_count(launch.hosts);
   if (restarts.fewest_ranks > ranks) {
     throw Error(ErrorKind::kUsage, {fmt::format("--min-nproc {} is more than the {} that are started",
                                                 restarts.fewest_ranks, count_of(ranks, "rank")),
                                     kFlagsGiven, "use at most the number of ranks"});
   }
+}
+
+std::vector<HostSlots> hosts_left(std::vector<HostSlots> hosts, size_t failed, int ranks) {
+  int given_up = rank_count(hosts) - ranks;
+  const auto take_from = [&](HostSlots& host) {
+    const int taken = std::min(given_up, static_cast<int>(host.slots.size()));
+    host.slots.resize(host.slots.size() - static_cast<size_t>(taken));
+    given_up -= taken;
+  };
+  take_from(hosts.at(failed));
+  std::for_each(hosts.rbegin(), hosts.rend(), take_from);
+  std::erase_if(hosts, [](const HostSlots& host) { return host.slots.empty(); });
+  return hosts;
 }
 
 int run_with_restarts(const Launch& first, const Restarts& restarts) {
@@ -75,8 +108,11 @@ int run_with_restarts(const Launch& first, const Restarts& restarts) {
     const RunOutcome outcome = run(launch);
     if (!starts_again(outcome, restart, restarts)) return outcome.code;
     const int before = rank_count(launch.hosts);
-    const int ranks = ranks_after(*outcome.failure, before, restarts);
-    if (ranks != before) launch.hosts.front().slots.resize(static_cast<size_t>(ranks));
+    const int ranks = ranks_after(outcome, launch.hosts, restarts);
+    // Of ranks on one host the plans are the ranks, of others the hosts.
+    const size_t failed = launch.launcher == "ssh" ? outcome.failed_plan : 0;
+    if (outcome.lost_host) wait_for_end_of(launch.hosts.at(failed).host);
+    if (ranks != before) give_up(launch, failed, ranks);
     count_restart(launch, restart + 1, restarts);
     if (restarts.prepare) restarts.prepare(launch);
     log_info("restart {} of {}{}", restart + 1, restarts.at_most,

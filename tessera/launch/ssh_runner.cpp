@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -9,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/shell.h"
+#include "tessera/launch/host_line.h"
 #include "tessera/launch/node_part.h"
 #include "tessera/launch/planned_ranks.h"
 #include "tessera/launch/this_host.h"
@@ -19,6 +21,7 @@ namespace {
 // Longer than what the other side takes to stop its ranks and to say so (Supervision's own times there).
 constexpr std::chrono::milliseconds kGrace{10000};
 constexpr std::chrono::milliseconds kEndingTime{70000};
+constexpr std::chrono::seconds kLongestConnecting{20};
 
 std::string output_of(const std::vector<std::string>& words) {
   const std::string command = shell_command(words) + " </dev/null";
@@ -36,15 +39,18 @@ std::string output_of(const std::vector<std::string>& words) {
 }  // namespace
 
 std::vector<std::string> ssh_words(const LaunchRequest& request, const std::string& host) {
+  // ssh itself gives up later than we do (host_line.h), who say more.
+  const auto silence = allowed_silence();
+  const auto connecting = std::min<std::chrono::seconds>(silence, kLongestConnecting);
   std::vector<std::string> words = {"ssh",
                                     "-o",
                                     "BatchMode=yes",
                                     "-o",
-                                    "ConnectTimeout=20",
+                                    fmt::format("ConnectTimeout={}", connecting.count()),
                                     "-o",
-                                    "ServerAliveInterval=15",
+                                    fmt::format("ServerAliveInterval={}", (silence.count() + 1) / 2),
                                     "-o",
-                                    "ServerAliveCountMax=4"};
+                                    "ServerAliveCountMax=3"};
   if (request.ssh_port > 0) words.insert(words.end(), {"-p", std::to_string(request.ssh_port)});
   const std::vector<std::string> given = shell_words(request.launcher_args, "--launcher_args");
   words.insert(words.end(), given.begin(), given.end());
@@ -65,13 +71,16 @@ std::vector<RankPlan> plan_ssh(const ClusterPlan& cluster, const SshRun& run) {
     plan.first_input = node_part_line({.cluster = cluster,
                                        .node_rank = static_cast<int>(node),
                                        .saves_pid = run.request.save_pid,
+                                       .silence = allowed_silence(),
                                        .folder = run.folder});
   }
   return plans;
 }
 
 RunOutcome run_ssh(const ClusterPlan& cluster, const SshRun& run) {
-  return run_planned(plan_ssh(cluster, run), {.grace = kGrace, .ending_time = kEndingTime});
+  std::vector<RankPlan> plans = plan_ssh(cluster, run);
+  for (RankPlan& plan : plans) plan.is_here = is_this_host(plan.name);
+  return run_planned(plans, {.grace = kGrace, .ending_time = kEndingTime, .silence = allowed_silence()});
 }
 
 std::string address_of_host(const LaunchRequest& request, const std::string& host) {

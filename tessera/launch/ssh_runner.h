@@ -4,7 +4,9 @@
 // What planned_ranks.h promises holds for all hosts: when a rank fails, on whichever, the others are stopped everywhere
 // and the exit code is its; SIGINT, SIGTERM and SIGHUP reach all ranks; and none is left behind, not even when this
 // process is killed or a connection breaks, because the launcher on the other side stops its ranks at the end of its
-// input. No rank reads standard input.
+// input, or when that is silent. A host that has not been heard of for allowed_silence() (host_line.h) is named and
+// given up, and the others are stopped: within 5 s after that all ranks have ended that can be reached, and at most as
+// long again those of that host, if it lives. No rank reads standard input.
 //
 // Every host has this program under the same path, and the folder in which the run was started.
 #pragma once
@@ -17,7 +19,7 @@
 
 namespace tessera::launch {
 
-// {"ssh", options…, host}: without questions, and noticing within a minute that a host is gone.
+// {"ssh", options…, host}: without questions, and noticing by itself that a host is gone, if later than run_ssh does.
 std::vector<std::string> ssh_words(const LaunchRequest& request, const std::string& host);
 
 struct SshRun {

@@ -1,4 +1,6 @@
 // Runs that are started again when a rank fails. launch_tool runs them, as users do; the ranks are shell scripts.
+#include "tessera/launch/restarts.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,6 +100,25 @@ TEST(Restarts, ARankThatFailedByItselfIsStartedAgainAlsoWhereFewerMayRun) {
                                 "echo world=$WORLD_SIZE.; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 3"));
   EXPECT_EQ(tool.wait(), 0);
   EXPECT_THAT(tool.out(), Not(HasSubstr("world=1.")));
+}
+
+int ranks_on(const std::vector<HostSlots>& hosts, const std::string& name) {
+  for (const HostSlots& host : hosts) {
+    if (host.host == name) return static_cast<int>(host.slots.size());
+  }
+  return 0;
+}
+
+TEST(Restarts, TheSlotsOfAFailedHostAreGivenUpFirstAndThenTheLast) {
+  const std::vector<HostSlots> hosts = {{"a", {0, 1}}, {"b", {4, 5}}, {"c", {0, 1}}};
+  EXPECT_EQ(ranks_on(hosts_left(hosts, 1, 5), "b"), 1);
+  const auto without_a = hosts_left(hosts, 0, 4);
+  ASSERT_EQ(without_a.size(), 2u);
+  EXPECT_EQ(without_a.front().host, "b");
+  const auto one_more = hosts_left(hosts, 0, 3);
+  EXPECT_EQ(ranks_on(one_more, "b"), 2);
+  EXPECT_EQ(ranks_on(one_more, "c"), 1);
+  EXPECT_EQ(one_more.back().slots, std::vector<int>{0});
 }
 
 TEST(Restarts, FlagsThatDoNotFitAreRefusedBeforeAnythingStarts) {

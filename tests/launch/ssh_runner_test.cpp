@@ -121,7 +121,7 @@ TEST_F(SshRunner, WhenARankFailsAllHostsAreStoppedAndTheCodeIsIts) {
   EXPECT_TRUE(all_gone(pids, seconds(0)));
   EXPECT_EQ(text_of("ended.0") + text_of("ended.1"), "TERM\nTERM\n");
   EXPECT_THAT(tool.err(), AllOf(HasSubstr("error: rank 2 exited with code 7"), HasSubstr("    last words\n"),
-                                HasSubstr("error: b exited with code 7"), Not(HasSubstr("rank 0 exited"))));
+                                HasSubstr("error: rank 2 on b exited with code 7"), Not(HasSubstr("rank 0 exited"))));
 }
 
 TEST_F(SshRunner, RanksEndWhereTheConnectionIsLost) {
@@ -133,6 +133,36 @@ TEST_F(SshRunner, RanksEndWhereTheConnectionIsLost) {
   EXPECT_TRUE(all_gone(pids, seconds(0)));
   EXPECT_TRUE(all_were_asked_to_end());
   EXPECT_THAT(tool.err(), HasSubstr("the launcher that started these ranks is gone; stopping them"));
+}
+
+TEST_F(SshRunner, RanksEndWhereNothingComesOverTheConnectionAnyMore) {
+  auto variables = environment();
+  variables["TESSERA_TIMEOUT"] = "2";
+  StartedTool tool(launch_sh(patient()), variables);
+  ASSERT_TRUE(tool.printed("pid=", 3)) << tool.err();
+  const auto pids = tool.pids_after("pid=");
+  const pid_t connection = std::atoi(text_of("connection.b").c_str());
+  kill(connection, SIGSTOP);
+  EXPECT_GT(tool.wait(), 0);
+  kill(connection, SIGKILL);
+  EXPECT_TRUE(all_gone(pids, seconds(0)));
+  EXPECT_TRUE(all_were_asked_to_end());
+  EXPECT_THAT(tool.err(), HasSubstr("the launcher that started these ranks has not been heard of for 2 s; stopping them"));
+}
+
+TEST_F(SshRunner, AHostOfWhichNothingComesIsNamedAndTheOthersAreStopped) {
+  auto variables = environment();
+  variables["TESSERA_TIMEOUT"] = "2";
+  StartedTool tool(launch_sh("echo host=$PPID.$ON_HOST.; " + patient()), variables);
+  ASSERT_TRUE(tool.printed("pid=", 3)) << tool.err();
+  ASSERT_TRUE(tool.printed(".b.")) << tool.out();
+  const size_t at_host = tool.out().rfind("host=", tool.out().find(".b."));
+  const pid_t launcher_of_b = std::atoi(tool.out().c_str() + at_host + 5);
+  kill(launcher_of_b, SIGSTOP);
+  EXPECT_EQ(tool.wait(), 255);
+  kill(launcher_of_b, SIGCONT);
+  EXPECT_THAT(tool.err(), HasSubstr("error: host b has not been heard of for 2 s"));
+  EXPECT_TRUE(all_gone(tool.pids_after("pid="), seconds(15)));  // b's launcher finds its line closed once it goes on
 }
 
 TEST_F(SshRunner, RanksEndWhereTheLauncherIsKilled) {

@@ -89,6 +89,13 @@ def test_a_venv_without_its_interpreter_is_made_anew(machine):
     assert calls[0] == "venv" and len(calls) == 3
 
 
+def test_an_ssh_daemon_for_tests_is_not_started_on_this_machine(machine):
+    machine.stand_in("install", f'echo "install $*" >>{machine.log}')
+    machine.lacks("openssh-server")
+    _, _, calls = machine.setup("--test")
+    assert calls.index("install -D /dev/null /etc/ssh/sshd_not_to_be_run") < [call.endswith("openssh-server") for call in calls].index(True)
+
+
 def test_asks_apt_only_for_what_is_missing_and_updates_once(machine):
     machine.lacks("libgloo-dev", "libgtest-dev")
     _, _, calls = machine.setup()

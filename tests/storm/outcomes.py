@@ -41,6 +41,7 @@ class Part:
     outcomes: list = field(default_factory=list)
     seconds: float = 0
     cut_short: bool = False  # the time was over
+    figures: list = field(default_factory=list)  # lines of the report
 
     def held(self):
         return sum(not outcome.failure for outcome in self.outcomes)
@@ -124,6 +125,7 @@ class Storm:
             lines.append(f"| **all** | {len(part.outcomes)} | {part.held()} | {part.failed()} |")
             cut_short = " The time was over before all were tried." if part.cut_short else ""
             lines += ["", f"It took {part.seconds:.0f} s.{cut_short}"]
+            lines += [f"- {figure}" for figure in part.figures]
             notes = [outcome.note for outcome in part.outcomes if outcome.note]
             for note in dict.fromkeys(notes):
                 lines.append(f"- {note}: {notes.count(note)} times")

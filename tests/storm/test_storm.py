@@ -2,6 +2,7 @@
 
 import damage
 import disk
+import hosts
 import kills
 import pytest
 import stops
@@ -40,4 +41,11 @@ def test_a_disk_that_fails(storm, place):
 
 def test_files_that_are_damaged(storm, place):
     damage.run(storm, place, FRACTION)
+    require_all_held(storm)
+
+
+def test_hosts_that_are_lost(storm, place):
+    if reason := hosts.why_not():
+        pytest.skip(reason)
+    hosts.run(storm, place, 5)
     require_all_held(storm)
