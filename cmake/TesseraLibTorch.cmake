@@ -71,6 +71,10 @@ else()
   target_link_libraries(tessera_libtorch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
 endif()
 target_include_directories(tessera_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+# Before everything else: libtorch_cpu.so of 2.11 exports a std::filesystem of its own, of an older layout. What is asked
+# for by a program or a library is taken from the first that it names.
+set(TESSERA_STDCXX_FIRST "LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state")
+target_link_options(tessera_libtorch INTERFACE ${TESSERA_STDCXX_FIRST})
 target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
 # The wheel carries fmt's headers of its own version, found before others, without the library: that is one source, compiled
 # once here and not in every file that includes them.

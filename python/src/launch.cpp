@@ -21,6 +21,7 @@
 #include "tessera/launch/node_run.h"
 #include "tessera/launch/remote_commands.h"
 #include "tessera/launch/remote_run.h"
+#include "tessera/launch/slurm_task.h"
 #include "tessera/launch/this_host.h"
 #include "tessera/launch/world_info.h"
 
@@ -100,6 +101,15 @@ void bind_hosts(py::module_& module) {
   module.def("encode_world_info", [](const Hosts& hosts) { return launch::encode_world_info(hosts_from(hosts)); });
   module.def("decode_world_info", [](const std::string& text) { return pairs_of(launch::decode_world_info(text)); });
   module.def("is_this_host", &launch::is_this_host);
+  module.def(
+      "slurm_rank_variables",
+      [] {
+        const auto step = slurm_step_of_environment();
+        return step ? launch::variables_of_task(*step) : launch::Environment();
+      },
+      "The variables of a rank that torch.distributed and DeepSpeed's programs read, by Slurm's of this task of a "
+      "step; "
+      "none where it is no task");
 }
 
 void bind_requests(py::module_& module) {

@@ -8,12 +8,13 @@ import os
 import socket
 from dataclasses import dataclass
 
+from tessera import _launch
+
 # Rank, size, local rank, as each starter names them.
 _STARTERS = {
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     "MVAPICH": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
     "MPI (PMI)": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
 
 
@@ -39,7 +40,7 @@ def has_rendezvous(environment):
 
 
 def find_place(environment, default_port):
-    """The place that mpirun or srun gave this process; a world of one where there is neither."""
+    """The place that mpirun gave this process; a world of one where it gave none."""
     for starter, (rank, size, local_rank) in _STARTERS.items():
         if rank not in environment or int(environment.get(size, 1)) == 1:
             continue
@@ -50,6 +51,15 @@ def find_place(environment, default_port):
         return Place(int(environment[rank]), int(environment[size]), int(environment.get(local_rank, 0)),
                      environment["MASTER_ADDR"], int(environment.get("MASTER_PORT", default_port)))
     return Place(0, 1, 0, "127.0.0.1", free_local_port())
+
+
+def set_place_in_slurm_step():
+    """Whether srun started this process as one of several: then its environment has torch's and DeepSpeed's names, too."""
+    variables = _launch.slurm_rank_variables()
+    if int(variables.get("WORLD_SIZE", 1)) == 1:
+        return False
+    os.environ.update(variables)
+    return True
 
 
 def set_place(place):

@@ -6,7 +6,7 @@ import weakref
 import torch.distributed as dist
 
 from tessera import _core, gloo_threads  # noqa: F401  (the latter acts when the program ends)
-from tessera.rendezvous_env import has_rendezvous
+from tessera.rendezvous_env import has_rendezvous, set_place_in_slurm_step
 
 # torch.distributed's groups over the shared memory of one host, init_process_group("shm"), and over the MPI of the mpirun
 # that started the ranks ("mpi" itself is torch's own, which its wheels lack).
@@ -20,7 +20,11 @@ _connections = 0
 
 def join(backend="gloo"):
     """Makes torch.distributed's default group from the launcher's environment, if nobody has yet."""
-    if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if dist.is_initialized():
+        return
+    if not has_rendezvous(os.environ):
+        set_place_in_slurm_step()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         init_process_group(backend)
 
 

@@ -16,6 +16,11 @@
 
 namespace tessera {
 
+// By which a scheduler says that the time of a run is up (sbatch --signal=USR1@120): a training saves and leaves with a
+// code that asks to be started again later, EX_TEMPFAIL of sysexits.h.
+inline constexpr int kRequeueSignal = SIGUSR1;
+inline constexpr int kRequeueCode = 75;
+
 class SignalInbox {
  public:
   explicit SignalInbox(std::initializer_list<int> signals);

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <set>
 
-#include "tessera/base/env.h"
 #include "tessera/base/fault_point.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
@@ -19,6 +18,7 @@
 #include "tessera/checkpoint/retention.h"
 #include "tessera/checkpoint/save_plan.h"
 #include "tessera/comm/group.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/storage/atomic_dir.h"
 #include "tessera/storage/safetensors.h"
 #include "tessera/zero/sharded_model.h"
@@ -85,7 +85,8 @@ void agree_on_how(SaveInput& input) {
 }
 
 uint64_t ranks_of_this_host(const comm::Group& world) {
-  return static_cast<uint64_t>(env_int("LOCAL_WORLD_SIZE").value_or(world.size()));
+  const int64_t told = comm::ranks_of_this_host();
+  return static_cast<uint64_t>(told > 0 ? told : world.size());
 }
 
 // The bytes of the shard file, in `image`; returns how many.

@@ -14,6 +14,8 @@
 #include "tessera/launch/accelerate_request.h"
 #include "tessera/launch/node_part.h"
 #include "tessera/launch/node_run.h"
+#include "tessera/launch/sbatch_script.h"
+#include "tessera/launch/slurm_task.h"
 #include "tessera/launch/world_info.h"
 
 namespace tessera::cli {
@@ -56,14 +58,22 @@ struct Given {
   std::string config = {};
   std::string world_info = {};
   bool node_part = false;
+  bool slurm_task = false;
 };
 
 int run_command(const CLI::App& command, const Given& given) {
   if (given.node_part) return launch::run_node_part();
   launch::LaunchRequest request = given.flags.made(command);
   request.program = launch::program_of(program_words(command), given.flags.form);
+  if (given.slurm_task) launch::become_slurm_task(request.program);
   if (!given.world_info.empty()) return run_as_node(request, given.world_info);
   if (!given.config.empty()) request = launch::accelerate_request(request, given.config);
+  if (given.flags.print_sbatch) {
+    given.flags.check_print_sbatch();
+    const launch::Launch job = launch::decide_for_job(request);
+    std::fputs(launch::sbatch_script(job, launch::job_command(request)).c_str(), stdout);
+    return 0;
+  }
   const launch::Launch decided = launch::decide(request);
   launch::check_restarts(given.flags.restarts, decided);
   if (!given.flags.dry_run) return launch::run_with_restarts(decided, given.flags.restarts);
@@ -86,6 +96,7 @@ void add_launch_command(CLI::App& app, int& exit_code) {
   // Between launchers: not for people, and so not in --help.
   command->add_option("--world_info", given->world_info)->group("");
   command->add_flag("--node-part", given->node_part)->group("");
+  command->add_flag("--slurm-task", given->slurm_task)->group("");
   // CLI11 leaves the words after the first that it does not know alone (prefix_command), but gives "--" to us only
   // while it awaits a positional: this one, which takes none.
   command->add_option("PROGRAM", given->program, "Program, or Python script, to run, followed by its own arguments")
@@ -98,6 +109,7 @@ void add_launch_command(CLI::App& app, int& exit_code) {
       "A name that ends in .py, or --module, is run as DeepSpeed does: python3 -u PROGRAM --local_rank=K ARGS...\n"
       "When a rank fails, the others are stopped on all hosts, and the exit code is that of the first rank to fail\n"
       "(128 + signal). Ctrl-C is passed on to the ranks, which have 60 s to exit; a second one stops them at once.\n"
+      "So is SIGUSR1, upon which a training saves and exits with 75: it is to go on later.\n"
       "docs/launching.md has examples.");
   command->callback([command, given, &exit_code] { exit_code = run_command(*command, *given); });
 }

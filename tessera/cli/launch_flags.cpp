@@ -28,6 +28,12 @@ bool LaunchFlags::runs_here(const CLI::App& command) const {
   return nproc == 1 && !elsewhere && !env_text("RANK");
 }
 
+void LaunchFlags::check_print_sbatch() const {
+  if (restarts.at_most == 0) return;
+  throw Error(ErrorKind::kUsage, {"--max-restarts does not go with --print-sbatch, whose ranks srun starts",
+                                  "the command line", "leave it out: the script has the job queued again"});
+}
+
 launch::LaunchRequest LaunchFlags::made(const CLI::App& command) const {
   launch::LaunchRequest result = request;
   if (command.count("--nproc") > 0) {
@@ -84,6 +90,8 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
                   "Start again without a rank that was killed, as where memory ran out, or a host that was lost, but "
                   "with no fewer ranks than this (default: with as many as before)")
       ->check(CLI::PositiveNumber);
+  command.add_flag("--print-sbatch,--print_sbatch", flags.print_sbatch,
+                   "Print a job script for Slurm's sbatch that does this, and start nothing (docs/slurm.md)");
 }
 
 void add_program_flags(CLI::App& command, LaunchFlags& flags) {

@@ -18,6 +18,10 @@ struct LaunchFlags {
   launch::Restarts restarts = {};
   int nproc = 1;         // --num_gpus by its other name
   bool dry_run = false;  // add_launch_flags leaves it to the command
+  bool print_sbatch = false;
+
+  // ErrorKind::kUsage for options that a job's script has no use for.
+  void check_print_sbatch() const;
 
   // Whether this process is to do the command's work itself: nobody asked for ranks, or for one, which it is.
   bool runs_here(const CLI::App& command) const;

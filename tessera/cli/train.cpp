@@ -2,17 +2,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
+#include "tessera/base/slurm_step.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/launch_flags.h"
 #include "tessera/cli/rank_command.h"
 #include "tessera/config/run_file.h"
 #include "tessera/engine/timeline.h"
+#include "tessera/launch/sbatch_script.h"
 #include "tessera/train/quick_run.h"
 #include "tessera/train/run.h"
 
@@ -39,7 +44,7 @@ config::RunFile checked_before_start(const train::RunOptions& options, int nproc
 
 // By which the report says how the run is resumed (train/report.cpp).
 void tell_ranks(launch::Launch& launch) {
-  if (!launch.request.hostfile.empty()) return;
+  if (!launch.request.hostfile.empty() || launch.launcher == launch::kSlurmLauncher) return;
   launch.request.environment["TESSERA_NPROC"] = std::to_string(launch::rank_count(launch.hosts));
 }
 
@@ -72,6 +77,55 @@ int start_ranks(const train::RunOptions& options, launch::LaunchRequest request,
   tell_ranks(decided);
   if (restarts.at_most == 0) return launch::run(decided).code;
   return launch::run_with_restarts(decided, restarts_of(restarts, options, run, ranks));
+}
+
+std::string job_script(const train::RunOptions& options, const launch::LaunchRequest& request) {
+  if (!options.resume.empty() && options.resume != "auto") {
+    throw Error(ErrorKind::kUsage,
+                {"--resume names a checkpoint, and a job that is queued again goes on from the newest",
+                 "the command line, --print-sbatch", "leave it out: the script has --resume auto"});
+  }
+  const launch::Launch job = launch::decide_for_job(request);
+  const config::RunFile run = config::load_run_file(options.run_file, options.overrides);
+  train::check_run(run, launch::rank_count(job.hosts));
+  train::RunOptions again = options;
+  again.resume = "auto";
+  launch::JobCommand command{.name = std::filesystem::path(options.run_file).stem().string(),
+                             .words = rank_command(again),
+                             .output = run.output};
+  command.words[0] = std::filesystem::canonical("/proc/self/exe").string();
+  return launch::sbatch_script(job, command);
+}
+
+// One of several ranks of a run that another program has started.
+bool is_started_rank() {
+  if (env_text("RANK")) return true;
+  const auto step = slurm_step_of_environment();
+  return step && step->tasks > 1;
+}
+
+// Once, before ranks of ours start or by the first of srun's.
+bool tells_of_quick_run(bool prints_script) {
+  const auto step = slurm_step_of_environment();
+  return !prints_script && !env_text("RANK") && (!step || step->rank == 0);
+}
+
+// Each task of a step would start ranks that know nothing of the others'.
+void refuse_ranks_of_a_task(const launch::LaunchRequest& request) {
+  const auto step = slurm_step_of_environment();
+  if (!step || step->tasks == 1 || request.no_ssh || env_text("RANK")) return;
+  throw Error(
+      ErrorKind::kUsage,
+      {fmt::format("this is task {} of the {} that srun has started, and each is asked to start ranks of its own",
+                   step->rank, step->tasks),
+       "the command line", "leave out --nproc and the like: srun's tasks are the ranks"});
+}
+
+void warn_of_missing_srun() {
+  const int64_t tasks = tasks_of_slurm_job_without_step();
+  if (tasks < 2) return;
+  log_warning("this process trains alone, in a job of Slurm's with {} tasks: start it with srun, or give --nproc",
+              tasks);
 }
 
 constexpr const char* kQuickOptions[] = {"--model", "--task", "--data", "--eval", "--lora", "--output"};
@@ -124,13 +178,18 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
   add_quick_options(*command, *quick);
   add_launch_flags(*command, *flags);
   command->callback([command, options, quick, flags, dry_run, &exit_code] {
-    const bool is_rank = env_text("RANK").has_value();
+    const bool is_rank = is_started_rank();
     if (options->run_file.empty()) {
-      options->run_file = train::write_quick_run(*quick, /*prints=*/!is_rank);
+      options->run_file = train::write_quick_run(*quick, /*prints=*/tells_of_quick_run(flags->print_sbatch));
     } else {
       refuse_quick_options(*command);
     }
     const launch::LaunchRequest request = flags->made(*command);
+    if (flags->print_sbatch) {
+      flags->check_print_sbatch();
+      std::fputs(job_script(*options, request).c_str(), stdout);
+      return;
+    }
     if (*dry_run) {
       const int ranks = launch::rank_count(launch::decide(request).hosts);
       train::dry_run(config::load_run_file(options->run_file, options->overrides), ranks);
@@ -141,8 +200,10 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
     if (!starts && flags->restarts.at_most > 0) {
       throw Error(ErrorKind::kUsage,
                   {"--max-restarts is for the command that starts the ranks, and this is one of them",
-                   "the environment, RANK", "give it to the launcher that started this rank"});
+                   "the environment", "give it to the launcher that started this rank"});
     }
+    if (starts) refuse_ranks_of_a_task(request);
+    if (!starts && !is_rank) warn_of_missing_srun();
     exit_code = starts ? start_ranks(*options, request, flags->restarts) : train::run_training(*options);
   });
 }

@@ -339,7 +339,7 @@ class ExchangeBackend final : public c10d::Backend {
     for (size_t index = 0; index < outputs.size(); ++index) {
       rests.push_back(start_reduce_scatter(outputs[index], inputs[index], options.reduceOp));
     }
-    return work(OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs, options.timeout, in_turn(std::move(rests)));
+    return work(OpType::COALESCED, outputs, options.timeout, in_turn(std::move(rests)));
   }
 
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,

@@ -17,6 +17,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/open_files.h"
 #include "tessera/base/run_secret.h"
+#include "tessera/base/slurm_step.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/group.h"
@@ -47,7 +48,6 @@ struct RankVariables {
 
 constexpr RankVariables kRankVariables[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", false},
     {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", true},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
@@ -57,21 +57,7 @@ bool says_who_and_of_how_many(const RankVariables& names) {
   return env_text(names.rank).has_value() && env_text(names.size).has_value();
 }
 
-// DeepSpeed's command lines for MPICH and MVAPICH give every rank WORLD_SIZE, and leave the rest to what mpirun says.
-bool another_launcher_says_all() {
-  return std::any_of(std::begin(kRankVariables), std::end(kRankVariables), says_who_and_of_how_many);
-}
-
-// The first host of Slurm's list in its short form: "gpu[03-05,9],login1" begins with "gpu03".
-std::string first_slurm_host(const std::string& list) {
-  const size_t end = list.find_first_of("[,");
-  std::string host = list.substr(0, end);
-  if (end != std::string::npos && list[end] == '[') {
-    const size_t stop = list.find_first_of(",-]", end + 1);
-    host += list.substr(end + 1, stop - end - 1);
-  }
-  return host;
-}
+constexpr size_t kMpich = 2;
 
 std::string backend_of(const InitOptions& options) {
   return options.backend.empty() ? env_text("TESSERA_BACKEND").value_or("auto") : options.backend;
@@ -83,9 +69,6 @@ bool connects_by_mpi(const InitOptions& options) { return strcasecmp(backend_of(
 std::string master_addr_of(const RankVariables& names, int size, const InitOptions& options) {
   if (const auto addr = env_text("MASTER_ADDR")) return *addr;
   const std::string launcher = names.launcher;
-  if (launcher == "Slurm") {
-    if (const auto hosts = env_text("SLURM_JOB_NODELIST")) return first_slurm_host(*hosts);
-  }
   if (connects_by_mpi(options)) return "";
   if (names.is_mpirun) {
     if (mpi::has_plugin_of_launcher()) return "";
@@ -119,8 +102,7 @@ milliseconds timeout_of(const InitOptions& options) {
 }
 
 bool all_ranks_are_here(const World& world) {
-  return is_loopback(world.master_addr) || world.master_addr == "localhost" ||
-         env_int("LOCAL_WORLD_SIZE").value_or(0) == world.size;
+  return is_loopback(world.master_addr) || world.master_addr == "localhost" || world.local_size == world.size;
 }
 
 constexpr int64_t kMostRanks = 1'000'000;
@@ -237,47 +219,71 @@ void require_open_files_of(const World& world) {
   require_open_files(kOpenFiles + kOpenFilesOfARank * static_cast<uint64_t>(world.size));
 }
 
-World read_world(const InitOptions& options) {
+const RankVariables* variables_of_launcher() {
   for (const RankVariables& names : kRankVariables) {
-    const auto rank = env_int(names.rank);
-    const auto size = env_int(names.size);
-    if (!rank && !size) continue;
-    if ((!rank || !size) && another_launcher_says_all()) continue;
-    if (!rank || !size) {
-      throw Error(ErrorKind::kUsage, {fmt::format("{} is set but {} is not", rank ? names.rank : names.size,
-                                                  rank ? names.size : names.rank),
-                                      "the environment", "set both, or neither for a single-process run"});
-    }
-    if (*size < 1 || *size > kMostRanks || *rank < 0 || *rank >= *size) {
-      throw Error(ErrorKind::kUsage,
-                  {fmt::format("{}={} is out of range for {}={}", names.rank, *rank, names.size, *size),
-                   "the environment", "ranks are numbered from 0 to world size - 1"});
-    }
-    World world{
-        .rank = static_cast<int>(*rank), .local_rank = static_cast<int>(*rank), .size = static_cast<int>(*size)};
-    if (world.size == 1) return world;
-    world.local_rank = static_cast<int>(number_within(names.local_rank, 0, world.size - 1).value_or(world.rank));
-    number_within("LOCAL_WORLD_SIZE", 1, world.size);
-    world.master_addr = master_addr_of(names, world.size, options);
-    world.master_port = static_cast<int>(number_within("MASTER_PORT", 1, 65535).value_or(29500));
-    world.store_is_running = env_text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-    return world;
+    if (says_who_and_of_how_many(names)) return &names;
   }
-  return {};
+  for (const RankVariables& names : kRankVariables) {
+    if (env_text(names.rank) || env_text(names.size)) return &names;
+  }
+  return nullptr;
+}
+
+World world_of_step(const SlurmStep& step) {
+  return {.rank = step.rank,
+          .local_rank = step.local_rank,
+          .size = step.tasks,
+          .local_size = step.local_tasks,
+          .master_addr = step.master_addr,
+          .master_port = step.master_port};
+}
+
+World world_of(const RankVariables& names, const InitOptions& options) {
+  const auto rank = env_int(names.rank);
+  const auto size = env_int(names.size);
+  if (!rank || !size) {
+    throw Error(ErrorKind::kUsage,
+                {fmt::format("{} is set but {} is not", rank ? names.rank : names.size, rank ? names.size : names.rank),
+                 "the environment", "set both, or neither for a single-process run"});
+  }
+  if (*size < 1 || *size > kMostRanks || *rank < 0 || *rank >= *size) {
+    throw Error(ErrorKind::kUsage,
+                {fmt::format("{}={} is out of range for {}={}", names.rank, *rank, names.size, *size),
+                 "the environment", "ranks are numbered from 0 to world size - 1"});
+  }
+  World world{.rank = static_cast<int>(*rank), .local_rank = static_cast<int>(*rank), .size = static_cast<int>(*size)};
+  if (world.size == 1) return world;
+  world.local_rank = static_cast<int>(number_within(names.local_rank, 0, world.size - 1).value_or(world.rank));
+  world.local_size = static_cast<int>(number_within("LOCAL_WORLD_SIZE", 1, world.size).value_or(0));
+  world.master_addr = master_addr_of(names, world.size, options);
+  world.master_port = static_cast<int>(number_within("MASTER_PORT", 1, 65535).value_or(29500));
+  world.store_is_running = env_text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  return world;
+}
+
+// MPICH's variables come last: a step of Slurm sets them, too, for programs of MPI's.
+World read_world(const InitOptions& options) {
+  const RankVariables* const names = variables_of_launcher();
+  if (names != nullptr && names != &kRankVariables[kMpich]) return world_of(*names, options);
+  if (const auto step = slurm_step_of_environment()) return world_of_step(*step);
+  return names == nullptr ? World{} : world_of(*names, options);
 }
 
 }  // namespace
 
 World world_from_environment() { return read_world({}); }
 
+int64_t ranks_of_this_host() {
+  if (const auto told = env_int("LOCAL_WORLD_SIZE")) return *told;
+  const auto step = slurm_step_of_environment();
+  return step ? step->local_tasks : 0;
+}
+
 std::string launcher_of_environment() {
-  for (const RankVariables& names : kRankVariables) {
-    if (says_who_and_of_how_many(names)) return names.launcher;
-  }
-  for (const RankVariables& names : kRankVariables) {
-    if (env_text(names.rank) || env_text(names.size)) return names.launcher;
-  }
-  return "";
+  const RankVariables* const names = variables_of_launcher();
+  if (names != nullptr && names != &kRankVariables[kMpich]) return names->launcher;
+  if (is_in_slurm_step()) return "Slurm";
+  return names == nullptr ? "" : names->launcher;
 }
 
 void let_rank_0_fail_first() {

@@ -10,6 +10,7 @@
 // MASTER_ADDR. A world of one does none of this: it needs nothing.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,15 +23,20 @@ struct World {
   int rank = 0;
   int local_rank = 0;  // rank within the host
   int size = 1;
+  int local_size = 0;       // ranks on this host, where the launcher says so; else 0
   std::string master_addr;  // empty: not said; the ranks are those of one mpirun, and find out through MPI
   int master_port = 0;
   bool store_is_running = false;  // torchrun's agent already serves the store at master_port
 };
 
 // From RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT as torchrun, DeepSpeed and `tessera launch` set them,
-// else from what Slurm (SLURM_PROCID, …), OpenMPI (OMPI_COMM_WORLD_RANK, …) or MPICH (PMI_RANK, …) set; else a world of
-// one. ErrorKind::kUsage names a variable that is missing or makes no sense. MASTER_ADDR may be missing under mpirun.
+// else from a step of Slurm (base/slurm_step.h), or what OpenMPI (OMPI_COMM_WORLD_RANK, …) or MPICH (PMI_RANK, …) set;
+// else a world of one. ErrorKind::kUsage names a variable that is missing or makes no sense. MASTER_ADDR may be missing
+// under mpirun and srun.
 World world_from_environment();
+
+// How many ranks the launcher started on this host, by its variables; 0 where they do not say.
+int64_t ranks_of_this_host();
 
 // Whose variables that would be: "torchrun" (whose names DeepSpeed's launcher and Tessera's use), "Slurm", "OpenMPI" or
 // "MPICH"; empty where none are set.

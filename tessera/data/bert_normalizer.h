@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/data/aligned_text.h"
+
 namespace tessera::data {
 
 struct BertNormalizerOptions {
@@ -25,6 +27,7 @@ class BertNormalizer {
   explicit BertNormalizer(const BertNormalizerOptions& options) : options_(options) {}
 
   std::u32string normalize(std::u32string_view text) const;
+  void normalize(AlignedText& text) const;  // the same
 
  private:
   BertNormalizerOptions options_;

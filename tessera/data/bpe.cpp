@@ -49,15 +49,14 @@ const Bpe::Merge* Bpe::merge_of(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-bool Bpe::add_bytes(std::string_view character, std::vector<int32_t>& ids) const {
+bool Bpe::add_bytes(std::string_view character, Symbols& symbols) const {
   const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   if (std::any_of(character.begin(), character.end(), [&](char byte) { return id_of(byte) < 0; })) return false;
-  for (const char byte : character) ids.push_back(id_of(byte));
+  for (const char byte : character) symbols.add(id_of(byte), 1);
   return true;
 }
 
-std::vector<int32_t> Bpe::characters_of(std::string_view word) const {
-  std::vector<int32_t> ids;
+void Bpe::add_characters(std::string_view word, Symbols& symbols) const {
   bool after_unknown = false;
   for (size_t at = 0; at < word.size();) {
     const size_t length = options_.of_bytes ? 1 : std::min(utf8_length(word[at]), word.size() - at);
@@ -67,18 +66,20 @@ std::vector<int32_t> Bpe::characters_of(std::string_view word) const {
     if (at == word.size()) token += options_.end_suffix;
     const auto found = options_.vocabulary.find(token);
     if (found != options_.vocabulary.end()) {
-      ids.push_back(found->second);
-    } else if (!options_.byte_fallback || !add_bytes(character, ids)) {
-      if (unknown_ && !(after_unknown && options_.fuse_unknown)) ids.push_back(*unknown_);
+      symbols.add(found->second, length);
+    } else if (!options_.byte_fallback || !add_bytes(character, symbols)) {
+      const bool fused = after_unknown && options_.fuse_unknown;
+      if (unknown_ && !fused) symbols.add(*unknown_, length);
+      if (unknown_ && fused && symbols.lengths != nullptr) symbols.lengths->back() += length;
       after_unknown = true;
       continue;
     }
     after_unknown = false;
   }
-  return ids;
 }
 
-void Bpe::merge_short(std::vector<int32_t>& ids) const {
+void Bpe::merge_short(Symbols& symbols) const {
+  std::vector<int32_t>& ids = symbols.ids;
   while (ids.size() > 1) {
     const Merge* best = nullptr;
     size_t place = 0;
@@ -91,17 +92,22 @@ void Bpe::merge_short(std::vector<int32_t>& ids) const {
     }
     if (best == nullptr) return;
     ids[place] = best->id;
-    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(place) + 1);
+    const auto next = static_cast<std::ptrdiff_t>(place) + 1;
+    ids.erase(ids.begin() + next);
+    if (symbols.lengths == nullptr) continue;
+    (*symbols.lengths)[place] += (*symbols.lengths)[place + 1];
+    symbols.lengths->erase(symbols.lengths->begin() + next);
   }
 }
 
 // The same in O(n log n): pairs wait in a queue by rank, then by place; those that are no longer there are passed over.
-void Bpe::merge_long(std::vector<int32_t>& ids) const {
+void Bpe::merge_long(Symbols& result) const {
   struct Symbol {
     int32_t id;
     int64_t before, after;  // -1: none
   };
   std::vector<Symbol> symbols;
+  std::vector<int32_t>& ids = result.ids;
   const auto count = static_cast<int64_t>(ids.size());
   for (int64_t i = 0; i < count; ++i) {
     symbols.push_back({ids[static_cast<size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1});
@@ -131,9 +137,14 @@ void Bpe::merge_long(std::vector<int32_t>& ids) const {
     add(place);
   }
   ids.clear();
-  for (const Symbol& symbol : symbols) {
-    if (symbol.id >= 0) ids.push_back(symbol.id);
+  std::vector<size_t> lengths;
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    if (symbols[i].id >= 0) ids.push_back(symbols[i].id);
+    if (result.lengths == nullptr) continue;
+    if (symbols[i].id >= 0) lengths.push_back(0);
+    lengths.back() += (*result.lengths)[i];  // what was merged lies behind the one that it became part of
   }
+  if (result.lengths != nullptr) *result.lengths = std::move(lengths);
 }
 
 void Bpe::encode(std::string_view word, std::vector<int32_t>& ids) const {
@@ -141,9 +152,30 @@ void Bpe::encode(std::string_view word, std::vector<int32_t>& ids) const {
     const auto found = options_.vocabulary.find(word);
     if (found != options_.vocabulary.end()) return ids.push_back(found->second);
   }
-  std::vector<int32_t> symbols = characters_of(word);
-  symbols.size() <= kShort ? merge_short(symbols) : merge_long(symbols);
-  ids.insert(ids.end(), symbols.begin(), symbols.end());
+  const Symbols symbols = symbols_of(word, nullptr);
+  ids.insert(ids.end(), symbols.ids.begin(), symbols.ids.end());
+}
+
+std::vector<WordToken> Bpe::encode_with_places(std::string_view word) const {
+  if (options_.ignore_merges) {
+    const auto found = options_.vocabulary.find(word);
+    if (found != options_.vocabulary.end()) return {{found->second, 0, word.size()}};
+  }
+  std::vector<size_t> lengths;
+  const Symbols symbols = symbols_of(word, &lengths);
+  std::vector<WordToken> tokens;
+  size_t begin = 0;
+  for (size_t i = 0; i < lengths.size(); begin += lengths[i++]) {
+    tokens.push_back({symbols.ids[i], begin, begin + lengths[i]});
+  }
+  return tokens;
+}
+
+Bpe::Symbols Bpe::symbols_of(std::string_view word, std::vector<size_t>* lengths) const {
+  Symbols symbols{.lengths = lengths};
+  add_characters(word, symbols);
+  symbols.ids.size() <= kShort ? merge_short(symbols) : merge_long(symbols);
+  return symbols;
 }
 
 }  // namespace tessera::data

@@ -37,6 +37,8 @@ class Bpe final : public WordModel {
   Bpe(BpeOptions options, const std::string& path);
 
   void encode(std::string_view word, std::vector<int32_t>& ids) const override;
+  // A character that vanishes leaves no gap: those behind it move up, as in the `tokenizers` package.
+  std::vector<WordToken> encode_with_places(std::string_view word) const override;
   const StringMap<int32_t>& vocabulary() const override { return options_.vocabulary; }
 
  private:
@@ -47,10 +49,21 @@ class Bpe final : public WordModel {
     size_t operator()(uint64_t pair) const { return pair * 0x9e3779b97f4a7c15 >> 7; }
   };
 
-  std::vector<int32_t> characters_of(std::string_view word) const;
-  bool add_bytes(std::string_view character, std::vector<int32_t>& ids) const;
-  void merge_short(std::vector<int32_t>& ids) const;
-  void merge_long(std::vector<int32_t>& ids) const;
+  // Tokens of a word, and where somebody asks how many bytes of it each stands for.
+  struct Symbols {
+    std::vector<int32_t> ids;
+    std::vector<size_t>* lengths = nullptr;
+
+    void add(int32_t id, size_t length) {
+      ids.push_back(id);
+      if (lengths != nullptr) lengths->push_back(length);
+    }
+  };
+  Symbols symbols_of(std::string_view word, std::vector<size_t>* lengths) const;
+  void add_characters(std::string_view word, Symbols& symbols) const;
+  bool add_bytes(std::string_view character, Symbols& symbols) const;
+  void merge_short(Symbols& symbols) const;
+  void merge_long(Symbols& symbols) const;
   const Merge* merge_of(int32_t left, int32_t right) const;
 
   BpeOptions options_;

@@ -55,32 +55,56 @@ std::optional<std::string_view> Charsmap::replacement(std::string_view character
   return std::nullopt;
 }
 
-std::string Charsmap::normalize(const std::string& text) const {
+template <class Visit>
+void Charsmap::for_each_part(const std::string& text, const Visit& visit) const {
   const auto source = icu::UnicodeString::fromUTF8(text);
   UErrorCode status = U_ZERO_ERROR;
   const std::unique_ptr<icu::BreakIterator> clusters(
       icu::BreakIterator::createCharacterInstance(icu::Locale::getRoot(), status));
   TESSERA_INVARIANT(U_SUCCESS(status));
   clusters->setText(source);
-  std::string result, cluster;
+  std::string cluster;
   for (int32_t begin = clusters->first(), end = clusters->next(); end != icu::BreakIterator::DONE;
        begin = end, end = clusters->next()) {
     cluster.clear();
     source.tempSubStringBetween(begin, end).toUTF8String(cluster);
     if (cluster.size() < kLongestCluster) {
       if (const auto whole = replacement(cluster)) {
-        result += *whole;
+        visit(cluster, whole);
         continue;
       }
     }
     for (const char32_t c : decode_utf8(cluster)) {
       std::string character;
       append_utf8(std::u32string_view(&c, 1), character);
-      const auto becomes = replacement(character);
-      becomes ? result.append(*becomes) : result.append(character);
+      visit(character, replacement(character));
     }
   }
+}
+
+std::string Charsmap::normalize(const std::string& text) const {
+  std::string result;
+  for_each_part(text, [&](const std::string& characters, std::optional<std::string_view> becomes) {
+    becomes ? result.append(*becomes) : result.append(characters);
+  });
   return result;
+}
+
+// As `tokenizers` counts: of what is longer than it was the last characters are new, and what is shorter drops the rest
+// with its last character, or with the last one before it where nothing is left of it. Nothing is dropped before the
+// first character of the text.
+void Charsmap::normalize(AlignedText& text) const {
+  std::vector<CharacterChange> changes;
+  bool any = false;
+  for_each_part(text.text(), [&](const std::string& characters, std::optional<std::string_view> becomes) {
+    any = any || becomes.has_value();
+    const size_t old_count = decode_utf8(characters).size(), first = changes.size();
+    for (const char32_t c : decode_utf8(becomes ? *becomes : std::string_view(characters))) changes.push_back({c, 0});
+    const size_t count = changes.size() - first;
+    for (size_t i = old_count; i < count; ++i) changes[first + i].change = 1;
+    if (count < old_count && !changes.empty()) changes.back().change -= static_cast<int>(old_count - count);
+  });
+  if (any) text.rewrite(changes);
 }
 
 }  // namespace tessera::data

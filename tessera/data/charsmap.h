@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/data/aligned_text.h"
+
 namespace tessera::data {
 
 class Charsmap {
@@ -22,8 +24,12 @@ class Charsmap {
   Charsmap(const std::string& bytes, const std::string& path);
 
   std::string normalize(const std::string& text) const;
+  void normalize(AlignedText& text) const;  // the same
 
  private:
+  // Calls visit(characters, what they become) for all of the text; nothing: they stay as they are.
+  template <class Visit>
+  void for_each_part(const std::string& text, const Visit& visit) const;
   std::optional<std::string_view> replacement(std::string_view characters) const;
 
   std::vector<uint32_t> trie_;

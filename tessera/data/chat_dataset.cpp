@@ -155,12 +155,10 @@ ChatFacts write_files(const Tokenizer& tokenizer, const ChatOptions& options, To
   ChatFacts facts;
   ChatCounts& counts = facts.counts;
   uint64_t kept = 0;
-  std::optional<ChatTemplate> chat;
+  TemplateOfRows chat(tokenizer, options.tokenizer_folder, options.chat_template);
   for (const std::string& file : options.files) {
     const std::vector<Conversation> rows = read_conversations(file);
-    const bool needs_template = !std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.is_plain(); });
-    if (needs_template && !chat) chat.emplace(tokenizer, options.tokenizer_folder, options.chat_template);
-    for (SamplesOfRow& samples : written(Writer(tokenizer, chat ? &*chat : nullptr), rows)) {
+    for (SamplesOfRow& samples : written(Writer(tokenizer, chat.for_rows(rows)), rows)) {
       ++counts.conversations;
       counts.split += samples.size() > 1;
       for (ChatSample& sample : samples) {
@@ -179,7 +177,7 @@ ChatFacts write_files(const Tokenizer& tokenizer, const ChatOptions& options, To
     }
     facts.file_ends.push_back(kept);
   }
-  if (chat) facts.template_name = chat->name();
+  facts.template_name = chat.name();
   if (kept == 0) {
     throw Error(
         ErrorKind::kData,

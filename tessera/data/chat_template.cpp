@@ -14,6 +14,7 @@
 #include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/json_value.h"
+#include "tessera/data/tokenizer_files.h"
 
 namespace tessera::data {
 namespace {
@@ -54,12 +55,9 @@ Source chosen(const std::string& choice, const std::string& key) {
 }
 
 nlohmann::ordered_json token_texts(const Tokenizer& tokenizer, const json& config, const std::string& path) {
-  const SpecialIds& ids = tokenizer.special_ids();
   nlohmann::ordered_json texts = nlohmann::ordered_json::object();
-  for (const auto& [key, id] :
-       {std::pair("bos_token", ids.bos), std::pair("eos_token", ids.eos), std::pair("pad_token", ids.pad),
-        std::pair("unk_token", ids.unk), std::pair("cls_token", ids.cls), std::pair("sep_token", ids.sep),
-        std::pair("mask_token", ids.mask)}) {
+  for (const auto& [key, role] : kSpecialRoles) {
+    const std::optional<int64_t>& id = tokenizer.special_ids().*role;
     const json value = config.is_object() ? config.value(key, json()) : json();
     if (value.is_string()) {
       texts[key] = value.get<std::string>();

@@ -7,9 +7,13 @@
 // Immutable; safe to use from any thread.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/registry.h"
 #include "tessera/data/jinja_template.h"
@@ -52,6 +56,29 @@ class ChatTemplate {
   std::string name_;
   std::unique_ptr<const JinjaTemplate> template_;
   nlohmann::ordered_json tokens_;  // {"bos_token": "<s>", …}
+};
+
+// The template of a dataset's rows, made when the first of them needs one: a folder without any serves texts that are
+// written out.
+class TemplateOfRows {
+ public:
+  // ChatTemplate's; borrows the tokenizer.
+  TemplateOfRows(const Tokenizer& tokenizer, std::string folder, std::string choice)
+      : tokenizer_(tokenizer), folder_(std::move(folder)), choice_(std::move(choice)) {}
+
+  // nullptr where all rows so far were plain text.
+  template <class Row>
+  const ChatTemplate* for_rows(const std::vector<Row>& rows) {
+    const bool all_plain = std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.is_plain(); });
+    if (!all_plain && !made_) made_.emplace(tokenizer_, folder_, choice_);
+    return made_ ? &*made_ : nullptr;
+  }
+  std::string name() const { return made_ ? made_->name() : ""; }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string folder_, choice_;
+  std::optional<ChatTemplate> made_;
 };
 
 }  // namespace tessera::data

@@ -62,9 +62,9 @@ Tokens with_bytes(const Tokens& tokens) {
 
 DecodeTokens replace_in_tokens(const json& part, const std::string& path) {
   // A decoder's replacement is that of a normalizer, token by token.
-  const NormalizeText replace_in = make_normalizer(part, path);
+  const Normalizer replace_in = make_normalizer(part, path);
   return [replace_in](Tokens tokens) {
-    for (std::string& token : tokens) token = replace_in(std::move(token));
+    for (std::string& token : tokens) token = replace_in.text(std::move(token));
     return tokens;
   };
 }

@@ -42,11 +42,11 @@ Behavior behavior_of(const json& part, const std::string& path) {
                                  "use Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous"});
 }
 
-Words words_of(const std::string& text, const std::vector<Range>& ranges, Behavior behavior) {
-  Words words;
+// Of the matches of the expression and of what lies between them, those that are words.
+std::vector<AlignedText::Bytes> words_of(const std::vector<Range>& ranges, Behavior behavior) {
+  std::vector<AlignedText::Bytes> words;
   bool last_matched = false;
   for (const Range& range : ranges) {
-    std::string word = text.substr(range.begin, range.end - range.begin);
     const bool joins_last =
         !words.empty() && ((behavior == Behavior::kMergedWithPrevious && range.matches && !last_matched) ||
                            (behavior == Behavior::kMergedWithNext && !range.matches && last_matched) ||
@@ -54,9 +54,9 @@ Words words_of(const std::string& text, const std::vector<Range>& ranges, Behavi
     last_matched = range.matches;
     if (behavior == Behavior::kRemoved && range.matches) continue;
     if (joins_last) {
-      words.back() += word;
+      words.back().end = range.end;
     } else {
-      words.push_back(std::move(word));
+      words.push_back({range.begin, range.end});
     }
   }
   return words;
@@ -75,6 +75,46 @@ std::vector<Range> ranges_of(const UnicodeRegex& regex, const std::string& text,
   return ranges;
 }
 
+// change(word, is_first): changes the word, plain or aligned; cut(text): where its words are, in bytes.
+template <class Step, class Change, class Cut>
+Step change_and_cut(const Change& change, const Cut& cut) {
+  return {[=](std::string word, bool is_first) {
+            change(word, is_first);
+            Words words;
+            for (const auto& [begin, end] : cut(word)) {
+              const bool all = end - begin == word.size();
+              words.push_back(all ? std::move(word) : word.substr(begin, end - begin));
+            }
+            return words;
+          },
+          [=](AlignedText word, bool is_first) {
+            change(word, is_first);
+            std::vector<AlignedText> words;
+            for (const auto& [begin, end] : cut(word.text())) words.push_back(word.slice(begin, end));
+            return words;
+          }};
+}
+
+constexpr auto unchanged = [](auto&, bool) {};
+constexpr auto whole = [](const std::string& text) { return std::vector<AlignedText::Bytes>{{0, text.size()}}; };
+
+const std::string& text_of(const std::string& text) { return text; }
+const std::string& text_of(const AlignedText& text) { return text.text(); }
+void put_before(std::string& text, const std::string& prefix) { text.insert(0, prefix); }
+void put_before(AlignedText& text, const std::string& prefix) { text.prepend(prefix); }
+
+void replace_spaces(std::string& text, const std::string& with) {
+  std::string replaced;
+  replaced.reserve(text.size());
+  for (const char c : text) c == ' ' ? replaced += with : replaced += c;
+  text = std::move(replaced);
+}
+void replace_spaces(AlignedText& text, const std::string& with) {
+  std::vector<AlignedText::Bytes> spaces;
+  for (size_t at = 0; (at = text.text().find(' ', at)) != std::string::npos; ++at) spaces.push_back({at, at + 1});
+  text.replace(spaces, with);
+}
+
 std::string escaped(const std::string& text) {
   std::string pattern;
   for (const char c : text) {
@@ -84,11 +124,12 @@ std::string escaped(const std::string& text) {
   return pattern;
 }
 
-auto split_by(const std::string& pattern, Behavior behavior, bool invert, const std::string& path) {
+template <class Step>
+Step split_by(const std::string& pattern, Behavior behavior, bool invert, const std::string& path) {
   const auto regex = std::make_shared<const UnicodeRegex>(pattern, path);
-  return [regex, behavior, invert](const std::string& word, bool) {
-    return words_of(word, ranges_of(*regex, word, invert), behavior);
-  };
+  return change_and_cut<Step>(unchanged, [regex, behavior, invert](const std::string& text) {
+    return words_of(ranges_of(*regex, text, invert), behavior);
+  });
 }
 
 std::string pattern_of(const json& part, const std::string& path) {
@@ -101,7 +142,8 @@ std::string pattern_of(const json& part, const std::string& path) {
 }
 
 // "▁" for each space and, as the scheme says, before the text; words begin with it.
-auto metaspace(const json& part, const std::string& path) {
+template <class Step>
+Step metaspace(const json& part, const std::string& path) {
   const auto replacement = json_value(part, "replacement", std::string("▁"), path);
   const bool by_flag = json_value(part, "add_prefix_space", true, path);
   const auto scheme = json_value(part, "prepend_scheme", std::string(by_flag ? "always" : "never"), path);
@@ -109,21 +151,22 @@ auto metaspace(const json& part, const std::string& path) {
   if (replacement.empty() || decode_utf8(replacement).size() != 1) {
     throw Error(ErrorKind::kData, {"the replacement of a Metaspace is not one character", path, "check the file"});
   }
-  return [=](const std::string& word, bool is_first) {
-    std::string text;
-    for (const char c : word) c == ' ' ? text += replacement : text += c;
+  const auto change = [=](auto& text, bool is_first) {
+    replace_spaces(text, replacement);
     const bool prepends = scheme == "always" || (scheme == "first" && is_first);
-    if (prepends && !text.starts_with(replacement)) text = replacement + text;
-    if (!splits) return Words{text};
-    Words words;
+    if (prepends && !text_of(text).starts_with(replacement)) put_before(text, replacement);
+  };
+  const auto cut = [=](const std::string& text) {
+    std::vector<AlignedText::Bytes> words;
     size_t begin = 0;
     for (size_t at = text.find(replacement, 1); at != std::string::npos; at = text.find(replacement, at + 1)) {
-      words.push_back(text.substr(begin, at - begin));
+      words.push_back({begin, at});
       begin = at;
     }
-    words.push_back(text.substr(begin));
+    words.push_back({begin, text.size()});
     return words;
   };
+  return splits ? change_and_cut<Step>(change, cut) : change_and_cut<Step>(change, whole);
 }
 
 }  // namespace
@@ -160,23 +203,25 @@ void PreTokenizer::add(const json& part, const std::string& path) {
   } else if (type == "ByteLevel") {
     byte_level_ = true;
     if (flag("add_prefix_space", true)) {
-      steps_.emplace_back(
-          [](const std::string& word, bool) { return Words{word.starts_with(' ') ? word : ' ' + word}; });
+      const auto change = [](auto& text, bool) {
+        if (!text_of(text).starts_with(' ')) put_before(text, " ");
+      };
+      steps_.push_back(change_and_cut<Step>(change, whole));
     }
-    if (flag("use_regex", true)) steps_.emplace_back(split_by(kGpt2Pattern, Behavior::kIsolated, false, path));
+    if (flag("use_regex", true)) steps_.push_back(split_by<Step>(kGpt2Pattern, Behavior::kIsolated, false, path));
   } else if (type == "Split") {
-    steps_.emplace_back(split_by(pattern_of(part, path), behavior_of(part, path), flag("invert", false), path));
+    steps_.push_back(split_by<Step>(pattern_of(part, path), behavior_of(part, path), flag("invert", false), path));
   } else if (type == "Metaspace") {
-    steps_.emplace_back(metaspace(part, path));
+    steps_.push_back(metaspace<Step>(part, path));
   } else if (type == "Digits") {
     const bool one_by_one = flag("individual_digits", false);
-    steps_.emplace_back(split_by(R"(\p{N})", one_by_one ? Behavior::kIsolated : Behavior::kContiguous, false, path));
+    steps_.push_back(split_by<Step>(R"(\p{N})", one_by_one ? Behavior::kIsolated : Behavior::kContiguous, false, path));
   } else if (type == "Punctuation") {
-    steps_.emplace_back(split_by(R"([!-/:-@\[-`{-~]|\p{P})", behavior_of(part, path), false, path));
+    steps_.push_back(split_by<Step>(R"([!-/:-@\[-`{-~]|\p{P})", behavior_of(part, path), false, path));
   } else if (type == "Whitespace") {
-    steps_.emplace_back(split_by(R"(\w+|[^\w\s]+)", Behavior::kRemoved, /*invert=*/true, path));
+    steps_.push_back(split_by<Step>(R"(\w+|[^\w\s]+)", Behavior::kRemoved, /*invert=*/true, path));
   } else if (type == "WhitespaceSplit") {
-    steps_.emplace_back(split_by(R"(\s)", Behavior::kRemoved, false, path));
+    steps_.push_back(split_by<Step>(R"(\s)", Behavior::kRemoved, false, path));
   } else {
     throw Error(ErrorKind::kData, {fmt::format("the pre_tokenizer '{:.100}' is not supported", type), path,
                                    "supported: Sequence, ByteLevel, Split, Metaspace, Digits, Punctuation, "
@@ -185,17 +230,31 @@ void PreTokenizer::add(const json& part, const std::string& path) {
 }
 
 void PreTokenizer::split(std::string text, bool is_first, const Visitor& visit) const {
+  if (text.empty()) return;  // nothing is put before it either
   Words words{std::move(text)};
   for (const Step& step : steps_) {
     Words next;
     for (size_t i = 0; i < words.size(); ++i) {
-      for (std::string& word : step(std::move(words[i]), is_first && i == 0)) next.push_back(std::move(word));
+      for (std::string& word : step.words(std::move(words[i]), is_first && i == 0)) next.push_back(std::move(word));
     }
     words = std::move(next);
   }
   for (const std::string& word : words) {
     if (!word.empty()) visit(word);
   }
+}
+
+std::vector<AlignedText> PreTokenizer::split(AlignedText text, bool is_first) const {
+  std::vector<AlignedText> words{std::move(text)};
+  for (const Step& step : steps_) {
+    std::vector<AlignedText> next;
+    for (size_t i = 0; i < words.size(); ++i) {
+      for (AlignedText& word : step.aligned(std::move(words[i]), is_first && i == 0)) next.push_back(std::move(word));
+    }
+    words = std::move(next);
+  }
+  std::erase_if(words, [](const AlignedText& word) { return word.empty(); });
+  return words;
 }
 
 }  // namespace tessera::data

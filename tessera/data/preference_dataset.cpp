@@ -152,17 +152,15 @@ bool add_pair(TokenPair& pair, size_t room, PreferenceCounts& counts, TokenSink&
 PreferenceFacts write_files(const Tokenizer& tokenizer, const PreferenceOptions& options, TokenSink& sink) {
   PreferenceFacts facts;
   uint64_t kept = 0;
-  std::optional<ChatTemplate> chat;
+  TemplateOfRows chat(tokenizer, options.tokenizer_folder, options.chat_template);
   for (const std::string& file : options.files) {
     const std::vector<Preference> rows = read_preferences(file);
-    const bool needs_template = !std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.is_plain(); });
-    if (needs_template && !chat) chat.emplace(tokenizer, options.tokenizer_folder, options.chat_template);
-    for (TokenPair& pair : pairs_of(PairWriter(tokenizer, chat ? &*chat : nullptr), rows)) {
+    for (TokenPair& pair : pairs_of(PairWriter(tokenizer, chat.for_rows(rows)), rows)) {
       kept += add_pair(pair, static_cast<size_t>(options.max_length), facts.counts, sink);
     }
     facts.file_ends.push_back(kept);
   }
-  if (chat) facts.template_name = chat->name();
+  facts.template_name = chat.name();
   if (kept > 0) return facts;
   const PreferenceCounts& counts = facts.counts;
   throw Error(

@@ -95,6 +95,19 @@ SampleFrame make_frame(const json& part, const std::string& path) {
                "supported: ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence"});
 }
 
+std::vector<bool> make_offset_trims(const json& part, const std::string& path) {
+  const auto type = json_value(part, "type", std::string(), path);
+  std::vector<bool> trims;
+  if (type == "ByteLevel" || type == "RobertaProcessing") {
+    if (json_value(part, "trim_offsets", true, path)) trims.push_back(json_value(part, "add_prefix_space", true, path));
+  } else if (type == "Sequence") {
+    for (const json& each : part.value("processors", json::array())) {
+      for (const bool trim : make_offset_trims(each, path)) trims.push_back(trim);
+    }
+  }
+  return trims;
+}
+
 PairFrame bert_pair_frame(int32_t cls, int32_t sep) {
   return {.before = {{cls, 0}}, .between = {{sep, 0}}, .after = {{sep, 1}}, .first_type = 0, .second_type = 1};
 }

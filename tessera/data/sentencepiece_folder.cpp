@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -119,6 +118,30 @@ class SentencePieceTokenizer final : public Tokenizer {
     return ids;
   }
 
+  std::vector<TokenPlace> encode_with_offsets(std::string_view text) const override {
+    std::vector<TokenPlace> tokens;
+    const std::vector<size_t> starts = character_starts(text);
+    size_t begin = 0;  // in characters
+    added_.split(decode_utf8(text), [&](std::u32string_view piece, std::optional<int32_t> added) {
+      const size_t end = begin + piece.size();
+      if (added) {
+        tokens.push_back({*added, starts[begin], starts[end]});
+      } else {
+        std::string bytes;
+        append_utf8(piece, bytes);
+        // The library counts in bytes of what it is given, in which what is no UTF-8 has been made characters.
+        std::map<size_t, size_t> place_of;
+        for (size_t i = begin; const size_t start : character_starts(bytes)) place_of[start] = starts[i++];
+        const sentencepiece::ImmutableSentencePieceText own = model_.EncodeAsImmutableProto(bytes);
+        for (const auto& each : own.pieces()) {
+          tokens.push_back({static_cast<int32_t>(each.id()), place_of.at(each.begin()), place_of.at(each.end())});
+        }
+      }
+      begin = end;
+    });
+    return tokens;
+  }
+
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
     std::string text;
     std::vector<int> pieces;
@@ -151,27 +174,33 @@ class SentencePieceTokenizer final : public Tokenizer {
  private:
   // Those that tokenizer_config.json names, else those of the model. Each is cut out of a text whole.
   void read_roles(const TokenizerFolder& folder, std::vector<AddedToken>& added) {
-    const auto of_model = [&](int id) { return id < 0 ? std::string() : model_.IdToPiece(id); };
-    for (const auto& [key, id, otherwise] :
-         {std::tuple("bos_token", &ids_.bos, model_.bos_id()), std::tuple("eos_token", &ids_.eos, model_.eos_id()),
-          std::tuple("unk_token", &ids_.unk, model_.unk_id()), std::tuple("pad_token", &ids_.pad, model_.pad_id()),
-          std::tuple("cls_token", &ids_.cls, -1), std::tuple("sep_token", &ids_.sep, -1),
-          std::tuple("mask_token", &ids_.mask, -1)}) {
-      const std::string text = read_special_token(folder, key, of_model(otherwise));
+    const std::pair<std::string_view, int> own[] = {{"bos_token", model_.bos_id()},
+                                                    {"eos_token", model_.eos_id()},
+                                                    {"unk_token", model_.unk_id()},
+                                                    {"pad_token", model_.pad_id()}};
+    const auto of_model = [&](std::string_view key) {
+      for (const auto& [known, id] : own) {
+        if (known == key && id >= 0) return model_.IdToPiece(id);
+      }
+      return std::string();
+    };
+    for (const auto& [key, role] : kSpecialRoles) {
+      std::optional<int64_t>& id = ids_.*role;
+      const std::string text = read_special_token(folder, key, of_model(key));
       if (text.empty()) continue;
       const std::u32string content = decode_utf8(text);
       const auto known =
           std::find_if(added.begin(), added.end(), [&](const AddedToken& token) { return token.content == content; });
       if (known != added.end()) {
-        *id = known->id;
+        id = known->id;
       } else if (const int piece = model_.PieceToId(text); model_.IdToPiece(piece) == text) {
-        *id = piece;
+        id = piece;
         added.push_back({.content = content, .id = piece, .special = true});
       } else {
         throw Error(ErrorKind::kData, {fmt::format("the vocabulary has no special token '{:.100}' ({})", text, key),
                                        folder.config_path(), "check the file, or get it again"});
       }
-      special_.insert(static_cast<int32_t>(**id));
+      special_.insert(static_cast<int32_t>(*id));
     }
   }
 

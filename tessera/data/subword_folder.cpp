@@ -1,7 +1,9 @@
 // What a tokenizer's folder says beside its model.
 #include <fmt/format.h>
 
-#include <tuple>
+#include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -23,16 +25,15 @@ std::optional<int32_t> special_id(const std::string& token, const SubwordParts& 
 }
 
 void read_special_ids(const TokenizerFolder& folder, const std::string& otherwise, SubwordParts& parts) {
-  SpecialIds& ids = parts.special_ids;
-  for (const auto& [key, id, fallback] :
-       {std::tuple("bos_token", &ids.bos, otherwise), std::tuple("eos_token", &ids.eos, otherwise),
-        std::tuple("unk_token", &ids.unk, otherwise), std::tuple("pad_token", &ids.pad, std::string()),
-        std::tuple("cls_token", &ids.cls, std::string()), std::tuple("sep_token", &ids.sep, std::string()),
-        std::tuple("mask_token", &ids.mask, std::string())}) {
-    const std::string token = read_special_token(folder, key, fallback);
+  constexpr const char* kHaveAnOther[] = {"bos_token", "eos_token", "unk_token"};
+  for (const auto& [key, role] : kSpecialRoles) {
+    const bool has_other =
+        std::find(std::begin(kHaveAnOther), std::end(kHaveAnOther), std::string_view(key)) != std::end(kHaveAnOther);
+    const std::string token = read_special_token(folder, key, has_other ? otherwise : "");
     if (token.empty()) continue;
-    *id = special_id(token, parts);
-    if (*id) continue;
+    std::optional<int64_t>& id = parts.special_ids.*role;
+    id = special_id(token, parts);
+    if (id) continue;
     throw Error(ErrorKind::kData, {fmt::format("the vocabulary has no special token '{:.100}' ({})", token, key),
                                    folder.config_path(), "check the file, or get it again"});
   }
@@ -50,6 +51,7 @@ SubwordParts parts_of_json(const TokenizerFolder& folder, PreTokenizer pre_token
                      .special_ids = {},
                      .frame = make_frame(root.value("post_processor", json()), path),
                      .pair_frame = make_pair_frame(root.value("post_processor", json()), path),
+                     .offset_trims = make_offset_trims(root.value("post_processor", json()), path),
                      .files = folder.files};
   read_special_ids(folder, "", parts);
   return parts;

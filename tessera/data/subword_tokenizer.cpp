@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "tessera/data/tokenizer_files.h"
 #include "tessera/data/unicode.h"
 
 namespace tessera::data {
@@ -48,7 +49,7 @@ SubwordTokenizer::SubwordTokenizer(SubwordParts parts) : parts_(std::move(parts)
     if (token.normalized && parts_.normalize) {
       std::string content;
       append_utf8(token.content, content);
-      token.content = decode_utf8(parts_.normalize(content));
+      token.content = decode_utf8(parts_.normalize.text(content));
     }
     (token.normalized ? normalized : raw).push_back(std::move(token));
   }
@@ -63,8 +64,8 @@ SubwordTokenizer::SubwordTokenizer(SubwordParts parts) : parts_(std::move(parts)
     append_utf8(token.content, text);
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
   }
-  const SpecialIds& ids = parts_.special_ids;
-  for (const auto& id : {ids.bos, ids.eos, ids.pad, ids.unk, ids.cls, ids.sep, ids.mask}) {
+  for (const auto& [key, role] : kSpecialRoles) {
+    const std::optional<int64_t>& id = parts_.special_ids.*role;
     if (id && *id < vocab_size()) special_[static_cast<size_t>(*id)] = true;
   }
 }
@@ -81,11 +82,86 @@ std::vector<int32_t> SubwordTokenizer::encode(std::string_view text) const {
     } else {
       bytes.clear();
       append_utf8(piece, bytes);
-      encode_text(parts_.normalize ? parts_.normalize(bytes) : bytes, is_first, ids);
+      encode_text(parts_.normalize ? parts_.normalize.text(bytes) : bytes, is_first, ids);
     }
     is_first = false;
   });
   return ids;
+}
+
+namespace {
+
+// Characters at the beginning and the end that count as spaces: of a byte-level token's own, spaces alone.
+std::pair<size_t, size_t> spaces_at_ends(std::u32string_view token, bool of_bytes) {
+  constexpr char32_t kByteLevelSpace = U'\u0120';
+  const auto is_space = [&](char32_t c) { return of_bytes ? c == U' ' : is_whitespace(c) || c == kByteLevelSpace; };
+  const auto begin = std::find_if_not(token.begin(), token.end(), is_space);
+  const auto end = std::find_if_not(token.rbegin(), token.rend(), is_space);
+  return {static_cast<size_t>(begin - token.begin()), static_cast<size_t>(end - token.rbegin())};
+}
+
+}  // namespace
+
+// Leaves the spaces at a token's ends out of its place, but not a first one that was added before the text.
+void SubwordTokenizer::trim(std::vector<PlacedToken>& tokens) const {
+  for (const bool adds_space : parts_.offset_trims) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const std::optional<std::u32string>& added = tokens[i].added;
+      const bool of_bytes = !added && parts_.pre_tokenizer.is_byte_level();
+      const std::string& own = tokens_[static_cast<size_t>(tokens[i].id)];
+      auto [before, after] = spaces_at_ends(added ? *added : decode_utf8(own), of_bytes);
+      CharacterRange& place = tokens[i].place;
+      if (before == 1 && adds_space && (i == 0 || place.begin == 0)) before = 0;
+      place.begin = std::min(place.begin + before, place.end);
+      if (place.end >= after) place.end = std::max(place.end - after, place.begin);
+    }
+  }
+}
+
+std::vector<TokenPlace> SubwordTokenizer::encode_with_offsets(std::string_view text) const {
+  std::vector<PlacedToken> tokens;
+  bool is_first = true;
+  size_t begin = 0;
+  raw_tokens_.split(decode_utf8(text), [&](std::u32string_view piece, std::optional<int32_t> added) {
+    if (added) {
+      tokens.push_back({*added, {begin, begin + piece.size()}, std::u32string(piece)});
+    } else {
+      AlignedText aligned(piece, begin);
+      if (parts_.normalize) parts_.normalize.aligned(aligned);
+      encode_text(std::move(aligned), is_first, tokens);
+    }
+    begin += piece.size();
+    is_first = false;
+  });
+  trim(tokens);
+  const std::vector<size_t> bytes = character_starts(text);
+  std::vector<TokenPlace> result;
+  for (const auto& [id, place, added] : tokens) result.push_back({id, bytes[place.begin], bytes[place.end]});
+  return result;
+}
+
+void SubwordTokenizer::encode_text(AlignedText text, bool is_first, std::vector<PlacedToken>& tokens) const {
+  const auto words = [&](AlignedText of, bool first) {
+    for (const AlignedText& word : parts_.pre_tokenizer.split(std::move(of), first)) {
+      for (const auto& [id, begin, end] : parts_.model->encode_with_places(word.text())) {
+        tokens.push_back({id, word.origin(begin, end)});
+      }
+    }
+  };
+  if (normalized_tokens_.empty()) return words(std::move(text), is_first);
+  size_t begin = 0;  // in bytes
+  normalized_tokens_.split(decode_utf8(text.text()), [&](std::u32string_view piece, std::optional<int32_t> added) {
+    std::string bytes;
+    append_utf8(piece, bytes);
+    const size_t end = begin + bytes.size();
+    if (added) {
+      tokens.push_back({*added, text.origin(begin, end), std::u32string(piece)});
+    } else {
+      words(text.slice(begin, end), is_first);
+    }
+    begin = end;
+    is_first = false;
+  });
 }
 
 std::string SubwordTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -21,7 +21,7 @@
 namespace tessera::data {
 
 struct SubwordParts {
-  NormalizeText normalize;  // empty: none
+  Normalizer normalize;  // empty: none
   PreTokenizer pre_tokenizer;
   std::unique_ptr<WordModel> model;
   DecodeTokens decode;
@@ -29,7 +29,15 @@ struct SubwordParts {
   SpecialIds special_ids;
   SampleFrame frame;
   std::optional<PairFrame> pair_frame = std::nullopt;
+  std::vector<bool> offset_trims = {};  // make_offset_trims()
   std::vector<std::string> files;
+};
+
+// In characters of the text; of an added token, also what stood there for it.
+struct PlacedToken {
+  int32_t id = 0;
+  CharacterRange place;
+  std::optional<std::u32string> added = std::nullopt;
 };
 
 class SubwordTokenizer final : public Tokenizer {
@@ -38,6 +46,7 @@ class SubwordTokenizer final : public Tokenizer {
   ~SubwordTokenizer() override;
 
   std::vector<int32_t> encode(std::string_view text) const override;
+  std::vector<TokenPlace> encode_with_offsets(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(special_.size()); }
   const SpecialIds& special_ids() const override { return parts_.special_ids; }
@@ -52,6 +61,8 @@ class SubwordTokenizer final : public Tokenizer {
   class Cache;
   void encode_text(std::string text, bool is_first, std::vector<int32_t>& ids) const;
   void encode_word(std::string_view word, std::vector<int32_t>& ids) const;
+  void encode_text(AlignedText text, bool is_first, std::vector<PlacedToken>& tokens) const;
+  void trim(std::vector<PlacedToken>& tokens) const;
 
   SubwordParts parts_;
   AddedTokens raw_tokens_;           // looked for in the text as given
@@ -64,8 +75,8 @@ class SubwordTokenizer final : public Tokenizer {
 // The id of a special token; nothing where there is none of that name.
 std::optional<int32_t> special_id(const std::string& token, const SubwordParts& parts);
 
-// Reads the special tokens that tokenizer_config.json names. `otherwise`: of the roles that it does not name.
-// ErrorKind::kData for one that is not in the vocabulary.
+// Reads the special tokens that tokenizer_config.json names. `otherwise`: that of a text's beginning, its end and of
+// what is unknown, where it does not name one. ErrorKind::kData for one that is not in the vocabulary.
 void read_special_ids(const TokenizerFolder& folder, const std::string& otherwise, SubwordParts& parts);
 
 // What a tokenizer.json says beside its model. pre_tokenizer: which the model may depend on.

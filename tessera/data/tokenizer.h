@@ -1,7 +1,8 @@
 // Text to token ids, as the `tokenizers` package does it, read from a Hugging Face folder.
 //
 //   const auto tokenizer = load_tokenizer("models/minilm");
-//   tokenizer->encode("hello world");   // {7592, 2088}
+//   tokenizer->encode("hello world");                // {7592, 2088}
+//   tokenizer->encode_with_offsets("hello world");   // {{7592, 0, 5}, {2088, 6, 11}}
 //
 // Immutable after loading; safe to use from any thread.
 #pragma once
@@ -45,6 +46,14 @@ struct PairFrame {
   size_t size() const { return before.size() + between.size() + after.size(); }
 };
 
+// A token, and where in the text as given it came from: text.substr(begin, end - begin). In bytes, at the borders of
+// characters (the `tokenizers` package's Python counts characters, its Rust bytes). Tokens of one character's bytes all
+// have the whole character, so places may overlap; what a normalizer drops may be in none.
+struct TokenPlace {
+  int32_t id = 0;
+  size_t begin = 0, end = 0;
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -52,6 +61,13 @@ class Tokenizer {
   // Ids of the text alone: no frame, no truncation. A special token that is spelt out in the text ("[SEP]") yields its
   // own id. Bytes that are not UTF-8 count as U+FFFD.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+
+  // The same tokens with their places, those of the package's Encoding.offsets; where the folder has a SentencePiece
+  // model, those of the sentencepiece library. Slower than encode(), which does not keep track of them.
+  virtual std::vector<TokenPlace> encode_with_offsets(std::string_view text) const = 0;
+
+  // The same in the tokenizer's frame, whose tokens have the place {0, 0}.
+  std::vector<TokenPlace> encode_framed(std::string_view text) const;
 
   // The text of tokens, as the `tokenizers` package makes it; ids that are not of the vocabulary are left out, and
   // special ones where `skip_special`. Bytes that are no UTF-8 are U+FFFD.

@@ -13,6 +13,16 @@
 
 namespace tessera::data {
 
+// How tokenizer_config.json calls the tokens with a role.
+struct SpecialRole {
+  const char* key;
+  std::optional<int64_t> SpecialIds::*id;
+};
+inline constexpr SpecialRole kSpecialRoles[] = {{"bos_token", &SpecialIds::bos},  {"eos_token", &SpecialIds::eos},
+                                                {"unk_token", &SpecialIds::unk},  {"pad_token", &SpecialIds::pad},
+                                                {"cls_token", &SpecialIds::cls},  {"sep_token", &SpecialIds::sep},
+                                                {"mask_token", &SpecialIds::mask}};
+
 // ErrorKind::kData where it is no whole number of at least 0, or larger than that of any vocabulary.
 int32_t read_id(const nlohmann::json& id, const std::string& token, const std::string& path);
 

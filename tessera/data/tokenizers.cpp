@@ -72,6 +72,14 @@ SampleFrame frame_with_eos(const Tokenizer& tokenizer) {
   return frame;
 }
 
+std::vector<TokenPlace> Tokenizer::encode_framed(std::string_view text) const {
+  std::vector<TokenPlace> tokens;
+  for (const int32_t id : frame().before) tokens.push_back({id, 0, 0});
+  for (const TokenPlace& token : encode_with_offsets(text)) tokens.push_back(token);
+  for (const int32_t id : frame().after) tokens.push_back({id, 0, 0});
+  return tokens;
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const TokenizerFolder folder = open_folder(path);
   if (folder.tokenizer.is_null()) {

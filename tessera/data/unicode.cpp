@@ -47,6 +47,17 @@ std::u32string decode_utf8(std::string_view text) {
   return result;
 }
 
+std::vector<size_t> character_starts(std::string_view text) {
+  std::vector<size_t> starts;
+  const size_t length = text.size();
+  for (size_t i = 0; i < length;) {
+    starts.push_back(i);
+    U8_FWD_1(text.data(), i, length);
+  }
+  starts.push_back(length);
+  return starts;
+}
+
 void append_utf8(std::u32string_view text, std::string& bytes) {
   for (const char32_t c : text) {
     char sequence[U8_MAX_LENGTH];

@@ -6,12 +6,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera::data {
 
 // One character a UTF-8 sequence; an ill-formed one gives U+FFFD.
 std::u32string decode_utf8(std::string_view text);
 void append_utf8(std::u32string_view text, std::string& bytes);
+
+// Where each character of decode_utf8(text) begins, in bytes, and at last the end of the text.
+std::vector<size_t> character_starts(std::string_view text);
 
 // Bytes of a character whose UTF-8 sequence begins with this one.
 size_t utf8_length(char first);

@@ -75,11 +75,12 @@ const Unigram::Node* Unigram::child(const Node& node, char byte) const {
   return found == end || found->byte != wanted ? nullptr : found;
 }
 
-void Unigram::add_unknown(std::string_view text, std::vector<int32_t>& ids) const {
-  if (const auto spelt_out = ids_.find(text); spelt_out != ids_.end()) return ids.push_back(spelt_out->second);
+template <class Visit>
+void Unigram::cut_unknown(std::string_view text, const Visit& visit) const {
+  if (const auto spelt_out = ids_.find(text); spelt_out != ids_.end()) return visit(spelt_out->second);
   const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
   if (options_.byte_fallback && std::all_of(text.begin(), text.end(), [&](char byte) { return id_of(byte) >= 0; })) {
-    for (const char byte : text) ids.push_back(id_of(byte));
+    for (const char byte : text) visit(id_of(byte));
     return;
   }
   if (!options_.unknown) {
@@ -87,10 +88,11 @@ void Unigram::add_unknown(std::string_view text, std::vector<int32_t>& ids) cons
                 {fmt::format("the tokenizer has no piece for '{:.40}', and none for what is unknown", text), path_,
                  "use a tokenizer that has one"});
   }
-  ids.push_back(*options_.unknown);
+  visit(*options_.unknown);
 }
 
-void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
+template <class Visit>
+void Unigram::cut(std::string_view word, const Visit& visit) const {
   // The best way to cut the word up to here: its score, and the piece that it ends with.
   struct Best {
     double score = 0;
@@ -122,17 +124,29 @@ void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
 
   std::vector<const Best*> pieces;
   for (size_t end = word.size(); end > 0; end = best[end].begin) pieces.push_back(&best[end]);
+  const auto end_of = [&](auto piece) { return static_cast<size_t>(*piece - best.data()); };
   const auto is_unknown = [&](const Best& piece) { return piece.id < 0 || piece.id == options_.unknown; };
   for (auto piece = pieces.rbegin(); piece != pieces.rend();) {
     if (!is_unknown(**piece)) {
-      ids.push_back((*piece++)->id);
+      visit((*piece)->id, (*piece)->begin, end_of(piece));
+      ++piece;
       continue;
     }
     const size_t begin = (*piece)->begin;  // neighbours that are unknown are one
     while (piece != pieces.rend() && is_unknown(**piece)) ++piece;
     const size_t end = piece == pieces.rend() ? word.size() : (*piece)->begin;
-    add_unknown(word.substr(begin, end - begin), ids);
+    cut_unknown(word.substr(begin, end - begin), [&](int32_t id) { visit(id, begin, end); });
   }
+}
+
+void Unigram::encode(std::string_view word, std::vector<int32_t>& ids) const {
+  cut(word, [&](int32_t id, size_t, size_t) { ids.push_back(id); });
+}
+
+std::vector<WordToken> Unigram::encode_with_places(std::string_view word) const {
+  std::vector<WordToken> tokens;
+  cut(word, [&](int32_t id, size_t begin, size_t end) { tokens.push_back({id, begin, end}); });
+  return tokens;
 }
 
 }  // namespace tessera::data

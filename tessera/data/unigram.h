@@ -30,6 +30,7 @@ class Unigram final : public WordModel {
 
   // ErrorKind::kData where a character has no piece and the model no unknown one.
   void encode(std::string_view word, std::vector<int32_t>& ids) const override;
+  std::vector<WordToken> encode_with_places(std::string_view word) const override;
   const StringMap<int32_t>& vocabulary() const override { return ids_; }
 
  private:
@@ -42,7 +43,11 @@ class Unigram final : public WordModel {
   };
   void grow(const std::vector<std::pair<std::string_view, int32_t>>& sorted);
   const Node* child(const Node& node, char byte) const;
-  void add_unknown(std::string_view text, std::vector<int32_t>& ids) const;
+  // Calls visit(id, begin, end) of each token; those of a character's bytes all stand for the whole character.
+  template <class Visit>
+  void cut(std::string_view word, const Visit& visit) const;
+  template <class Visit>
+  void cut_unknown(std::string_view text, const Visit& visit) const;  // visit(id)
 
   UnigramOptions options_;
   std::string path_;

@@ -11,12 +11,21 @@
 
 namespace tessera::data {
 
+// A token and the part of the word that it stands for, in bytes.
+struct WordToken {
+  int32_t id = 0;
+  size_t begin = 0, end = 0;
+};
+
 class WordModel {
  public:
   virtual ~WordModel() = default;
 
   // Appends the word's ids. The word is UTF-8, or bytes where the pre-tokenizer makes bytes.
   virtual void encode(std::string_view word, std::vector<int32_t>& ids) const = 0;
+
+  // The same tokens.
+  virtual std::vector<WordToken> encode_with_places(std::string_view word) const = 0;
 
   virtual const StringMap<int32_t>& vocabulary() const = 0;
 };

@@ -102,26 +102,80 @@ std::vector<int32_t> WordPiece::encode(std::string_view text) const {
   return ids;
 }
 
-void WordPiece::encode_words(std::u32string_view normalized, std::vector<int32_t>& ids) const {
+namespace {
+
+// Calls visit(begin, end) of each word, in characters.
+template <class Visit>
+void for_each_word(std::u32string_view text, const Visit& visit) {
   size_t start = 0;
-  for (size_t i = 0; i < normalized.size(); ++i) {
-    const bool punctuation = is_punctuation(normalized[i]);
-    if (!punctuation && !is_whitespace(normalized[i])) continue;
-    if (start < i) encode_word(normalized.substr(start, i - start), ids);
-    if (punctuation) encode_word(normalized.substr(i, 1), ids);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool punctuation = is_punctuation(text[i]);
+    if (!punctuation && !is_whitespace(text[i])) continue;
+    if (start < i) visit(start, i);
+    if (punctuation) visit(i, i + 1);
     start = i + 1;
   }
-  if (start < normalized.size()) encode_word(normalized.substr(start), ids);
+  if (start < text.size()) visit(start, text.size());
 }
 
-void WordPiece::encode_word(std::u32string_view word, std::vector<int32_t>& ids) const {
-  const auto unknown = static_cast<int32_t>(*options_.special_ids.unk);
-  if (static_cast<int64_t>(word.size()) > options_.max_input_chars_per_word) {
-    ids.push_back(unknown);
-    return;
-  }
-  std::string bytes;  // the prefix, then what is left of the word; the first piece does without the prefix
+}  // namespace
+
+void WordPiece::encode_words(std::u32string_view normalized, std::vector<int32_t>& ids) const {
+  for_each_word(normalized, [&](size_t begin, size_t end) { encode_word(normalized.substr(begin, end - begin), ids); });
+}
+
+std::vector<TokenPlace> WordPiece::encode_with_offsets(std::string_view text) const {
+  std::vector<TokenPlace> tokens;
+  size_t begin = 0;
+  raw_tokens_.split(decode_utf8(text), [&](std::u32string_view piece, std::optional<int32_t> added) {
+    if (added) {
+      tokens.push_back({*added, begin, begin + piece.size()});
+    } else {
+      AlignedText aligned(piece, begin);
+      normalizer_.normalize(aligned);
+      encode_text(aligned, tokens);
+    }
+    begin += piece.size();
+  });
+  const std::vector<size_t> bytes = character_starts(text);
+  for (TokenPlace& token : tokens) token = {token.id, bytes[token.begin], bytes[token.end]};
+  return tokens;
+}
+
+void WordPiece::encode_text(const AlignedText& text, std::vector<TokenPlace>& tokens) const {
+  const std::vector<size_t> bytes = character_starts(text.text());
+  const auto add = [&](int32_t id, size_t begin, size_t end) {
+    const auto [from, to] = text.origin(bytes[begin], bytes[end]);
+    tokens.push_back({id, from, to});
+  };
+  size_t begin = 0;
+  normalized_tokens_.split(decode_utf8(text.text()), [&](std::u32string_view piece, std::optional<int32_t> token) {
+    if (token) add(*token, begin, begin + piece.size());
+    const size_t here = begin;
+    begin += piece.size();
+    if (token) return;
+    for_each_word(piece, [&](size_t first, size_t last) {
+      std::vector<int32_t> ids;
+      std::vector<size_t> ends;
+      encode_word(piece.substr(first, last - first), ids, &ends);
+      size_t start = here + first;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const size_t end = here + first + ends[i];
+        add(ids[i], std::exchange(start, end), end);
+      }
+    });
+  });
+}
+
+void WordPiece::encode_word(std::u32string_view word, std::vector<int32_t>& ids, std::vector<size_t>* ends) const {
   const size_t before = ids.size();
+  const auto add_unknown = [&] {
+    ids.resize(before);
+    ids.push_back(static_cast<int32_t>(*options_.special_ids.unk));
+    if (ends != nullptr) *ends = {word.size()};
+  };
+  if (static_cast<int64_t>(word.size()) > options_.max_input_chars_per_word) return add_unknown();
+  std::string bytes;  // the prefix, then what is left of the word; the first piece does without the prefix
   for (size_t start = 0; start < word.size();) {
     bytes.clear();
     if (start > 0) bytes = options_.continuing_subword_prefix;
@@ -139,13 +193,10 @@ void WordPiece::encode_word(std::u32string_view word, std::vector<int32_t>& ids)
       do --piece_bytes;  // to the start of the last character
       while (piece_bytes > prefix_bytes && (rest[piece_bytes] & 0xC0) == 0x80);
     }
-    if (found == options_.vocabulary.end()) {
-      ids.resize(before);
-      ids.push_back(unknown);
-      return;
-    }
+    if (found == options_.vocabulary.end()) return add_unknown();
     ids.push_back(found->second);
     start += decode_utf8(rest.substr(prefix_bytes, piece_bytes - prefix_bytes)).size();
+    if (ends != nullptr) ends->push_back(start);
   }
 }
 

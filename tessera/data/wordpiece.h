@@ -38,6 +38,7 @@ class WordPiece final : public Tokenizer {
   explicit WordPiece(WordPieceOptions options);
 
   std::vector<int32_t> encode(std::string_view text) const override;
+  std::vector<TokenPlace> encode_with_offsets(std::string_view text) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   int64_t vocab_size() const override { return static_cast<int64_t>(special_.size()); }
   const SpecialIds& special_ids() const override { return options_.special_ids; }
@@ -48,7 +49,9 @@ class WordPiece final : public Tokenizer {
 
  private:
   void encode_words(std::u32string_view normalized, std::vector<int32_t>& ids) const;
-  void encode_word(std::u32string_view word, std::vector<int32_t>& ids) const;
+  // ends: where somebody asks for them, the ends of the pieces in the word, in characters.
+  void encode_word(std::u32string_view word, std::vector<int32_t>& ids, std::vector<size_t>* ends = nullptr) const;
+  void encode_text(const AlignedText& text, std::vector<TokenPlace>& tokens) const;  // places in characters
 
   WordPieceOptions options_;
   BertNormalizer normalizer_;

@@ -34,6 +34,7 @@ struct LaunchRequest {
   std::string launcher_args = {};  // for the launcher's program, quoted as for a shell
   bool no_ssh = false;             // this command runs on every host, …
   int node_rank = -1;              // … of which this is the index
+  bool to_submit = false;          // to Slurm, as a job yet to be made: the one that this process is in does not matter
   bool force_multi = false;        // through the launcher even where one host is left
   int ssh_port = 0;                // 0: ssh's own
   std::string venv_script = {};    // sourced by the shell on each host first

@@ -8,9 +8,11 @@
 // When a rank fails (it exits with other than 0, or a signal kills it) the others get SIGTERM, and after `grace`
 // SIGKILL; then standard error tells which rank failed first, what its exit means, and its last lines. A rank that
 // exits with 0 stops nobody. SIGINT, SIGTERM or SIGHUP to the launcher is forwarded once to all ranks, which then have
-// `ending_time` to save and end; a second SIGINT kills them at once.
+// `ending_time` to save and end; a second SIGINT kills them at once. So is SIGUSR1, by which a scheduler asks for a
+// checkpoint (base/signals.h): they have `requeue_time`.
 //
-// The code is 0 when all ranks ended with 0, also after a signal; 128 + signal after a signal to the launcher; 141 when
+// The code is 0 when all ranks ended with 0, also after a signal; kRequeueCode when SIGUSR1 to the launcher ended them
+// so; 128 + signal after another signal to the launcher; 141 when
 // nobody reads our output any more; else the first failing rank's code, 128 + signal if one killed it. Nothing has
 // started yet when it throws ErrorKind::kUsage for a program that there is not; when the machine refuses a process half
 // way through, those started are killed before the throw.
@@ -38,8 +40,9 @@
 namespace tessera::launch {
 
 struct Supervision {
-  std::chrono::milliseconds grace{4000};         // between SIGTERM and SIGKILL when a rank has failed
-  std::chrono::milliseconds ending_time{60000};  // after a forwarded signal, before SIGKILL
+  std::chrono::milliseconds grace{4000};           // between SIGTERM and SIGKILL when a rank has failed
+  std::chrono::milliseconds ending_time{60000};    // after a forwarded signal, before SIGKILL
+  std::chrono::milliseconds requeue_time{600000};  // the same after SIGUSR1: who sends it knows how long there is
   bool signal_fails = false;  // after a signal to the launcher: 128 + signal, also where all ranks ended with 0
   bool obeys_input = false;   // standard input is a line from a launcher on another host (node_part.h)
   std::chrono::milliseconds silence{0};  // allowed to the other end of such a line; 0: for ever

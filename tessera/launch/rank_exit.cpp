@@ -6,6 +6,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "tessera/base/signals.h"
+
 namespace tessera::launch {
 namespace {
 
@@ -74,6 +76,7 @@ std::string exit_words(const RankExit& exit) {
     return fmt::format("was killed by {}{}", signal_words(exit.signal), exit.core_dumped ? " (core dumped)" : "");
   }
   if (exit.code == 0) return "ended with code 0";
+  if (exit.code == kRequeueCode) return fmt::format("exited with code {}: it asks to go on later", kRequeueCode);
   if (exit.code == 126) return "exited with code 126: its shell could not execute a command";
   if (exit.code == 127) return "exited with code 127: its shell could not find a command";
   if (const int signal = signal_told_by(exit.code)) {

@@ -92,7 +92,7 @@ RankLoop::RankLoop(const Supervision& supervision, const std::vector<RankPlan>& 
       one_stream_(same_target(STDOUT_FILENO, STDERR_FILENO)),
       output_(STDOUT_FILENO, rank_draws_on(STDOUT_FILENO, plans)),
       error_(STDERR_FILENO, rank_draws_on(STDERR_FILENO, plans)),
-      inbox_({SIGINT, SIGTERM, SIGHUP, SIGCHLD}),
+      inbox_({SIGINT, SIGTERM, SIGHUP, kRequeueSignal, SIGCHLD}),
       guard_(static_cast<int>(plans.size())),
       input_open_(supervision.obeys_input) {
   strays_.except(guard_.pid());
@@ -193,13 +193,14 @@ void RankLoop::take_signals() {
 }
 
 void RankLoop::on_signal(int signal) {
-  if (phase_ == Phase::kRunning) {
+  const bool cuts_short = phase_ == Phase::kEnding && forwarded_signal_ == kRequeueSignal && signal != kRequeueSignal;
+  if (phase_ == Phase::kRunning || cuts_short) {
     forwarded_signal_ = signal;
     phase_ = Phase::kEnding;
-    phase_end_ = Clock::now() + supervision_.ending_time;
+    const milliseconds time = signal == kRequeueSignal ? supervision_.requeue_time : supervision_.ending_time;
+    phase_end_ = Clock::now() + time;
     signal_all(signal);
-    say(fmt::format("info: {}: the ranks have {} to save and exit{}\n", signal_name(signal),
-                    format_duration(supervision_.ending_time),
+    say(fmt::format("info: {}: the ranks have {} to save and exit{}\n", signal_name(signal), format_duration(time),
                     signal == SIGINT ? "; press Ctrl-C again to stop them at once" : ""));
   } else if (signal == SIGINT && phase_ != Phase::kKilled) {
     kill_all();
@@ -408,12 +409,16 @@ void RankLoop::finish() {
 
 int RankLoop::code() const {
   // Ranks that were stopped for a lost line have not done their work, however well they ended.
-  if (forwarded_signal_ != 0 && (supervision_.signal_fails || input_lost_)) return 128 + forwarded_signal_;
+  const bool signal_fails = supervision_.signal_fails && forwarded_signal_ != kRequeueSignal;
+  if (forwarded_signal_ != 0 && (signal_fails || input_lost_)) return 128 + forwarded_signal_;
   if (first_failure_) return exit_code_of(first_failure_->exit);
   if (output_error_ != 0) return output_error_ == EPIPE ? 128 + SIGPIPE : exit_code(ErrorKind::kMachine);
   const bool all_well =
       std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.exit && !rank.exit->failed(); });
   if (all_well) return 0;
+  const bool requeued = std::any_of(ranks_.begin(), ranks_.end(),
+                                    [](const Rank& rank) { return rank.exit && rank.exit->code == kRequeueCode; });
+  if (forwarded_signal_ == kRequeueSignal && requeued) return kRequeueCode;
   return forwarded_signal_ != 0 ? 128 + forwarded_signal_ : 1;
 }
 

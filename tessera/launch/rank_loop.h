@@ -3,7 +3,8 @@
 //   kRunning --a rank fails--------------> kStopping (SIGTERM sent) --grace over------> kKilled (SIGKILL sent)
 //   kRunning --SIGINT, SIGTERM, SIGHUP---> kEnding (forwarded)      --ending_time over,
 //                                                                     second SIGINT---> kKilled
-//   kEnding  --a rank is killed by another signal than the forwarded one--> kStopping
+//   kRunning --SIGUSR1-------------------> kEnding (forwarded)      --requeue_time over-> kKilled; another signal: as
+//   above kEnding  --a rank is killed by another signal than the forwarded one--> kStopping
 //
 // The rank to blame is the first whose end is seen; one that was ending at that moment already takes its place when it
 // turns out to have been killed (a peer that loses the connection to it fails sooner than its own end is seen).

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <string_view>
 
 #include "tessera/base/error.h"
@@ -71,13 +72,19 @@ Words export_words(const Exports& exports, const char* option) {
   return words;
 }
 
+// How the program is called, as options of a launcher.
+Words form_options(const RankProgram& program) {
+  Words options;
+  if (program.interpreter.empty()) options.emplace_back("--no_python");
+  if (is_module(program)) options.emplace_back("--module");
+  if (!program.passes_local_rank) options.emplace_back("--no_local_rank");
+  return options;
+}
+
 // The options of launch.py, which the launcher that pdsh starts takes.
 Words node_options(const RemoteRun& run) {
   const LaunchRequest& request = run.request;
-  Words options;
-  if (request.program.interpreter.empty()) options.emplace_back("--no_python");
-  if (is_module(request.program)) options.emplace_back("--module");
-  if (!request.program.passes_local_rank) options.emplace_back("--no_local_rank");
+  Words options = form_options(request.program);
   if (request.bind_cores_to_rank) options.emplace_back("--bind_cores_to_rank");
   if (!request.bind_core_list.empty()) options.push_back("--bind_core_list=" + request.bind_core_list);
   if (request.save_pid) options.emplace_back("--save_pid");
@@ -183,21 +190,64 @@ RemoteCommand impi_command(const RemoteRun& run) {
   return {.arguments = words};
 }
 
-RemoteCommand slurm_command(const RemoteRun& run) {
+// srun splits --export at commas, and takes quotes for part of a value: such a value goes by srun's own environment,
+// which ALL hands on.
+bool fits_export(const std::string& value) {
+  return value.find(',') == std::string::npos && double_quoted(value) == value;
+}
+
+std::string export_word(const Exports& exports, Environment& others) {
+  std::string word = "--export=ALL";
+  for (const auto& [name, value] : exports) {
+    if (fits_export(value)) {
+      word += "," + name + "=" + value;
+    } else {
+      others[name] = value;
+    }
+  }
+  return word;
+}
+
+bool filters_hosts(const LaunchRequest& request) { return !request.include.empty() || !request.exclude.empty(); }
+
+// On hosts of Slurm's: ranks find each other by the step's variables, and devices are those that the job was given.
+RemoteCommand slurm_command_for_job(const RemoteRun& run) {
   const LaunchRequest& request = run.request;
-  Words words = {"srun", "-n", std::to_string(rank_count(run.hosts))};
+  RemoteCommand command{
+      .arguments = {"srun", "-n", std::to_string(rank_count(run.hosts)), "--nodes", std::to_string(run.hosts.size())}};
+  Words& words = command.arguments;
+  if (slots_are_equal(run.hosts)) append(words, {"--ntasks-per-node", std::to_string(run.hosts.front().slots.size())});
+  if (filters_hosts(request)) append(words, {"--nodelist", joined(host_names(run.hosts))});
   append(words, given_arguments(run));
-  if (!request.include.empty() || !request.exclude.empty()) {
+  for (const auto& [name, value] : run.exports) command.environment[name] = value;
+  if (!request.master_addr.empty()) command.environment["MASTER_ADDR"] = request.master_addr;
+  if (request.master_port > 0) command.environment["MASTER_PORT"] = std::to_string(request.master_port);
+  words.emplace_back("--export=ALL");
+  if (run.rank_starter.empty()) {
+    append(words, rank_words(run));
+    return command;
+  }
+  append(words, run.rank_starter);
+  words.push_back(request.program.name);
+  append(words, request.program.arguments);
+  return command;
+}
+
+RemoteCommand slurm_command(const RemoteRun& run) {
+  if (run.hosts_are_slurms) return slurm_command_for_job(run);
+  const LaunchRequest& request = run.request;
+  RemoteCommand command{.arguments = {"srun", "-n", std::to_string(rank_count(run.hosts))}};
+  Words& words = command.arguments;
+  append(words, given_arguments(run));
+  if (filters_hosts(request)) {
     append(words, {"--nodelist", joined(host_names(run.hosts)), "--nodes", std::to_string(run.hosts.size())});
   } else if (request.num_nodes > 0) {
     append(words, {"--nodes", std::to_string(request.num_nodes)});
   }
   if (request.num_gpus > 0) append(words, {"--gpus-per-node", std::to_string(request.num_gpus)});
-  std::string exports = "--export=ALL";
-  for (const auto& [name, value] : exports_with_address(run)) exports += "," + name + "=" + value;
-  words.push_back(exports);
+  words.push_back(export_word(exports_with_address(run), command.environment));
   append(words, rank_words(run));
-  return {.arguments = words};
+  return command;
 }
 
 RemoteCommand mvapich_command(const RemoteRun& run) {
@@ -227,15 +277,19 @@ constexpr RemoteLauncher kMpich{
     .program = "mpirun", .filters_hosts = false, .needs_equal_slots = true, .command = mpich_command};
 constexpr RemoteLauncher kIntelMpi{
     .program = "mpirun", .filters_hosts = false, .needs_equal_slots = true, .command = impi_command};
-constexpr RemoteLauncher kSlurm{.program = "sinfo", .command = slurm_command};
+constexpr RemoteLauncher kSlurm{
+    .program = "sinfo", .quoted = [](const std::string& value) { return value; }, .command = slurm_command};
 constexpr RemoteLauncher kMvapich{.program = "mpiname",
                                   .filters_hosts = false,
                                   .needs_equal_slots = true,
                                   .own_exports = mvapich_exports,
                                   .command = mvapich_command};
 
-// Slurm chooses slots itself: whole hosts can be left out, or the same number of slots on each.
-void check_slurm_slots(const std::vector<HostSlots>& hosts) {
+// Slurm chooses slots itself: whole hosts can be left out, or the same number of slots on each. Within a job it knows
+// how many tasks each host has.
+void check_slurm_slots(const RemoteRun& run) {
+  const std::vector<HostSlots>& hosts = run.hosts;
+  if (run.hosts_are_slurms && !filters_hosts(run.request)) return;
   for (const HostSlots& host : hosts) {
     if (host.slots == first_slots(static_cast<int>(host.slots.size()))) continue;
     throw Error(ErrorKind::kUsage,
@@ -276,7 +330,7 @@ void check_remote_options(const std::string& launcher, const LaunchRequest& requ
 
 void check_remote_slots(const std::string& launcher, const RemoteRun& run) {
   const auto& entry = remote_launchers().find(launcher, "--launcher");
-  if (entry.make.command == slurm_command) check_slurm_slots(run.hosts);
+  if (entry.make.command == slurm_command) check_slurm_slots(run);
   if (!entry.make.needs_equal_slots || slots_are_equal(run.pool)) return;
   throw Error(ErrorKind::kUsage, {fmt::format("the launcher {} needs the same number of slots on every machine: {}",
                                               entry.name, counts_text(run.pool)),
@@ -291,6 +345,12 @@ void require_launcher_installed(const std::string& launcher) {
       {fmt::format("--launcher {} needs the program {}, which is not installed", entry.name, entry.make.program),
        "this machine",
        fmt::format("install it, or use another launcher: {}", fmt::join(remote_launchers().names(), ", "))});
+}
+
+std::vector<std::string> slurm_task_words(const RankProgram& program) {
+  Words words = {std::filesystem::canonical("/proc/self/exe").string(), "launch", "--slurm-task"};
+  append(words, form_options(program));
+  return words;
 }
 
 std::string double_quoted(const std::string& value) {

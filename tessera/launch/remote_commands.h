@@ -1,6 +1,6 @@
 // The command lines by which other programs start the ranks of a run on many hosts: pdsh, mpirun (Open MPI, MPICH,
-// Intel MPI, MVAPICH), srun. Each is DeepSpeed 0.19.8's for the same options. Arithmetic on words: nothing is started
-// here, and nothing is asked of the machine.
+// Intel MPI, MVAPICH), srun. Each is DeepSpeed 0.19.8's for the same options; that of srun without a hostfile, which
+// DeepSpeed has not, is ours. Arithmetic on words: nothing is started here, and nothing is asked of the machine.
 //
 //   remote_launchers().find("slurm", "--launcher").make.command(run).arguments   {"srun", "-n", "8", …}
 //
@@ -27,9 +27,10 @@ struct RemoteRun {
   std::string folder = {};                      // where ranks run
   std::string hostfile = {};                    // for mpirun; MVAPICH's has the names alone
   std::vector<std::string> node_launcher = {};  // what pdsh starts on each host, followed by launch.py's options
-  std::vector<std::string> rank_starter = {};   // MPICH: what gives a rank DeepSpeed's variables; empty: nothing
+  std::vector<std::string> rank_starter = {};   // MPICH, srun: what gives a rank a launcher's variables; empty: nothing
   int launcher_pid = 0;                         // names the hosts' pid files (--save_pid)
   std::string pdsh_ssh_arguments = {};          // what PDSH_SSH_ARGS_APPEND says already
+  bool hosts_are_slurms = false;                // no hostfile names them (slurm_job.h)
 };
 
 struct RemoteCommand {
@@ -37,6 +38,10 @@ struct RemoteCommand {
   Environment environment = {};       // for the command itself, over ours
   std::vector<std::string> end = {};  // ends the ranks elsewhere after a signal; empty: the command does
 };
+
+// What srun starts in place of a program, whose name and arguments follow, so that it finds a rank's variables
+// (slurm_task.h).
+std::vector<std::string> slurm_task_words(const RankProgram& program);
 
 // DeepSpeed's quotes: double ones where the value has a character outside [\w@%+=:,./-].
 std::string double_quoted(const std::string& value);

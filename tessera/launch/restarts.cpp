@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/signals.h"
 #include "tessera/launch/cluster_plan.h"
 #include "tessera/launch/host_line.h"
 
@@ -54,6 +55,10 @@ bool starts_again(const RunOutcome& outcome, int restart, const Restarts& restar
   if (restarts.at_most == 0 || outcome.told_to_end || !outcome.failure) return false;
   if (outcome.code == exit_code(ErrorKind::kUsage)) {
     log_info("not started again: exit code {} says that something has to be put right first", outcome.code);
+    return false;
+  }
+  if (outcome.code == kRequeueCode) {
+    log_info("not started again: exit code {} asks a scheduler for that, later", outcome.code);
     return false;
   }
   if (restart < restarts.at_most) return true;

@@ -4,7 +4,8 @@
 //
 // Each life is a run of its own (runners.h), on a free port where none was asked for, whose ranks find in
 // TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_MAX_RESTARTS, as under torchrun, which it is. There is no other life
-// after exit code 2, which says that somebody has to put something right first, nor after a signal to the launcher.
+// after exit code 2, which says that somebody has to put something right first, nor after kRequeueCode
+// (base/signals.h), nor after a signal to the launcher.
 //
 // A host that was lost (silent, or its connection ended) is given up where fewer ranks may run, and the hosts left go
 // on. What still runs there ends by itself (ssh_runner.h); the next life starts once it must have.

@@ -20,6 +20,7 @@
 #include "tessera/launch/node_run.h"
 #include "tessera/launch/remote_commands.h"
 #include "tessera/launch/remote_run.h"
+#include "tessera/launch/slurm_job.h"
 #include "tessera/launch/ssh_runner.h"
 #include "tessera/launch/this_host.h"
 #include "tessera/launch/world_info.h"
@@ -31,6 +32,11 @@ constexpr int kDefaultPort = 29500;  // torch.distributed's and DeepSpeed's
 constexpr const char* kCommandLine = "the command line";
 constexpr const char* kLocal = "local";
 constexpr const char* kSsh = "ssh";
+
+// No hostfile names them.
+bool hosts_are_slurms(const LaunchRequest& request) {
+  return request.launcher == kSlurmLauncher && request.hostfile.empty() && !request.no_ssh;
+}
 
 std::string own_program() { return std::filesystem::canonical("/proc/self/exe").string(); }
 
@@ -50,6 +56,7 @@ int slots_of_this_host(const LaunchRequest& request) {
 
 std::vector<HostSlots> pool_of(const LaunchRequest& request) {
   if (!request.hostfile.empty()) return read_hostfile(request.hostfile);
+  if (hosts_are_slurms(request)) return slurm_pool(request);
   check_without_hostfile(request);
   const std::vector<int> slots = first_slots(slots_of_this_host(request));
   if (request.num_nodes <= 1) return {{"localhost", slots}};
@@ -124,12 +131,15 @@ RemoteCommand remote_command(const Launch& launch) {
                 .folder = std::filesystem::current_path().string(),
                 .hostfile = launch.request.hostfile,
                 .node_launcher = {own_program(), "launch"},
-                .pdsh_ssh_arguments = env_text("PDSH_SSH_ARGS_APPEND").value_or("")};
+                .pdsh_ssh_arguments = env_text("PDSH_SSH_ARGS_APPEND").value_or(""),
+                .hosts_are_slurms = hosts_are_slurms(launch.request)};
   if (!run.request.program_file.empty()) {
     run.request.program.name = std::filesystem::canonical(run.request.program_file).string();
+  } else if (run.hosts_are_slurms) {
+    run.rank_starter = slurm_task_words(run.request.program);
   }
   const RemoteLauncher& launcher = remote_launchers().find(launch.launcher, "--launcher").make;
-  require_no_open_secret(own_environment());
+  if (!run.hosts_are_slurms) require_no_open_secret(own_environment());
   run.exports = launcher.own_exports();
   for (const auto& [name, value] : environment_for_others(run.request, run.folder)) {
     set_export(run.exports, name, launcher.quoted(value));
@@ -186,7 +196,7 @@ Launch decide(const LaunchRequest& request) {
   if (asks_other_program(launch.launcher)) {
     check_remote_options(launch.launcher, request);
     check_given_ranks(launch.launcher, request);
-    if (launch.request.master_port == 0) launch.request.master_port = kDefaultPort;
+    if (launch.request.master_port == 0 && !hosts_are_slurms(request)) launch.request.master_port = kDefaultPort;
   }
   return launch;
 }
@@ -211,10 +221,14 @@ RunOutcome run(const Launch& launch) {
   if (launch.launcher == kSsh) return run_by_ssh(launch);
   require_launcher_installed(launch.launcher);
   Launch addressed = launch;
-  if (addressed.request.master_addr.empty()) {
+  // Slurm's tasks know the first host of their step.
+  if (addressed.request.master_addr.empty() && launch.launcher != kSlurmLauncher) {
     addressed.request.master_addr = address_of_host(launch.request, launch.hosts.front().host);
   }
-  const RemoteCommand command = remote_command(addressed);
+  RemoteCommand command = remote_command(addressed);
+  if (hosts_are_slurms(launch.request) && run_secret().empty()) {
+    command.environment["TESSERA_SECRET"] = make_run_secret();
+  }
   log_info("{}", shell_command(command.arguments));
   return run_remote(launch.launcher, command);
 }

@@ -17,6 +17,8 @@
 
 namespace tessera::launch {
 
+inline constexpr const char* kSlurmLauncher = "slurm";
+
 struct Launch {
   LaunchRequest request = {};
   std::vector<HostSlots> pool = {};   // what the hostfile names, or this host

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/log.h"
 
 namespace tessera::optim {
 namespace {
@@ -27,8 +28,12 @@ std::optional<double> number(const Json& params, const char* key, size_t index =
 class Warmup {
  public:
   explicit Warmup(const Json& params)
-      : steps_(std::max(2.0, number(params, "warmup_num_steps").value_or(1000))),
-        linear_(params.value("warmup_type", "log") == "linear") {}
+      : steps_(number(params, "warmup_num_steps").value_or(1000)),
+        linear_(params.value("warmup_type", "log") == "linear") {
+    // What "auto" gives where there is to be none; DeepSpeed refuses it.
+    if (steps_ < 1) log_warning("warmup_num_steps is 0, and DeepSpeed's warm-up has at least 2: it is taken as 2");
+    steps_ = std::max(2.0, steps_);
+  }
 
   double steps() const { return steps_; }
   Json terms() const {

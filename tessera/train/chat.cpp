@@ -30,22 +30,24 @@ std::string folder_of_template(const TextModelOptions& options) {
   return !options.adapter.empty() && has_own ? options.adapter : options.model;
 }
 
-data::ChatTemplate template_of(const TextModel& model, const ChatOptions& options) {
-  return data::ChatTemplate(*model.tokenizer, folder_of_template(model.options), options.chat_template, "--template");
-}
-
 models::GenerationOptions how_of(const TextModel& model, const std::vector<int32_t>& prompt) {
   models::GenerationOptions how = generation_options(model, prompt.size(), kAnswerTokens, "tessera chat");
   models::check_generation({prompt}, how);
   return how;
 }
 
+struct ChatModel {
+  TextModel model;
+  data::ChatTemplate chat_template;
+};
+
 // All that the options say makes sense.
-TextModel checked_model_of(const ChatOptions& options) {
+ChatModel checked_model_of(const ChatOptions& options) {
   TextModel model = read_text_model(options, /*may_encode=*/false, "tessera chat talks with");
-  template_of(model, options);
+  data::ChatTemplate chat_template(*model.tokenizer, folder_of_template(model.options), options.chat_template,
+                                   "--template");
   how_of(model, /*prompt=*/{0});
-  return model;
+  return {std::move(model), std::move(chat_template)};
 }
 
 // What rank 0 tells the others to do next.
@@ -61,8 +63,8 @@ Turn told_by_rank_0(comm::Group& world, Turn turn) {
 // Rank 0's part: the conversation.
 class Talk {
  public:
-  Talk(const ChatOptions& options, TextModel& model, comm::Group& world)
-      : options_(options), model_(model), world_(world), template_(template_of(model, options)) {
+  Talk(const ChatOptions& options, ChatModel& chat, comm::Group& world)
+      : options_(options), model_(chat.model), world_(world), template_(chat.chat_template) {
     reset();
   }
 
@@ -127,7 +129,7 @@ class Talk {
   const ChatOptions& options_;
   TextModel& model_;
   comm::Group& world_;
-  data::ChatTemplate template_;
+  const data::ChatTemplate& template_;
   ordered_json messages_;
   models::KeptText kept_;  // of the turn before, whose beginning the template may have written anew
   uint64_t turn_ = 0;
@@ -159,16 +161,16 @@ void talk(const ChatOptions& options, InputLines& input, Talk& conversation, com
 }
 
 void chat_in(const ChatOptions& options, InputLines& input, const std::shared_ptr<comm::Group>& world) {
-  TextModel model = checked_model_of(options);
-  load_weights(model, world);
+  ChatModel chat = checked_model_of(options);
+  load_weights(chat.model, world);
   if (world->rank() == 0) {
-    Talk conversation(options, model, *world);
+    Talk conversation(options, chat, *world);
     talk(options, input, conversation, *world);
     told_by_rank_0(*world, Turn::kEnd);
     return;
   }
   for (Turn turn = Turn::kWait; turn != Turn::kEnd; turn = told_by_rank_0(*world, turn)) {
-    if (turn == Turn::kAnswer) take_part(model);
+    if (turn == Turn::kAnswer) take_part(chat.model);
   }
 }
 

@@ -9,12 +9,13 @@
 #include <numeric>
 
 #include "tessera/base/allocator.h"
-#include "tessera/base/env.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
+#include "tessera/base/signals.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
 #include "tessera/data/chat_template.h"
 #include "tessera/engine/random_state.h"
@@ -54,7 +55,7 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
     ++ranks_of_host;
     room.available = std::max<uint64_t>(room.available, std::stoull(seen.substr(host.size())));
   }
-  ranks_of_host = std::min(ranks_of_host, env_int("LOCAL_WORLD_SIZE").value_or(ranks_of_host));
+  if (const int64_t told = comm::ranks_of_this_host()) ranks_of_host = std::min(ranks_of_host, told);
   const plan::ModelCensus census = memory_census(run, model);
   plan::check_fits({.model = census,
                     .setup = memory_setup(run, config, world.size()),
@@ -138,7 +139,8 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
   world.barrier("the end of the run");
 }
 
-void train_here(const RunOptions& options, const config::RunFile& given, const std::shared_ptr<comm::Group>& world) {
+// Returns the exit code.
+int train_here(const RunOptions& options, const config::RunFile& given, const std::shared_ptr<comm::Group>& world) {
   const config::RunFile run = check_run(given, world->size());
   comm::require_agreement(*world, facts_of_run(run), run.name);
   const TaskType& task_type = task_of(run);
@@ -198,6 +200,7 @@ void train_here(const RunOptions& options, const config::RunFile& given, const s
                               loader);
   const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, model, max_steps)).run();
   finish_run(options, run, report, *engine);
+  return report.wants_requeue ? kRequeueCode : 0;
 }
 
 }  // namespace
@@ -210,7 +213,10 @@ int run_training(const RunOptions& options) {
   }
   keep_freed_memory();
   storage::use_reusing_cpu_allocator();
-  return run_as_rank([&](const std::shared_ptr<comm::Group>& world) { train_here(options, run, world); });
+  int code = 0;
+  const int failed =
+      run_as_rank([&](const std::shared_ptr<comm::Group>& world) { code = train_here(options, run, world); });
+  return failed != 0 ? failed : code;
 }
 
 }  // namespace tessera::train

@@ -20,8 +20,9 @@ struct RunOptions {
   std::string program = "tessera";     // as the user called it, for commands in the report
 };
 
-// Collective; the ranks find each other through the environment. Returns the exit code: in a run of several ranks an
-// error is told here, while the peers' connections are still open; alone it is thrown.
+// Collective; the ranks find each other through the environment. Returns the exit code: 0 also where a signal stopped
+// it and the state is saved, but after SIGUSR1 kRequeueCode (base/signals.h); in a run of several ranks an error is
+// told here, while the peers' connections are still open; alone it is thrown.
 int run_training(const RunOptions& options);
 
 // Opens what the run file names, reading no texts: the model's config.json and weights, the tokenizer, the data's

@@ -33,7 +33,7 @@ class Trainer::Loop {
         task_(task),
         options_(std::move(options)),
         best_metric_(find_metric(all_metrics(task.metrics()), options_.best_by, "training.best_by")),
-        inbox_({SIGINT, SIGTERM}) {}
+        inbox_({SIGINT, SIGTERM, kRequeueSignal}) {}
 
   TrainerReport run();
 
@@ -61,7 +61,7 @@ class Trainer::Loop {
   void save_as_best();
   void finish_saving();
   void report_failed_save(const Error& error);
-  bool stop_requested();
+  void look_for_signals();
   bool speaks() const { return engine_.world().rank() == 0; }
   bool seeks_best() const { return options_.keep_best || options_.patience > 0; }
   bool out_of_patience() const { return options_.patience > 0 && evaluations_without_better_ >= options_.patience; }
@@ -341,9 +341,16 @@ void Trainer::Loop::finish_saving() {
 }
 
 // A signal may reach the ranks between different steps, so they agree on the step that ends.
-bool Trainer::Loop::stop_requested() {
-  const bool mine = inbox_.next().has_value();
-  return sum_over_ranks(engine_.world(), {.loss = mine ? 1.0 : 0.0}).loss > 0;
+void Trainer::Loop::look_for_signals() {
+  int64_t mine = 0;
+  int64_t requeues = 0;
+  while (const auto signal = inbox_.next()) {
+    ++mine;
+    if (*signal == kRequeueSignal) ++requeues;
+  }
+  const LossSum all = sum_over_ranks(engine_.world(), {.targets = mine, .tokens = requeues});
+  report_.interrupted = all.targets > 0;
+  report_.wants_requeue = all.tokens > 0;
 }
 
 void Trainer::Loop::open_output() {
@@ -432,7 +439,7 @@ TrainerReport Trainer::Loop::run() {
   if (evaluates && options_.eval_at_start && engine_.global_steps() < options_.max_steps) evaluate_now();
   while (engine_.global_steps() < options_.max_steps && !report_.interrupted && !out_of_patience()) {
     train_step();
-    report_.interrupted = stop_requested();
+    look_for_signals();
     const int64_t step = engine_.global_steps();
     const auto due = [&](int64_t every) { return every > 0 ? step % every == 0 : epoch_ended_; };
     const bool last = step == options_.max_steps;
@@ -450,8 +457,10 @@ TrainerReport Trainer::Loop::run() {
   if (report_.out_of_patience && speaks()) report_impatience();
   if (saving_.empty() && save_failure_) throw *save_failure_;  // the last state is not on the disk
   require_some_training();
-  if (report_.interrupted && speaks())
-    log_info("stopped by a signal after step {}; the state is saved", engine_.global_steps());
+  if (report_.interrupted && speaks()) {
+    log_info("stopped by a signal after step {}; the state is saved{}", engine_.global_steps(),
+             report_.wants_requeue ? fmt::format(", and exit code {} asks to go on later", kRequeueCode) : "");
+  }
   report_.steps = engine_.global_steps();
   report_.checkpoint = last_saved_;
   if (options_.keep_best && report_.best && speaks()) {

@@ -50,9 +50,10 @@ struct BestEvaluation {
 };
 
 struct TrainerReport {
-  int64_t steps = 0;    // of the whole run
-  int64_t trained = 0;  // of them, taken by this process
-  bool interrupted = false;
+  int64_t steps = 0;                 // of the whole run
+  int64_t trained = 0;               // of them, taken by this process
+  bool interrupted = false;          // a signal stopped it; …
+  bool wants_requeue = false;        // … SIGUSR1, so that it is to go on later (base/signals.h)
   std::optional<HeldOutLoss> first;  // of this process
   std::optional<HeldOutLoss> last;
   std::optional<BestEvaluation> best;  // of the run, with keep_best or patience

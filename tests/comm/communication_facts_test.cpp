@@ -33,11 +33,14 @@ TEST(CommunicationFacts, ALaunchersVariablesAreRecognised) {
   EXPECT_THAT(value_of("this process"), HasSubstr("alone"));
   setenv("SLURM_PROCID", "1", 1);
   setenv("SLURM_NTASKS", "4", 1);
+  setenv("SLURM_LOCALID", "1", 1);
+  setenv("SLURM_STEP_ID", "0", 1);
   setenv("SLURM_JOB_NODELIST", "gpu[03-05]", 1);
   EXPECT_EQ(launcher_of_environment(), "Slurm");
   EXPECT_THAT(value_of("this process"), HasSubstr("rank 1 of 4"));
   EXPECT_THAT(value_of("this process"), HasSubstr("gpu03:29500"));
-  for (const char* name : {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NODELIST"}) unsetenv(name);
+  for (const char* name : {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_ID", "SLURM_JOB_NODELIST"})
+    unsetenv(name);
 }
 
 TEST(CommunicationFacts, ABackendThatCannotBeUsedSaysWhy) {

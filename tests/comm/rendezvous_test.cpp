@@ -45,10 +45,27 @@ class WorldFromEnvironment : public testing::Test {
 
  private:
   static void clear() {
-    for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_NTASKS",
-          "SLURM_LOCALID", "SLURM_JOB_NODELIST", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-          "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "TORCHELASTIC_USE_AGENT_STORE"}) {
+    for (const char* name : {"RANK",
+                             "WORLD_SIZE",
+                             "LOCAL_RANK",
+                             "MASTER_ADDR",
+                             "MASTER_PORT",
+                             "SLURM_PROCID",
+                             "SLURM_NTASKS",
+                             "SLURM_LOCALID",
+                             "SLURM_JOB_NODELIST",
+                             "SLURM_JOB_ID",
+                             "SLURM_STEP_ID",
+                             "SLURM_NODEID",
+                             "SLURM_STEP_NUM_NODES",
+                             "SLURM_STEP_TASKS_PER_NODE",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "PMI_RANK",
+                             "PMI_SIZE",
+                             "MPI_LOCALRANKID",
+                             "TORCHELASTIC_USE_AGENT_STORE"}) {
       unsetenv(name);
     }
   }
@@ -86,16 +103,35 @@ TEST_F(WorldFromEnvironment, ReadsTorchrunsVariables) {
   EXPECT_TRUE(world.store_is_running);
 }
 
-TEST_F(WorldFromEnvironment, ReadsSlurmsVariablesAndItsShortHostList) {
-  set({{"SLURM_PROCID", "2"},
+TEST_F(WorldFromEnvironment, ReadsWhatSlurmTellsATaskAndNotWhatItTellsABatchScript) {
+  set({{"SLURM_JOB_ID", "7"},
+       {"SLURM_PROCID", "2"},
        {"SLURM_NTASKS", "4"},
        {"SLURM_LOCALID", "0"},
        {"SLURM_JOB_NODELIST", "gpu[03-05,9],login1"}});
+  EXPECT_EQ(world_from_environment().size, 1);
+  EXPECT_EQ(launcher_of_environment(), "");
+  set({{"SLURM_STEP_ID", "0"},
+       {"SLURM_NODEID", "1"},
+       {"SLURM_STEP_NUM_NODES", "2"},
+       {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}});
   const World world = world_from_environment();
+  EXPECT_EQ(launcher_of_environment(), "Slurm");
   EXPECT_EQ(world.rank, 2);
   EXPECT_EQ(world.size, 4);
+  EXPECT_EQ(world.local_size, 2);
   EXPECT_EQ(world.master_addr, "gpu03");
-  EXPECT_EQ(world.master_port, 29500);  // DeepSpeed's and torch's default
+  EXPECT_EQ(ranks_of_this_host(), 2);
+}
+
+// Slurm's PMI sets variables of MPICH's names in every task.
+TEST_F(WorldFromEnvironment, ATaskOfSlurmNeedsNoMpiAndVariablesOfALauncherWithinItWin) {
+  set({{"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "1"}});
+  set({{"SLURM_JOB_NODELIST", "a"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
+  EXPECT_EQ(world_from_environment().master_addr, "a");
+  set({{"RANK", "0"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "b"}});
+  EXPECT_EQ(world_from_environment().size, 3);
+  EXPECT_EQ(launcher_of_environment(), "torchrun");
 }
 
 TEST_F(WorldFromEnvironment, ReadsMpisVariables) {

@@ -2,6 +2,8 @@
 //
 //   tokenize_tool ids <tokenizer folder> <file> [column]           ids of each row, one line a row
 //   tokenize_tool framed <tokenizer folder> <file> [column]        the same, in the tokenizer's frame
+//   tokenize_tool places <tokenizer folder> <file> [column]        id,begin,end of each token of a row, one line a row
+//   tokenize_tool framed_places <tokenizer folder> <file> [column]  the same, in the tokenizer's frame
 //   tokenize_tool decoded <tokenizer folder> <file> [column]       ids of each row decoded again, as a JSON string
 //   tokenize_tool streamed <tokenizer folder> <file> [column]       the same, one token after the other
 //   tokenize_tool chat <tokenizer folder> <file> [template] [length]  ids and targets of each sample, as a JSON object
@@ -44,6 +46,16 @@ void print_ids(const std::vector<std::string>& arguments, bool framed) {
     ids.insert(ids.begin(), frame.before.begin(), frame.before.end());
     ids.insert(ids.end(), frame.after.begin(), frame.after.end());
     fmt::print("{}\n", fmt::join(ids, " "));
+  }
+}
+
+void print_places(const std::vector<std::string>& arguments, bool framed) {
+  const auto tokenizer = load_tokenizer(arguments.at(0));
+  for (const std::string& text : read_texts(arguments.at(1), arguments.size() > 2 ? arguments[2] : "text")) {
+    std::string line;
+    for (const auto& [id, begin, end] : framed ? tokenizer->encode_framed(text) : tokenizer->encode_with_offsets(text))
+      line += fmt::format("{}{},{},{}", line.empty() ? "" : " ", id, begin, end);
+    fmt::print("{}\n", line);
   }
 }
 
@@ -141,6 +153,8 @@ int main(int argc, char** argv) {
   try {
     if (what == "ids" || what == "framed") {
       print_ids(arguments, what == "framed");
+    } else if (what == "places" || what == "framed_places") {
+      print_places(arguments, what == "framed_places");
     } else if (what == "decoded" || what == "streamed") {
       print_decoded(arguments, what == "streamed");
     } else if (what == "chat") {
@@ -156,8 +170,11 @@ int main(int argc, char** argv) {
     } else if (what == "speed") {
       print_speed(arguments);
     } else {
-      std::fputs("usage: tokenize_tool ids|framed|decoded|streamed|chat|pairs|preferences|texts|order|speed …\n",
-                 stderr);
+      std::fputs(
+          "usage: tokenize_tool "
+          "ids|framed|places|framed_places|decoded|streamed|chat|pairs|preferences|texts|order|speed "
+          "…\n",
+          stderr);
       return 2;
     }
   } catch (const tessera::Error& error) {

@@ -77,7 +77,7 @@ def test_more_ranks_than_prompts(folder):
 
 def by_srun(command, said):
     """Two processes with the variables of Slurm's tasks; rank 0's result."""
-    place = {"SLURM_NTASKS": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    place = {"SLURM_STEP_ID": 0, "SLURM_NTASKS": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     second = start(*command, env={**place, "SLURM_PROCID": 1, "SLURM_LOCALID": 1})
     first = tessera(*command, env={**place, "SLURM_PROCID": 0, "SLURM_LOCALID": 0}, said=said)
     other = finish(second)

@@ -1,10 +1,11 @@
-// What a launcher reads: a hostfile, filters, world info, .deepspeed_env, a list of cores, and the line to another
-// host's part. The first byte says which.
+// What a launcher reads: a hostfile, filters, world info, .deepspeed_env, a list of cores, Slurm's lists, and the line
+// to another host's part. The first byte says which.
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "tessera/base/shell.h"
+#include "tessera/base/slurm_lists.h"
 #include "tessera/launch/core_binding.h"
 #include "tessera/launch/exported_environment.h"
 #include "tessera/launch/host_filter.h"
@@ -36,6 +37,12 @@ TESSERA_FUZZ_TARGET(launch_texts) {
       break;
     case 'c':
       launch::parse_core_list(text);
+      break;
+    case 'n':
+      slurm_hosts(text, "NODES");
+      break;
+    case 't':
+      slurm_counts(text, "TASKS");
       break;
     case 's':
       shell_words(text, "here");

@@ -1,4 +1,5 @@
 #include "tessera/data/tokenizer.h"
+#include "tests/fuzz/places.h"
 #include "tests/fuzz/target.h"
 
 namespace tessera::fuzz::tokenizer_fuzz {
@@ -10,7 +11,9 @@ TESSERA_FUZZ_TARGET(tokenizer) {
   write(folder, "tokenizer.json", parts[0]);
   if (!parts[1].empty()) write(folder, "tokenizer_config.json", parts[1]);
   const auto tokenizer = data::load_tokenizer(folder.path());
-  tokenizer->decode(tokenizer->encode(parts[2]), /*skip_special=*/true);
+  const std::vector<int32_t> ids = tokenizer->encode(parts[2]);
+  tokenizer->decode(ids, /*skip_special=*/true);
+  check_places(*tokenizer, parts[2], ids);
 }
 
 }  // namespace tessera::fuzz::tokenizer_fuzz

@@ -31,6 +31,11 @@ def runpath(file):
     return re.search(r"RUNPATH.*\[(.*)\]", run("readelf", "-d", file)).group(1).split(":")
 
 
+def needed(file):
+    """The libraries that the file names, in the order in which a loader looks through them."""
+    return re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", file))
+
+
 def torch_of(prefix):
     """The folder of the torch package that the installed library was built with."""
     [outside] = [entry for entry in runpath(prefix / "lib" / "libtessera.so") if not entry.startswith("$ORIGIN")]

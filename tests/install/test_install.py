@@ -4,7 +4,7 @@ import pathlib
 import re
 
 import pytest
-from installed_tree import BUILD, run, runpath, torch_of
+from installed_tree import BUILD, needed, run, runpath, torch_of
 
 OUTSIDE = pathlib.Path(__file__).resolve().parent / "outside"
 
@@ -35,8 +35,23 @@ def test_the_plugins_for_mpi_are_installed_where_program_and_library_look_for_th
 def test_an_outside_project_builds_against_the_installed_tree_and_trains(prefix, tmp_path):
     configure(prefix, tmp_path / "build")
     run("cmake", "--build", tmp_path / "build", "--target", "outside")
+    assert_standard_library_before_torch(tmp_path / "build" / "outside")
     # Adam reaches the minimum of a parabola: the slope becomes 3.
     assert abs(float(run(tmp_path / "build" / "outside").split()[-1]) - 3) < 0.01
+
+
+def assert_standard_library_before_torch(file):
+    libraries = needed(file)
+    torch = [library for library in libraries if library.startswith(("libtorch", "libc10"))]
+    assert torch and libraries.index("libstdc++.so.6") < libraries.index(torch[0]), (file, libraries)
+
+
+# LibTorch 2.11 exports symbols of std::filesystem in the layout of an older compiler; a program that takes them crashes.
+def test_the_standard_library_comes_before_libtorch(prefix):
+    files = [prefix / "bin" / "tessera", prefix / "lib" / "libtessera.so", *(BUILD / "python" / "tessera").glob("_core*.so")]
+    assert len(files) == 3 or not (BUILD / "python").exists()
+    for file in files:
+        assert_standard_library_before_torch(file)
 
 
 def test_the_installed_headers_need_no_header_that_is_not_installed(prefix, tmp_path):

@@ -65,6 +65,37 @@ TEST(PlannedRanks, LeaveNothingBehindWhenTheLauncherIsKilled) {
   EXPECT_TRUE(all_gone(pids, seconds(10)));
 }
 
+// SIGUSR1 says that a scheduler's time is up: what the ranks make of it is handed on, also by another program's ranks.
+TEST(PlannedRanks, LeaveWithTheCodeOfARequeueAfterItsSignal) {
+  const std::vector<std::string> words = {"planned", "-",
+                                          "trap 'kill $!; exit $CODE' USR1; sleep 60 & echo ready; wait"};
+  for (const auto& [code, fails] : {std::pair{"75", false}, {"75", true}, {"0", false}, {"0", true}}) {
+    std::map<std::string, std::string> variables{{"CODE", code}};
+    if (fails) variables["SIGNAL_FAILS"] = "1";
+    StartedTool tool(words, variables);
+    ASSERT_TRUE(tool.printed("ready", 2));
+    kill(tool.pid(), SIGUSR1);
+    EXPECT_EQ(tool.wait(), std::stoi(code));
+    EXPECT_THAT(tool.err(), Not(HasSubstr("error:")));
+  }
+  StartedTool deaf({"planned", "-", "echo ready; exec sleep 60"});
+  ASSERT_TRUE(deaf.printed("ready", 2));
+  kill(deaf.pid(), SIGUSR1);
+  EXPECT_EQ(deaf.wait(), 128 + SIGUSR1);
+}
+
+// The job's end, after its warning.
+TEST(PlannedRanks, HearAnotherSignalAfterThatOfARequeue) {
+  StartedTool tool(
+      {"planned", "-",
+       "trap 'echo told' USR1; trap 'kill $!; exit 0' TERM; sleep 60 & echo ready; while true; do wait; done"});
+  ASSERT_TRUE(tool.printed("ready", 2));
+  kill(tool.pid(), SIGUSR1);
+  ASSERT_TRUE(tool.printed("told", 2));
+  kill(tool.pid(), SIGTERM);
+  EXPECT_EQ(tool.wait(), 0);
+}
+
 // A rank that ends with 0 when it is asked to: whether that is success, the caller decides.
 TEST(PlannedRanks, ThatEndWellAfterASignalAreASuccessOrNot) {
   const std::vector<std::string> words = {"planned", "-", "trap 'kill $!; exit 0' TERM; sleep 60 & echo ready; wait"};

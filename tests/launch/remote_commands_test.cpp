@@ -131,6 +131,35 @@ TEST(RemoteCommands, Slurm) {
   EXPECT_EQ(refusal_by("slurm", run), "Slurm cannot choose the slots [1, 3] of worker-1");
 }
 
+// srun splits --export at commas and keeps quotes (tests/slurm looks at what arrives).
+TEST(RemoteCommands, WhatSrunCannotTakeOnItsCommandLineGoesByItsEnvironment) {
+  RemoteRun run = two_hosts();
+  run.exports = {{"KEY", "value"}, {"LIST", "a,b"}, {"WORDS", "a b"}};
+  const RemoteCommand command = command_by("slurm", run);
+  EXPECT_THAT(command.arguments, ::testing::Contains("--export=ALL,KEY=value,MASTER_ADDR=10.0.0.1,MASTER_PORT=29500"));
+  EXPECT_EQ(command.environment, (Environment{{"LIST", "a,b"}, {"WORDS", "a b"}}));
+}
+
+TEST(RemoteCommands, SlurmOnHostsOfItsOwn) {
+  RemoteRun run = two_hosts();
+  run.hosts_are_slurms = true;
+  run.request.master_addr.clear();
+  run.request.master_port = 0;
+  run.request.launcher_args = "--gres=gpu:2";
+  const RemoteCommand command = command_by("slurm", run);
+  EXPECT_THAT(command.arguments, ElementsAre("srun", "-n", "4", "--nodes", "2", "--ntasks-per-node", "2",
+                                             "--gres=gpu:2", "--export=ALL", "python", "-u", "train.py", "--x", "a b"));
+  EXPECT_EQ(command.environment, (Environment{{"KEY", "value"}}));
+  run.rank_starter = {"tessera", "launch", "--slurm-task"};
+  const Words started = command_by("slurm", run).arguments;
+  EXPECT_THAT(Words(started.begin() + 9, started.end()),
+              ElementsAre("tessera", "launch", "--slurm-task", "train.py", "--x", "a b"));
+  run.hosts[1].slots = {0};
+  EXPECT_THAT(command_by("slurm", run).arguments, ::testing::Not(::testing::Contains("--ntasks-per-node")));
+  run.request.include = "worker-0@worker-1:0";
+  EXPECT_THAT(refusal_by("slurm", run), HasSubstr("the same number of slots on every machine"));
+}
+
 TEST(RemoteCommands, Mvapich) {
   EXPECT_THAT(command_by("mvapich", two_hosts()).arguments,
               ElementsAre("mpirun", "-np", "4", "-ppn", "2", "--hostfile", "/job/hostfile", "-env", "KEY=value",
@@ -144,10 +173,10 @@ TEST(RemoteCommands, OnlyAValueThatAShellWouldReadDifferentlyIsQuoted) {
 
 TEST(RemoteCommands, ALauncherThatIsNotInstalledIsNamed) {
   try {
-    require_launcher_installed("slurm");
-    GTEST_SKIP() << "Slurm is installed here";
+    require_launcher_installed("mvapich");
+    GTEST_SKIP() << "MVAPICH is installed here";
   } catch (const Error& error) {
-    EXPECT_EQ(error.report().what, "--launcher slurm needs the program sinfo, which is not installed");
+    EXPECT_EQ(error.report().what, "--launcher mvapich needs the program mpiname, which is not installed");
   }
 }
 

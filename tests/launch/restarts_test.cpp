@@ -57,6 +57,13 @@ TEST(Restarts, ExitCodeTwoIsNotStartedAgainSinceSomebodyHasToPutSomethingRight) 
   EXPECT_FALSE(tool.printed("life", 2, milliseconds(0)));
 }
 
+TEST(Restarts, ACodeThatAsksASchedulerForAnotherLifeIsHandedOn) {
+  StartedTool tool(restarted_sh(2, {"--max-restarts", "5"}, "echo life; exit 75"));
+  EXPECT_EQ(tool.wait(), 75);
+  EXPECT_THAT(tool.err(), HasSubstr("not started again: exit code 75"));
+  EXPECT_FALSE(tool.printed("life", 3, milliseconds(0)));
+}
+
 TEST(Restarts, ASignalToTheLauncherEndsTheRunForGood) {
   StartedTool tool(restarted_sh(2, {"--max-restarts", "5"}, "echo pid=$$.; exec sleep 60"));
   ASSERT_TRUE(tool.printed("pid=", 2));

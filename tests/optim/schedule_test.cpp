@@ -59,6 +59,7 @@ TEST(Schedule, ShowsWhatItMakesOfItsParameters) {
   const auto terms = [](const char* type, const nlohmann::json& params) {
     return schedules().find(type, "").make({.type = type, .params = params})->terms(kGroup, 1);
   };
+  EXPECT_EQ(terms("WarmupLR", {{"warmup_num_steps", 0}}).at("warmup_num_steps"), 2);
   const nlohmann::json warmup = terms("WarmupLR", {{"warmup_num_steps", 1}, {"warmup_min_lr", {0.5, 0.025}}});
   EXPECT_EQ(warmup.at("warmup_num_steps"), 2);  // at least
   EXPECT_EQ(warmup.at("max_lr"), 0.1);          // the group's own

@@ -18,9 +18,9 @@ def environment():
     return {"PYTHONPATH": "", "DS_ACCELERATOR": "cpu", "LOCAL_SIZE": "2", "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
 
 
-def run_deepspeed_for_json(program, *arguments, timeout=600):
+def run_deepspeed_for_json(program, *arguments, timeout=600, **options):
     """As ranks.run_for_json; it compiles operators when it needs one for the first time."""
-    return run_for_json(program, *arguments, python=PYTHON, timeout=timeout, **environment())
+    return run_for_json(program, *arguments, python=PYTHON, timeout=timeout, **options, **environment())
 
 
 def run_client_for_json(program, *arguments, timeout=600):

@@ -99,13 +99,23 @@ def test_the_step_is_the_whole_state():
     assert first.get_last_lr() == second.get_last_lr()
 
 
+# What "auto" becomes where transformers' Trainer is not told of a warm-up. DeepSpeed's classes refuse it.
+@pytest.mark.parametrize("make", [lambda o: WarmupLR(o, warmup_num_steps=0), lambda o: WarmupDecayLR(o, 6, warmup_num_steps=0),
+                                  lambda o: WarmupCosineLR(o, 6, warmup_num_steps=0)])
+def test_no_warm_up_is_the_shortest_and_is_told(capfd, make):
+    assert make(adamw()).warmup_num_steps == 2
+    assert "warmup_num_steps is 0" in capfd.readouterr().err
+    params = {"warmup_num_steps": 0, "total_num_steps": 6}
+    assert from_config({"type": "WarmupDecayLR", "params": params}, adamw()).warmup_num_steps == 2
+
+
 def test_get_last_lr_needs_a_step_after_a_resume():
     with pytest.raises(AssertionError, match="need to call step"):
         WarmupLR(adamw(), last_batch_iteration=5).get_last_lr()
 
 
 @pytest.mark.parametrize("make", [
-    lambda o: WarmupLR(o, warmup_num_steps=0),
+    lambda o: WarmupLR(o, warmup_num_steps=-1),
     lambda o: WarmupLR(o, warmup_num_steps=1.5),
     lambda o: WarmupCosineLR(o, 10, warmup_num_steps=-5),
     lambda o: LRRangeTest(o, lr_range_test_step_size=0),

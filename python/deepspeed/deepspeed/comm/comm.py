@@ -18,7 +18,7 @@ from deepspeed.comm.utils import get_msg_size_from_args
 from deepspeed.constants import TORCH_DISTRIBUTED_DEFAULT_PORT, default_pg_timeout
 from deepspeed.utils.comms_logging import CommsLogger, get_caller_func
 from deepspeed.utils.logging import logger
-from tessera.rendezvous_env import find_place, has_rendezvous, set_place
+from tessera.rendezvous_env import find_place, has_rendezvous, set_place, set_place_in_slurm_step
 
 _names.serve(__name__)
 
@@ -67,12 +67,17 @@ def _find_peers(auto_mpi_discovery, port):
     if not auto_mpi_discovery and "RANK" in os.environ:
         raise RuntimeError("RANK is set, but MASTER_ADDR, MASTER_PORT or WORLD_SIZE is not: start the program with the "
                            "deepspeed launcher or torchrun, or set all four")
-    set_place(find_place(os.environ, port))
+    _set_own_place(port)
+
+
+def _set_own_place(port):
+    if not set_place_in_slurm_step():
+        set_place(find_place(os.environ, port))
 
 
 def mpi_discovery(distributed_port=TORCH_DISTRIBUTED_DEFAULT_PORT, verbose=True):
     """Sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT from what mpirun or srun set."""
-    set_place(find_place(os.environ, distributed_port))
+    _set_own_place(distributed_port)
 
 
 def set_backend():

@@ -80,7 +80,9 @@ class _OfTable(MultiNodeRunner):
         self.exports[key.strip()] = _launch.quoted_by(self.name, var.strip())
 
     def get_cmd(self, environment, active_resources):
-        return self._command(active_resources)[0]
+        command, _, variables = self._command(active_resources)
+        environment.update(variables)
+        return command
 
     def _request(self):
         return request_of(self.args, self.args.user_script, self.args.user_args)
