@@ -8,6 +8,7 @@
 
 #include "bindings.h"
 #include "tessera/base/log.h"
+#include "tessera/base/main_stack.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange_backend.h"
@@ -67,6 +68,10 @@ void bind_world(py::module_& module) {
              py::call_guard<py::gil_scoped_release>());
   module.def("release_free_cpu_memory", &storage::release_free_cpu_memory, py::call_guard<py::gil_scoped_release>());
   module.def("set_log_rank", &set_log_rank, py::arg("rank"), py::arg("world_size"));
+  module.def("main_stack_signal", &main_stack_signal,
+             "The signal that asks this process's main thread where it is; 0: there is none");
+  module.def("set_script_stack_file", &set_script_stack_file, py::arg("file"),
+             "A descriptor to which a handler of that signal writes where the main thread is in Python");
   module.def("log_info", [](const std::string& text) { write_info(text); });
   module.def("log_warning", [](const std::string& text) { write_warning(text); });
 }

@@ -5,7 +5,7 @@ import weakref
 
 import torch.distributed as dist
 
-from tessera import _core, gloo_threads  # noqa: F401  (the latter acts when the program ends)
+from tessera import _core, gloo_threads, hang_stack  # noqa: F401  (both act by themselves)
 from tessera.rendezvous_env import has_rendezvous, set_place_in_slurm_step
 
 # torch.distributed's groups over the shared memory of one host, init_process_group("shm"), and over the MPI of the mpirun

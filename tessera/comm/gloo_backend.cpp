@@ -22,6 +22,9 @@ using c10d::ProcessGroupGloo;
 
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kSetInterface = "set GLOO_SOCKET_IFNAME to the network interface that the hosts share";
+constexpr const char* kOpenPorts =
+    "set GLOO_SOCKET_IFNAME to the network interface that the hosts share, and let hosts connect to each other's ports "
+    "above 1023: a firewall that lets only MASTER_PORT through stops them here";
 
 // How much longer than its time gloo may take to connect, before it is taken for one that never ends.
 constexpr std::chrono::milliseconds kMoment{5'000};
@@ -60,7 +63,7 @@ std::shared_ptr<::gloo::transport::Device> make_device(const BackendInput& input
 
 [[noreturn]] void fail_to_connect(const World& world, const std::string& reason) {
   throw Error(ErrorKind::kPeer,
-              {"gloo could not connect the ranks: " + reason, fmt::format("rank {}", world.rank), kSetInterface});
+              {"gloo could not connect the ranks: " + reason, fmt::format("rank {}", world.rank), kOpenPorts});
 }
 
 }  // namespace

@@ -121,12 +121,17 @@ uint64_t Group::next_tag(const std::string& operation) {
 struct Group::Move {
   std::string operation;  // for errors: "all-gather of 'layers.3'"
   TraceLane lane;
-  size_t bytes;  // of the whole
+  size_t bytes;                 // of the whole
+  bool is_between_two = false;  // it has no sequence number
 };
 
 template <class Start>
 Collective Group::start(const Move& move, const Start& start_exchange) {
   const auto begin = steady_clock::now();
+  const Awaited awaited{.operation = move.operation,
+                        .group = name_,
+                        .channel = channel_,
+                        .number = move.is_between_two ? -1 : sequence_number_};
   std::shared_ptr<Exchange::Pending> pending;
   try {
     const TraceSpan span(TraceLane::kCompute, move.operation);
@@ -134,7 +139,8 @@ Collective Group::start(const Move& move, const Start& start_exchange) {
   } catch (const PeerFailure& failure) {
     explain(failure, move.operation);
   }
-  return Collective([this, pending, move, begin](Collective::Until until) {
+  return Collective([this, pending, move, awaited, begin](Collective::Until until) {
+    const WaitBoard::Waiting waiting(connection_->board, awaited);
     wait(move.operation, [&](Exchange::TimePoint deadline) {
       until == Collective::Until::kOver ? pending->wait(deadline) : pending->wait_for_result(deadline);
     });
@@ -145,19 +151,19 @@ Collective Group::start(const Move& move, const Start& start_exchange) {
 template <class Wait>
 void Group::wait(const std::string& operation, const Wait& wait_until) {
   const TraceSpan span(TraceLane::kCompute, "wait:", operation);
-  connection_->board.begin(operation + of_group());
   try {
     const auto now = steady_clock::now();
     wait_until(connection_->failure.get() ? now : now + connection_->timeout);
   } catch (const PeerFailure& failure) {
     explain(failure, operation);
   }
-  connection_->board.end();
 }
 
 void Group::settle() {
   if (!connection_) return;
-  wait("release of lent memory", [&](Exchange::TimePoint deadline) { exchange_->settle(deadline); });
+  const char* const operation = "release of lent memory";
+  const WaitBoard::Waiting waiting(connection_->board, {.operation = operation, .group = name_, .channel = channel_});
+  wait(operation, [&](Exchange::TimePoint deadline) { exchange_->settle(deadline); });
 }
 
 void Group::explain(const PeerFailure& failure, const std::string& operation) const {
@@ -167,16 +173,19 @@ void Group::explain(const PeerFailure& failure, const std::string& operation) co
 
 Error Group::explained(const PeerFailure& failure, const std::string& operation) const {
   const int peer = failure.peer();
-  if (!failure.late()) {
+  WaitBoard& board = connection_->board;
+  if (!failure.late() && !board.hang_noticed()) {
     return Error(ErrorKind::kPeer,
                  {fmt::format("rank {} went away during the {}{}: {}", peer, operation, of_group(), failure.what()),
                   where(), "look at the end of that rank's output"});
   }
-  const std::string others = connection_->board.describe_others(members_);
+  const std::string missed = failure.late()
+                                 ? fmt::format("rank {} did not join the {}{} within {}", peer, operation, of_group(),
+                                               format_duration(connection_->timeout))
+                                 : fmt::format("rank {} gave up during the {}{}", peer, operation, of_group());
   return Error(ErrorKind::kPeer,
-               {fmt::format("rank {} did not join the {}{} within {}{}", peer, operation, of_group(),
-                            format_duration(connection_->timeout), others.empty() ? "" : "; " + others),
-                where(), "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
+               {fmt::format("{}; {}", missed, board.report_hang(missed)), where(),
+                "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
 }
 
 at::Tensor Group::empty(int64_t numel, const at::TensorOptions& options) const {
@@ -253,13 +262,15 @@ Collective Group::start_broadcast(at::Tensor buffer, int root, const std::string
 // between one pair arrive in the order in which they were sent.
 Collective Group::start_send(at::Tensor buffer, int to, const std::string& label) {
   TESSERA_INVARIANT(connection_ != nullptr && to != rank_);
-  const Move move{message_name(label, member(rank_), member(to)), TraceLane::kExchange, buffer.nbytes()};
+  const Move move{message_name(label, member(rank_), member(to)), TraceLane::kExchange, buffer.nbytes(),
+                  /*is_between_two=*/true};
   return start(move, [&](Exchange& exchange) { return exchange.send(buffer, to, fnv1a(channel_ + move.operation)); });
 }
 
 Collective Group::start_receive(at::Tensor buffer, int from, const std::string& label) {
   TESSERA_INVARIANT(connection_ != nullptr && from != rank_);
-  const Move move{message_name(label, member(from), member(rank_)), TraceLane::kExchange, buffer.nbytes()};
+  const Move move{message_name(label, member(from), member(rank_)), TraceLane::kExchange, buffer.nbytes(),
+                  /*is_between_two=*/true};
   return start(move,
                [&](Exchange& exchange) { return exchange.receive(buffer, from, fnv1a(channel_ + move.operation)); });
 }
@@ -288,13 +299,18 @@ void Group::explain_missing(const std::vector<std::string>& keys, const std::str
   }
   std::vector<int> missing;
   for (const int rank : *found) missing.push_back(member(rank));
-  throw Error(ErrorKind::kPeer, {fmt::format("rank {} did not reach '{}'{} within {}", fmt::join(missing, ", rank "),
-                                             label, of_group(), format_duration(connection_->timeout)),
-                                 where(), "look at that rank's output"});
+  const std::string missed = fmt::format("{} did not reach '{}'{} within {}", ranks_in_words(missing), label,
+                                         of_group(), format_duration(connection_->timeout));
+  throw Error(ErrorKind::kPeer, {fmt::format("{}; {}", missed, connection_->board.report_hang(missed)), where(),
+                                 "look at that rank's output"});
 }
 
 std::vector<std::string> Group::exchange_texts(const std::string& text, const std::string& label) {
   if (!connection_) return {text};
+  const WaitBoard::Waiting waiting(connection_->board, {.operation = fmt::format("exchange of '{}'", label),
+                                                        .group = name_,
+                                                        .channel = channel_ + "/texts",
+                                                        .number = text_number_});
   const std::string name = fmt::format("exchange/{}/{}/{}", channel_, text_number_++, label);
   const std::string before = std::exchange(last_texts_, name);
   c10d::Store& store = own_store_ ? *own_store_->store : *connection_->store;

@@ -211,7 +211,8 @@ std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> 
   std::shared_ptr<Exchange> exchange =
       make_staged_exchange(make_exchange(backend, {store, world, timeout}), world.rank);
   log_debug("joined a world of {} as '{}'", world.size, name);
-  std::shared_ptr<Group::Connection> connection(new Group::Connection{store, timeout, WaitBoard(store, world.rank)});
+  std::shared_ptr<Group::Connection> connection(
+      new Group::Connection{store, timeout, WaitBoard(store, world.rank, world.size)});
   return std::make_shared<Group>(world, std::move(connection), std::move(exchange));
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "tessera/base/activity.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
@@ -178,7 +179,7 @@ at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& optio
                 {"backward() needs a one-element loss that depends on the parameters", "Engine::backward",
                  "pass the loss computed from forward(); under NoGradGuard it does not depend on them"});
   }
-  const TraceSpan span(TraceLane::kCompute, "backward");
+  const Activity activity("backward");
   begin_backward();
   const bool divides = options.divides_by_accumulation && config_->batch.accumulation != 1;
   const at::Tensor divided = divides ? widened(loss) / config_->batch.accumulation : widened(loss);
@@ -196,7 +197,7 @@ void Engine::step() {
   const bool boundary = is_gradient_accumulation_boundary();
   state_->count_micro_step();
   if (!boundary) return;
-  const TraceSpan span(TraceLane::kCompute, "step");
+  const Activity activity("step");
 
   stepping_->take();
   log_activation_checkpoints();
@@ -250,7 +251,7 @@ void Engine::finish_saving() { checkpoints_->saver().finish(); }
 std::string Engine::save_checkpoint(const std::string& folder, const std::string& tag,
                                     const nlohmann::json& client_state, const checkpoint::SaveOptions& options,
                                     const checkpoint::ClientTensors& tensors) {
-  const TraceSpan span(TraceLane::kCompute, "save_checkpoint");
+  const Activity activity("save_checkpoint");
   if (gradients_pending_ || micro_steps() % config_->batch.accumulation != 0) {
     if (!boundary_override_) {
       throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of gradient accumulation would lose gradients",

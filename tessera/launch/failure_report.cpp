@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tessera/base/format.h"
+#include "tessera/launch/missing_part.h"
 
 namespace tessera::launch {
 namespace {
@@ -108,13 +109,16 @@ std::string failure_report(const RankFailure& failure, const std::string& others
   }
   if (!others.empty()) report += fmt::format("  others: {}\n", others);
   if (is_lost_host(failure)) report += fmt::format("  fix:   {}\n", fix_of_lost_host(failure));
-  if (probably_out_of_memory(failure.exit)) {
-    if (failure.out_of_memory_kills > 0) {
-      report += fmt::format("  the kernel has killed {} on this machine for lack of memory since the run started\n",
-                            count_of(static_cast<int64_t>(failure.out_of_memory_kills), "process", "processes"));
-    }
-    report += "  fix:   use a smaller micro batch or fewer ranks on this host, or add memory\n";
+  const auto missing = missing_part(failure.last_lines);
+  if (missing && failure.exit.signal == 0) {
+    report += fmt::format("  so:    {}\n  fix:   {}\n", missing->what, missing->fix);
   }
+  if (probably_out_of_memory(failure.exit) && failure.out_of_memory_kills > 0) {
+    report += fmt::format("  the kernel has killed {} on this machine for lack of memory since the run started\n",
+                          count_of(static_cast<int64_t>(failure.out_of_memory_kills), "process", "processes"));
+  }
+  const std::string fix = fix_of_signal(failure.exit);
+  if (!fix.empty() && !is_lost_host(failure)) report += fmt::format("  fix:   {}\n", fix);
   return report;
 }
 

@@ -14,14 +14,24 @@ namespace {
 struct SignalMeaning {
   int signal;
   const char* words;
+  const char* fix = "";
 };
 
 constexpr SignalMeaning kMeanings[] = {
-    {SIGKILL, "probably out of memory"},
+    {SIGKILL, "probably out of memory",
+     "use a smaller micro batch or fewer ranks on this host, or add memory. Killed at the start, it asked for more "
+     "than "
+     "there is at once: 'tessera estimate' says how much a run needs; what is offloaded to the CPU counts, so offload "
+     "to "
+     "NVMe (docs/troubleshooting.md)"},
     {SIGSEGV, "an access to memory it does not own"},
-    {SIGBUS, "an access to memory with nothing behind it: a mapped file was truncated, or /dev/shm is full"},
+    {SIGBUS, "an access to memory with nothing behind it: a mapped file was truncated, or /dev/shm is full",
+     "look at the room in /dev/shm (df /dev/shm; a container has 64 MB unless it was started with --shm-size), and "
+     "whether a file of the model or of the data is being written or was cut; 'tessera env' warns of both"},
     {SIGABRT, "it aborted itself: an uncaught exception or a failed assertion, see its last lines"},
-    {SIGILL, "an instruction this processor does not support"},
+    {SIGILL, "an instruction this processor does not support",
+     "a program or library was built for a newer processor (-march=native): build it on the oldest host of the run, or "
+     "take PyTorch's own wheels; 'tessera env' shows what this processor has"},
     {SIGFPE, "an integer division by zero"},
     {SIGTERM, "it was asked to stop"},
     {SIGINT, "it was interrupted"},
@@ -41,6 +51,8 @@ std::string signal_words(int signal) {
 
 // The signal that killed a command below the rank, when the rank is a shell that says so by its code; else 0.
 int signal_told_by(int code) { return code > 128 && sigabbrev_np(code - 128) != nullptr ? code - 128 : 0; }
+
+int signal_that_ended(const RankExit& exit) { return exit.signal != 0 ? exit.signal : signal_told_by(exit.code); }
 
 int blame(const RankExit& exit) {
   if (!exit.failed()) return 0;
@@ -78,16 +90,22 @@ std::string exit_words(const RankExit& exit) {
   if (exit.code == 0) return "ended with code 0";
   if (exit.code == kRequeueCode) return fmt::format("exited with code {}: it asks to go on later", kRequeueCode);
   if (exit.code == 126) return "exited with code 126: its shell could not execute a command";
-  if (exit.code == 127) return "exited with code 127: its shell could not find a command";
+  if (exit.code == 127)
+    return "exited with code 127: its shell could not find a command, or the loader a shared library";
   if (const int signal = signal_told_by(exit.code)) {
     return fmt::format("exited with code {}: a command it ran was killed by {}", exit.code, signal_words(signal));
   }
   return fmt::format("exited with code {}", exit.code);
 }
 
-bool probably_out_of_memory(const RankExit& exit) {
-  return exit.signal == SIGKILL || (exit.signal == 0 && signal_told_by(exit.code) == SIGKILL);
+std::string fix_of_signal(const RankExit& exit) {
+  for (const SignalMeaning& meaning : kMeanings) {
+    if (meaning.signal == signal_that_ended(exit)) return meaning.fix;
+  }
+  return "";
 }
+
+bool probably_out_of_memory(const RankExit& exit) { return signal_that_ended(exit) == SIGKILL; }
 
 int index_to_blame(std::span<const RankExit> exits) {
   int worst = -1;

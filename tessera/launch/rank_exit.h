@@ -27,6 +27,9 @@ std::string signal_name(int signal);
 // To follow "rank 1 ": "was killed by SIGKILL, probably out of memory", "exited with code 3".
 std::string exit_words(const RankExit& exit);
 
+// What to do about the signal that killed it, or a command it ran; empty where that is not known.
+std::string fix_of_signal(const RankExit& exit);
+
 // Whether SIGKILL ended it, or a command it ran, which a shell reports as code 137.
 bool probably_out_of_memory(const RankExit& exit);
 

@@ -6,12 +6,12 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/activity.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
 #include "tessera/base/log.h"
 #include "tessera/base/signals.h"
-#include "tessera/base/trace.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/retention.h"
 #include "tessera/comm/agreement.h"
@@ -243,7 +243,7 @@ LossSum Trainer::Loop::take_step(const data::StepPlace& step) {
 }
 
 LossSum Trainer::Loop::evaluate_now() {
-  const TraceSpan span(TraceLane::kCompute, "evaluation");
+  const Activity activity("evaluation");
   const auto start = steady_clock::now();
   const int64_t step = engine_.global_steps();
   const LossSum sum = evaluate(engine_, task_,
@@ -370,7 +370,7 @@ void Trainer::Loop::open_output() {
 void Trainer::Loop::train_step() {
   const auto start = steady_clock::now();
   const data::StepPlace step = [&] {
-    const TraceSpan span(TraceLane::kCompute, "next batches");
+    const Activity activity("next batches");
     return task_.next_step();
   }();
   const double lr = engine_.lr(), loss_scale = engine_.loss_scale();
@@ -408,6 +408,12 @@ void Trainer::Loop::look_for_divergence(double loss, double loss_scale) {
   const bool lowered = engine_.loss_scale() < loss_scale;
   const bool bad = !std::isfinite(loss) || (!engine_.was_step_applied() && !lowered);
   bad_steps_ = bad ? bad_steps_ + 1 : 0;
+  if (bad_steps_ == 1 && speaks()) {
+    log_warning(
+        "step {}: the loss ({}) or the gradients are not finite; what a step with such gradients does to the "
+        "weights depends on the precision (docs/troubleshooting.md)",
+        engine_.global_steps(), loss);
+  }
   if (options_.max_bad_steps == 0 || bad_steps_ < options_.max_bad_steps) return;
   finish_saving();  // what is being saved may be what to go on from
   throw Error(
@@ -415,9 +421,11 @@ void Trainer::Loop::look_for_divergence(double loss, double loss_scale) {
       {fmt::format("training diverged: each of the last {} had a loss or gradients that are not finite",
                    count_of(bad_steps_, "step")),
        fmt::format("steps {} to {}, loss {}", engine_.global_steps() - bad_steps_ + 1, engine_.global_steps(), loss),
-       fmt::format("lower the learning rate, clip gradients or look at the data, and {}; "
-                   "training.max_bad_steps says how many such steps end a run",
-                   last_finite_.empty() ? "start anew" : "go on with --resume " + last_finite_)});
+       fmt::format(
+           "lower the learning rate, clip gradients or look at the data; in fp16, train in bf16 or fp32, as what "
+           "was trained in bf16 overflows there; and {}; "
+           "training.max_bad_steps says how many such steps end a run",
+           last_finite_.empty() ? "start anew" : "go on with --resume " + last_finite_)});
 }
 
 void Trainer::Loop::require_some_training() const {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -31,6 +32,7 @@
 namespace tessera::comm::rendezvous_test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 // Sets variables for one test and removes them, and all others that rendezvous reads, afterwards.
@@ -218,11 +220,48 @@ TEST(Rendezvous, ARankThatIsAheadOfRank0WaitsForIt) {
 
 TEST(Rendezvous, AHostOrAPortWithoutRank0EndsTheWait) {
   const World nobody{.rank = 1, .size = 2, .master_addr = "127.0.0.1", .master_port = Port().number()};
-  EXPECT_THAT(error_of([&] { init_distributed(nobody, {.timeout = std::chrono::seconds(1)}); }),
-              HasSubstr("could not reach rank 0's rendezvous: Connection refused"));
+  EXPECT_THAT(
+      error_of([&] { init_distributed(nobody, {.timeout = std::chrono::seconds(1)}); }),
+      AllOf(HasSubstr(fmt::format("rank 1 could not reach rank 0's rendezvous: no rank 0 listens on 127.0.0.1:{}",
+                                  nobody.master_port)),
+            HasSubstr("is rank 0 started, and does it have the same MASTER_ADDR and MASTER_PORT?")));
   const World nowhere{.rank = 1, .size = 2, .master_addr = "no-such-host.invalid", .master_port = 29500};
   EXPECT_THAT(error_of([&] { init_distributed(nowhere, {.timeout = std::chrono::seconds(1)}); }),
-              HasSubstr("could not reach rank 0's rendezvous"));
+              HasSubstr("could not reach rank 0's rendezvous: the name 'no-such-host.invalid' has no address here"));
+}
+
+// The kernel drops what asks for a connection where as many as a listener may have wait already, as a firewall does.
+TEST(Rendezvous, APortWhereAFirewallDropsEverythingIsToldFromOneWhereNobodyListens) {
+  Port full;
+  full.listen();
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(full.number()));
+  std::vector<UniqueFd> waiting;
+  for (int i = 0; i < 8; ++i) {
+    waiting.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    connect(waiting.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  }
+  const World world{.rank = 1, .size = 2, .master_addr = "127.0.0.1", .master_port = full.number()};
+  EXPECT_THAT(
+      error_of([&] { init_distributed(world, {.timeout = std::chrono::seconds(1)}); }),
+      AllOf(HasSubstr("could not reach rank 0's rendezvous: nothing comes back from 127.0.0.1:"),
+            HasSubstr("a firewall or a route drops what is sent there"), HasSubstr("let ranks connect to port")));
+}
+
+// Rank 1 comes a moment after rank 0, whose time is over first, and which takes the store along.
+TEST(Rendezvous, WhenARankIsMissingAllOthersSayWhichCameAndWhichDidNot) {
+  const auto outcomes = test::outcomes_of_ranks(4, [](const std::shared_ptr<Group>&) {},
+                                                {.timeout = std::chrono::seconds(3), .before_joining = [](int rank) {
+                                                   if (rank == 2) _exit(0);
+                                                   if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+                                                 }});
+  for (const size_t rank : {0, 1, 3}) {
+    EXPECT_EQ(outcomes[rank].exit_code, 1);
+    EXPECT_THAT(outcomes[rank].output, HasSubstr("rank 2 did not join the run within 3 s; ranks 0, 1, 3 did"));
+  }
+  EXPECT_THAT(outcomes[1].output, HasSubstr("as rank 0 found"));
 }
 
 TEST(Rendezvous, RanksOfDifferentWorldsAreToldApartAtOnce) {

@@ -138,3 +138,30 @@ def test_the_death_of_a_rank_ends_the_run_on_both_hosts(hosts, tiny_run, tmp_pat
     for result in results[:3]:
         assert result.code not in (0, None) and "went away" in result.err, result
     assert "rank 3 went away" in results[2].err, results[2]
+
+
+def start_two_ranks(hosts, folder, run, port):
+    """One on each host, with three seconds for each wait."""
+    run_file = run_file_for(folder, run, stage=0, max_steps=1)
+    ranks = []
+    for rank, name in enumerate(hosts.names):
+        env = environment(RANK=rank, LOCAL_RANK=0, WORLD_SIZE=2, LOCAL_WORLD_SIZE=1, MASTER_ADDR=ADDRESSES[0],
+                          MASTER_PORT=port[rank], TESSERA_TIMEOUT=3)
+        ranks.append(subprocess.Popen(["ip", "netns", "exec", name, str(TESSERA), "train", str(run_file)], env=env, text=True,
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True))
+    return [finish(rank, timeout=60) for rank in ranks]
+
+
+def test_a_firewall_is_told_from_a_wrong_port(hosts, tiny_run, tmp_path):
+    """Host a has no way back to host b, so that what b asks for stays without an answer, as behind a firewall that drops."""
+    first, second = start_two_ranks(hosts, tmp_path / "port", tiny_run, port=[29500, 29501])
+    assert first.code == 1 and "rank 1 did not join the run within 3 s; rank 0 did" in first.err, first
+    assert second.code == 1 and f"no rank 0 listens on {ADDRESSES[0]}:29501" in second.err, second
+    assert "is rank 0 started, and does it have the same MASTER_ADDR and MASTER_PORT?" in second.err, second
+    ip("-n", hosts.names[0], "route", "add", "blackhole", f"{ADDRESSES[1]}/32")
+    try:
+        first, second = start_two_ranks(hosts, tmp_path / "wall", tiny_run, port=[29500, 29500])
+    finally:
+        ip("-n", hosts.names[0], "route", "delete", "blackhole", f"{ADDRESSES[1]}/32")
+    assert first.code == 1 and "rank 1 did not join the run within 3 s; rank 0 did" in first.err, first
+    assert second.code == 1 and f"nothing comes back from {ADDRESSES[0]}:29500: a firewall or a route drops" in second.err, second

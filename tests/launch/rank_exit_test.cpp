@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <deque>
+#include <string>
 
 #include "tessera/launch/failure_report.h"
 
@@ -11,6 +13,7 @@ namespace tessera::launch::rank_exit_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 int blamed(std::initializer_list<RankExit> exits) { return index_to_blame(std::vector<RankExit>(exits)); }
 
@@ -55,6 +58,60 @@ TEST(FailureReport, SaysHowMuchMemoryTheRankHeld) {
             "14 s after start");
   EXPECT_THAT(failure_report(failure, ""),
               HasSubstr("  where: process 4711: ./train --steps\n  its last line:\n    step 8\n"));
+}
+
+std::string report_of(const RankExit& exit, std::deque<std::string> last_lines = {}) {
+  return failure_report(
+      {.rank = 1, .pid = 4711, .exit = exit, .command = {"train"}, .last_lines = std::move(last_lines)}, "");
+}
+
+TEST(FailureReport, SaysWhatToDoAboutASignal) {
+  EXPECT_THAT(report_of({.signal = SIGKILL}), HasSubstr("'tessera estimate' says how much a run needs"));
+  EXPECT_THAT(report_of({.code = 128 + SIGKILL}), HasSubstr("'tessera estimate' says how much a run needs"));
+  EXPECT_THAT(report_of({.signal = SIGBUS}), HasSubstr("--shm-size"));
+  EXPECT_THAT(report_of({.signal = SIGILL}), HasSubstr("built for a newer processor"));
+  EXPECT_THAT(report_of({.signal = SIGTERM}), Not(HasSubstr("fix:")));
+}
+
+TEST(FailureReport, NamesASharedLibraryThatTheLoaderDidNotFind) {
+  const std::string report =
+      report_of({.code = 127}, {"tessera: error while loading shared libraries: libcudart.so.12: "
+                                "cannot open shared object file: No such file or directory"});
+  EXPECT_THAT(report, HasSubstr("  so:    it did not find the shared library libcudart.so.12\n"));
+  EXPECT_THAT(report, HasSubstr("module load cuda"));
+  EXPECT_THAT(report_of({.code = 1}, {"ImportError: libmpi.so.40: cannot open shared object file: No such file"}),
+              HasSubstr("module load openmpi"));
+  EXPECT_THAT(report_of({.code = 1}, {"ImportError: libmpi.so.12: cannot open shared object file: No such file"}),
+              HasSubstr("module load mpich"));
+  EXPECT_THAT(report_of({.code = 1}, {"OSError: libodd.so: cannot open shared object file: No such file"}),
+              HasSubstr("'ldd' shows"));
+}
+
+TEST(FailureReport, NamesAVersionThatALibraryDoesNotHave) {
+  const std::string report = report_of(
+      {.code = 1},
+      {"tessera: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by tessera)"});
+  EXPECT_THAT(report, HasSubstr("its library /lib/x86_64-linux-gnu/libstdc++.so.6 has no version GLIBCXX_3.4.30"));
+  EXPECT_THAT(report, HasSubstr("module load gcc"));
+  EXPECT_THAT(report_of({.code = 1}, {"x: /lib/libc.so.6: version `GLIBC_2.38' not found (required by x)"}),
+              HasSubstr("scripts/bundle"));
+}
+
+TEST(FailureReport, NamesAModuleThatPythonDidNotFind) {
+  const std::string report =
+      report_of({.code = 1}, {"Traceback (most recent call last):", "  File \"train.py\", line 1, in <module>",
+                              "ModuleNotFoundError: No module named 'sklearn.metrics'"});
+  EXPECT_THAT(report, HasSubstr("its Python has no module 'sklearn.metrics'"));
+  EXPECT_THAT(report, HasSubstr("pip install scikit-learn"));
+  EXPECT_THAT(report_of({.code = 1}, {"/usr/bin/python3: No module named tools.train"}),
+              HasSubstr("its Python has no module 'tools.train'"));
+}
+
+TEST(FailureReport, DoesNotTakeOtherLastWordsForThat) {
+  EXPECT_THAT(
+      report_of({.code = 1}, {"warning: No module named 'triton'", "step 1", "step 2", "step 3", "step 4", "oh no"}),
+      Not(HasSubstr("so:")));
+  EXPECT_THAT(report_of({.code = 1}, {"No module named as this one here", ""}), Not(HasSubstr("so:")));
 }
 
 }  // namespace

@@ -46,6 +46,20 @@ Registry<const char*> known_mpis() {
   return {"MPI", kEntries};
 }
 
+// Why the processes of a job may not find each other when they initialize MPI. `name`: the MPI that is loaded.
+std::string fix_of_initializing(const std::string& name) {
+  const bool is_openmpi = name == "openmpi";
+  const std::string interface = is_openmpi ? "OMPI_MCA_btl_tcp_if_include" : "FI_TCP_IFACE, HYDRA_IFACE";
+  std::string fix = fmt::format(
+      "look at the other ranks' output, and that mpirun starts ranks of one program only; it has to be the mpirun of "
+      "{}, as TESSERA_MPI or its variables say",
+      name);
+  if (env_text("SLURM_PROCID")) {
+    fix += fmt::format("; under Slurm start ranks with srun --mpi={}", is_openmpi ? "pmix" : "pmi2");
+  }
+  return fix + fmt::format("; between hosts, name the network interface that they share ({})", interface);
+}
+
 // By its name alone: the loader looks where this program's own libraries lie (cmake/TesseraMpi.cmake). Null: dlerror().
 void* open_plugin(const std::string& name) {
   return dlopen(fmt::format("libtessera_mpi_{}.so", name).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -148,7 +162,7 @@ Result Library::call_in_time(const char* what, const Call& call_plugin) {
     throw Error(ErrorKind::kPeer,
                 {fmt::format("MPI could not {} within {:.2f} s: not every process of the job has come to it", what,
                              static_cast<double>(timeout_.count()) / 1e3),
-                 name_, "look at the other ranks' output, and that mpirun starts ranks of one program only"});
+                 name_, fix_of_initializing(name_)});
   }
   check(*code, what);
   return *result;

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/store/handshake.h"
 #include "tessera/comm/store/store_server.h"
 #include "tessera/comm/store/tcp_connection.h"
@@ -21,7 +22,37 @@ namespace {
 
 constexpr milliseconds kLongestPause{50};
 
-const char* const kCheckRank0 = "check that rank 0 is running, and check MASTER_ADDR and MASTER_PORT";
+constexpr milliseconds kSilentAtFirst{10'000};  // ranks do not start at once
+
+struct Words {
+  std::string what;
+  std::string fix;
+};
+
+// `place`: where rank 0 should be.
+Words words_of(const Connected& attempt, const StorePlace& place) {
+  switch (attempt.obstacle) {
+    case Obstacle::kUnknownName:
+      return {fmt::format("the name '{}' has no address here: {}", place.host, attempt.reason),
+              "check how MASTER_ADDR is written, give it as an address, or add it to /etc/hosts"};
+    case Obstacle::kRefused:
+      return {fmt::format("no rank 0 listens on {}", place.text()),
+              "is rank 0 started, and does it have the same MASTER_ADDR and MASTER_PORT? Look at its output"};
+    case Obstacle::kSilence:
+      return {
+          fmt::format("nothing comes back from {}: a firewall or a route drops what is sent there, or the host is down",
+                      place.text()),
+          fmt::format("let ranks connect to port {} of that host and to those above 1023 between all hosts, or set "
+                      "MASTER_ADDR to its address in a network where they may",
+                      place.port)};
+    case Obstacle::kNoRoute:
+      return {fmt::format("there is no way to {}: {}", place.text(), attempt.reason),
+              "check MASTER_ADDR, the routes (ip route get) and the firewalls of both hosts"};
+    case Obstacle::kOther:
+      break;
+  }
+  return {attempt.reason, "check that rank 0 is running, and check MASTER_ADDR and MASTER_PORT"};
+}
 
 }  // namespace
 
@@ -33,22 +64,31 @@ RunStore::RunStore(StorePlace place, milliseconds timeout, std::shared_ptr<Store
 }
 
 void RunStore::connect(Deadline deadline) {
-  std::string reason;
+  const auto begin = steady_clock::now();
+  bool said = false;
+  Connected connected;
   for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
-    Connected connected = connect_tcp(place_.host, place_.port, deadline);
-    reason = connected.reason;
+    connected = connect_tcp(place_.host, place_.port, deadline);
     if (connected.socket.open()) {
       socket_ = std::move(connected.socket);
       if (shake_hands(deadline)) return;
-      reason = "the connection was closed";
+      connected.reason = "the connection was closed";
     } else if (!connected.may_come) {
       break;
     }
-    if (steady_clock::now() + pause > deadline) break;
+    const auto now = steady_clock::now();
+    if (now + pause > deadline) break;
+    if (!said && now - begin >= kSilentAtFirst) {
+      const Words words = words_of(connected, place_);
+      log_warning("{} yet ({}); trying for another {}", words.what, words.fix, format_duration(deadline - now));
+      said = true;
+    }
     std::this_thread::sleep_for(pause);
   }
-  throw Error(ErrorKind::kPeer, {fmt::format("rank {} could not reach rank 0's rendezvous: {}", place_.rank, reason),
-                                 place_.text(), kCheckRank0});
+  const Words words = words_of(connected, place_);
+  throw Error(ErrorKind::kPeer,
+              {fmt::format("rank {} could not reach rank 0's rendezvous: {}", place_.rank, words.what), place_.text(),
+               words.fix});
 }
 
 // False: the other end closed the connection, as a server does that has too many strangers at once.

@@ -1,9 +1,12 @@
 #include "tessera/comm/store/store_texts.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/hang_report.h"
 
 namespace tessera::comm {
 
@@ -12,18 +15,25 @@ using std::chrono::milliseconds;
 namespace {
 
 // A store refuses empty values in places.
-constexpr std::string_view kMark = "=";
+constexpr char kMark = '=';
+constexpr char kGivenUp = '!';  // in place of a missing rank's text: why rank 0 waits no longer
+
+constexpr std::chrono::seconds kOthersRead{2};
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
 
 std::vector<std::string> read(c10d::Store& store, const Keys& keys) {
   std::vector<std::string> texts;
   const auto add = [&](const std::vector<uint8_t>& value) {
-    if (value.size() < kMark.size()) {
+    if (value.empty()) {
       throw Error(ErrorKind::kPeer, {"another rank wrote nothing where its text belongs", keys[texts.size()],
                                      "check that no other program uses this run's store"});
     }
-    texts.emplace_back(value.begin() + kMark.size(), value.end());
+    texts.emplace_back(value.begin() + 1, value.end());
+    if (value.front() == kGivenUp) {
+      throw Error(ErrorKind::kPeer,
+                  {texts.back(), "as rank 0 found", "look at the output of the ranks that are missing"});
+    }
   };
   if (store.hasExtendedApi()) {
     for (const auto& value : store.multiGet(keys)) add(value);
@@ -85,6 +95,31 @@ std::optional<std::vector<int>> missing_ranks(c10d::Store& store, const Keys& ke
   return missing;
 }
 
+namespace {
+
+// "ranks 1, 3 did not join the run within 3 s; ranks 0, 2 did"
+std::string missing_in_words(const std::vector<int>& missing, const StartStep& step, int size, milliseconds timeout) {
+  std::vector<int> there;
+  for (int rank = 0; rank < size; ++rank) {
+    if (std::find(missing.begin(), missing.end(), rank) == missing.end()) there.push_back(rank);
+  }
+  const std::string text = fmt::format("{} {} within {} s", missing.empty() ? "a rank" : ranks_in_words(missing),
+                                       step.missed, std::chrono::duration_cast<std::chrono::seconds>(timeout).count());
+  return missing.empty() ? text : fmt::format("{}; {} did", text, ranks_in_words(there));
+}
+
+// By rank 0, with which the store ends: those that came find the reason where they wait for the text of a rank that did
+// not, and have a moment to read it.
+void tell_who_waits(c10d::Store& store, const Keys& keys, const std::vector<int>& missing, const std::string& text) {
+  try {
+    for (const int rank : missing) store.set(keys[static_cast<size_t>(rank)], fmt::format("{}{}", kGivenUp, text));
+    std::this_thread::sleep_for(kOthersRead);
+  } catch (const std::exception&) {  // whoever is left finds out alone
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> exchange_texts_at_start(c10d::Store& store, const StartStep& step, int rank, int size,
                                                  const std::string& text, milliseconds timeout) {
   try {
@@ -92,15 +127,15 @@ std::vector<std::string> exchange_texts_at_start(c10d::Store& store, const Start
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {
-    const auto missing = missing_ranks(store, keys_of_all(step.name, size));
+    const Keys keys = keys_of_all(step.name, size);
+    const auto missing = missing_ranks(store, keys);
     if (!missing) {
       throw Error(ErrorKind::kPeer, {"the run's store is gone: rank 0, or the launcher that serves it, has ended",
                                      step.where, "look at the end of that process's output"});
     }
-    const std::string who = missing->empty() ? "a rank" : fmt::format("rank {}", fmt::join(*missing, ", rank "));
-    throw Error(ErrorKind::kPeer, {fmt::format("{} {} within {} s", who, step.missed,
-                                               std::chrono::duration_cast<std::chrono::seconds>(timeout).count()),
-                                   step.where,
+    const std::string reason = missing_in_words(*missing, step, size, timeout);
+    if (rank == 0) tell_who_waits(store, keys, *missing, reason);
+    throw Error(ErrorKind::kPeer, {reason, step.where,
                                    "look at that rank's output, and check that WORLD_SIZE is the number of processes "
                                    "started"});
   }

@@ -17,7 +17,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kReadAtOnce = 64 << 10;  // bytes
+constexpr size_t kReadAtOnce = 64 << 10;      // bytes
+constexpr std::chrono::seconds kAttempt{10};  // the kernel would try for two minutes, and nobody would know
 
 bool await(int socket, short event, Deadline deadline) {
   while (true) {
@@ -40,6 +41,23 @@ int connect_to(const UniqueFd& socket, const addrinfo& address, Deadline deadlin
   return getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
 }
 
+Obstacle obstacle_of(int error) {
+  switch (error) {
+    case ECONNREFUSED:
+    case ECONNRESET:
+      return Obstacle::kRefused;
+    case ETIMEDOUT:
+      return Obstacle::kSilence;
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EACCES:
+    case EPERM:
+      return Obstacle::kNoRoute;
+    default:
+      return Obstacle::kOther;
+  }
+}
+
 }  // namespace
 
 Connected connect_tcp(const std::string& host, int port, Deadline deadline) {
@@ -47,19 +65,26 @@ Connected connect_tcp(const std::string& host, int port, Deadline deadline) {
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   const int unknown = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (unknown != 0) return {.socket = {}, .reason = gai_strerror(unknown), .may_come = unknown == EAI_AGAIN};
+  if (unknown != 0) {
+    return {.socket = {},
+            .obstacle = Obstacle::kUnknownName,
+            .reason = gai_strerror(unknown),
+            .may_come = unknown == EAI_AGAIN};
+  }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
   Connected result;
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     UniqueFd socket(::socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const int error = connect_to(socket, *address, deadline);
+    const Deadline attempt = std::min(deadline, std::chrono::steady_clock::now() + kAttempt);
+    const int error = connect_to(socket, *address, attempt);
     if (error == 0) {
       const int on = 1;
       setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       return {.socket = std::move(socket)};
     }
     result.reason = errno_text(error);
-    result.may_come |= error == ECONNREFUSED || error == ECONNRESET || error == EHOSTUNREACH || error == ENETUNREACH;
+    result.obstacle = obstacle_of(error);
+    result.may_come |= result.obstacle != Obstacle::kOther;
   }
   return result;
 }

@@ -11,11 +11,22 @@ namespace tessera::comm {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// A non-blocking socket connected to the first address of `host` that takes it; `reason`, where none does.
+// Why there is no connection.
+enum class Obstacle {
+  kUnknownName,  // the host's name has no address
+  kRefused,      // the host says that nobody listens at this port
+  kSilence,      // nothing comes back at all: who sends it is not let through, or the host is down
+  kNoRoute,      // a router, a firewall or this host says that there is no way there
+  kOther,
+};
+
+// A non-blocking socket connected to the first address of `host` that takes it; where none does, why the last did not.
+// Each has ten seconds to answer.
 struct Connected {
   UniqueFd socket;
+  Obstacle obstacle = Obstacle::kOther;
   std::string reason = {};
-  bool may_come = false;  // nobody listens there yet
+  bool may_come = false;  // another attempt may succeed
 };
 Connected connect_tcp(const std::string& host, int port, Deadline deadline);
 

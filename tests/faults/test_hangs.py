@@ -1,0 +1,61 @@
+"""A run that hangs is ended by the time-out of a wait, with a table of what each rank waits for and where it is."""
+
+import os
+import re
+import signal
+import sys
+
+import pytest
+from tessera_runs import (REPOSITORY, TESSERA, finish, rank_pids, start, steps_done, train_arguments, wait_until, write_run_file)
+
+PYTHON = {"PYTHONPATH": os.pathsep.join([str(TESSERA.parent / "python"), str(REPOSITORY / "python" / "deepspeed")]),
+          "OMP_NUM_THREADS": 1, "TESSERA_TIMEOUT": 4}
+
+PROGRAM = """
+import sys, time
+import torch
+import deepspeed
+
+def reads_where_a_test_looks(rank, step):
+    while rank == 1 and step == 2:
+        time.sleep(0.1)
+    return torch.ones(2, 4)
+
+deepspeed.init_distributed("gloo")
+model = torch.nn.Linear(4, 4)
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+    "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": int(sys.argv[1])}})
+for step in range(4):
+    loss = engine(reads_where_a_test_looks(engine.global_rank, step)).sum()
+    engine.backward(loss)
+    engine.step()
+"""
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_python_program_of_which_a_rank_never_comes_back_from_its_data(tmp_path, stage):
+    pytest.importorskip("torch")
+    if not list((TESSERA.parent / "python" / "tessera").glob("_core*")):
+        pytest.skip("tessera for Python is not built")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    result = finish(start("launch", "--nproc", 2, "--no_python", sys.executable, "-u", "program.py", stage, cwd=tmp_path,
+                          env=PYTHON), timeout=90)
+    assert result.code == 1, str(result)
+    assert result.err.count("What each rank waits for") == 1, str(result)
+    assert re.search(r"rank 1 is not waiting in a collective: .*; the others wait for that", result.err), str(result)
+    assert re.search(r'File ".*program.py", line \d+ in reads_where_a_test_looks', result.err), str(result)
+
+
+def test_a_rank_of_tessera_train_that_is_stopped(tiny_run, tmp_path):
+    output = tmp_path / "out"
+    run_file = write_run_file(tmp_path, {**tiny_run, "training": {"max_steps": 100_000}})
+    launcher = start(*train_arguments(run_file, 2, {"output": output}), env={"TESSERA_TIMEOUT": 3})
+    wait_until(lambda: steps_done(output) >= 3, "three steps")
+    os.kill(rank_pids(launcher.pid)[1], signal.SIGSTOP)
+    result = finish(launcher, timeout=60)
+    assert result.code == 1, str(result)
+    assert result.err.count("What each rank waits for") == 1, str(result)
+    assert "rank 1 does not answer: stopped, too busy, or gone" in result.err, str(result)
+    assert re.search(r"^ +0 +\S+ +\w[\w-]+ of '[^']+' +\d+ +world", result.err, re.MULTILINE), str(result)
+    assert "tessera::train::" in result.err, str(result)  # where rank 0 is
