@@ -6,4 +6,8 @@ namespace tessera {
 
 void fault_point();
 
+// Whether a test asks this rank for the fault of that name: TESSERA_FAULT="1:clock". What it does is said where it is
+// asked for.
+bool fault_asked(const char* name);
+
 }  // namespace tessera

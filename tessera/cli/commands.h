@@ -15,6 +15,7 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
 void add_checkpoint_command(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app);
 void add_env_command(CLI::App& app);
+void add_check_command(CLI::App& app, int& exit_code);
 void add_generate_command(CLI::App& app, const std::string& program, int& exit_code);
 void add_chat_command(CLI::App& app, const std::string& program, int& exit_code);
 void add_init_model_command(CLI::App& app);

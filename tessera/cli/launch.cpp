@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/suggest.h"
+#include "tessera/cli/check_command.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/launch_flags.h"
 #include "tessera/launch/accelerate_request.h"
@@ -57,14 +58,31 @@ struct Given {
   std::string program = {};
   std::string config = {};
   std::string world_info = {};
+  bool checks = false;
+  bool prints_json = false;
   bool node_part = false;
   bool slurm_task = false;
 };
 
+// `paths` stand where a program would.
+int run_check(launch::LaunchRequest request, const Given& given, const std::vector<std::string>& paths) {
+  if (given.flags.print_sbatch || given.flags.restarts.at_most > 0) {
+    throw Error(ErrorKind::kUsage, {"--check runs once, now: neither --max-restarts nor --print-sbatch goes with it",
+                                    "the command line", "leave it out; in a job's script, 'srun tessera check'"});
+  }
+  if (!given.config.empty()) request = launch::accelerate_request(request, given.config);
+  const launch::Launch decided = launch::decide(with_check(request, paths, given.prints_json));
+  if (!given.flags.dry_run) return launch::run(decided).code;
+  std::fputs(launch::launch_text(decided).c_str(), stdout);
+  return 0;
+}
+
 int run_command(const CLI::App& command, const Given& given) {
   if (given.node_part) return launch::run_node_part();
   launch::LaunchRequest request = given.flags.made(command);
-  request.program = launch::program_of(program_words(command), given.flags.form);
+  const std::vector<std::string> words = program_words(command);
+  if (given.checks) return run_check(request, given, words);
+  request.program = launch::program_of(words, given.flags.form);
   if (given.slurm_task) launch::become_slurm_task(request.program);
   if (!given.world_info.empty()) return run_as_node(request, given.world_info);
   if (!given.config.empty()) request = launch::accelerate_request(request, given.config);
@@ -93,6 +111,9 @@ void add_launch_command(CLI::App& app, int& exit_code) {
                    "Configuration of Accelerate, which says what these options do not (docs/launching.md)")
       ->type_name("FILE");
   command->add_flag("--dry-run", given->flags.dry_run, "Print what would run where, and start nothing");
+  command->add_flag("--check", given->checks,
+                    "Run no program, but check the hosts, as 'tessera check' does; files to compare may follow");
+  command->add_flag("--json", given->prints_json, "With --check: print JSON");
   // Between launchers: not for people, and so not in --help.
   command->add_option("--world_info", given->world_info)->group("");
   command->add_flag("--node-part", given->node_part)->group("");

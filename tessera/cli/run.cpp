@@ -80,6 +80,7 @@ int tessera::cli::run(int argc, char** argv) {
   tessera::cli::add_config_command(app, exit_code);
   tessera::cli::add_bench_command(app);
   tessera::cli::add_env_command(app);
+  tessera::cli::add_check_command(app, exit_code);
   try {
     refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);

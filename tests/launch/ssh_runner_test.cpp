@@ -147,7 +147,8 @@ TEST_F(SshRunner, RanksEndWhereNothingComesOverTheConnectionAnyMore) {
   kill(connection, SIGKILL);
   EXPECT_TRUE(all_gone(pids, seconds(0)));
   EXPECT_TRUE(all_were_asked_to_end());
-  EXPECT_THAT(tool.err(), HasSubstr("the launcher that started these ranks has not been heard of for 2 s; stopping them"));
+  EXPECT_THAT(tool.err(),
+              HasSubstr("the launcher that started these ranks has not been heard of for 2 s; stopping them"));
 }
 
 TEST_F(SshRunner, AHostOfWhichNothingComesIsNamedAndTheOthersAreStopped) {
