@@ -13,9 +13,14 @@ BUILD = Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release"))
 PACKAGES = [str(BUILD / "python"), str(ROOT / "python" / "deepspeed")]
 
 
+# What another test may have left in this process.
+OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
 def environment(**extra):
     path = os.pathsep.join([*PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
+    own = {name: value for name, value in os.environ.items() if name not in OF_A_RANK}
+    return {**own, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1", **extra}
 
 
