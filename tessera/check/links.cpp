@@ -14,8 +14,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kLabel = "link";
-constexpr int kTrips = 20;
+constexpr const char* kLinkLabel = "link";
+constexpr int kLatencyTrips = 20;
 constexpr int64_t kLeastBytes = 256 << 10;
 constexpr int64_t kMostBytes = 32 << 20;
 constexpr double kMessageTakes = 0.2;  // seconds, by what a message of kLeastBytes took
@@ -23,10 +23,10 @@ constexpr int kMessages = 3;           // of which the fastest counts
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-void send(comm::Group& world, const at::Tensor& buffer, int to) { world.start_send(buffer, to, kLabel).finish(); }
+void send(comm::Group& world, const at::Tensor& buffer, int to) { world.start_send(buffer, to, kLinkLabel).finish(); }
 
 void receive(comm::Group& world, const at::Tensor& buffer, int from) {
-  world.start_receive(buffer, from, kLabel).finish();
+  world.start_receive(buffer, from, kLinkLabel).finish();
 }
 
 at::Tensor one_number(int64_t value) { return at::zeros({1}, at::kLong).fill_(value); }
@@ -62,7 +62,7 @@ struct OneWay {
 // The other rank runs answer_one_way() meanwhile.
 OneWay measure_one_way(comm::Group& world, int peer) {
   double shortest = round_trip(world, peer, 1);
-  for (int i = 1; i < kTrips; ++i) shortest = std::min(shortest, round_trip(world, peer, 1));
+  for (int i = 1; i < kLatencyTrips; ++i) shortest = std::min(shortest, round_trip(world, peer, 1));
   const double first = round_trip(world, peer, kLeastBytes);
   const auto guess = static_cast<int64_t>(static_cast<double>(kLeastBytes) * kMessageTakes / std::max(first, 1e-6));
   const int64_t bytes = std::clamp(guess, kLeastBytes, kMostBytes);
@@ -74,7 +74,7 @@ OneWay measure_one_way(comm::Group& world, int peer) {
 }
 
 void answer_one_way(comm::Group& world, int peer) {
-  echo(world, peer, 1, kTrips);
+  echo(world, peer, 1, kLatencyTrips);
   echo(world, peer, kLeastBytes, 1);
   echo(world, peer, receive_number(world, peer), kMessages);
 }
@@ -131,7 +131,7 @@ std::vector<LinkSpeed> measure_links(comm::Group& world, const std::vector<HostC
       const OneWay back = measure_one_way(world, from);
       own.push_back({back.latency, back.bandwidth});
     }
-    world.barrier(kLabel);  // the others wait for one pair at most
+    world.barrier(kLinkLabel);  // the others wait for one pair at most
   }
   const std::vector<std::string> texts = world.exchange_texts(own.dump(), "speeds of links");
   if (world.rank() != 0) return {};

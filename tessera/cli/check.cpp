@@ -7,7 +7,6 @@
 #include "tessera/cli/check_command.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/launch_flags.h"
-#include "tessera/cli/rank_command.h"
 #include "tessera/launch/runners.h"
 
 namespace tessera::cli {
@@ -20,16 +19,6 @@ struct Given {
 };
 
 }  // namespace
-
-launch::LaunchRequest with_check(launch::LaunchRequest request, const std::vector<std::string>& paths,
-                                 bool prints_json) {
-  std::vector<std::string> words{"tessera", "check"};
-  if (prints_json) words.emplace_back("--json");
-  words.emplace_back("--");
-  words.insert(words.end(), paths.begin(), paths.end());
-  set_own_command(request, words);
-  return request;
-}
 
 void add_check_command(CLI::App& app, int& exit_code) {
   auto given = std::make_shared<Given>();

@@ -89,9 +89,8 @@ std::string address_of_host(const LaunchRequest& request, const std::string& hos
   const std::string text = output_of(words);
   const std::string address = text.substr(0, text.find_first_of(" \n"));
   if (!address.empty()) return address;
-  throw Error(ErrorKind::kMachine,
-              {fmt::format("cannot find the address of {}", host), shell_command(words),
-               "see that its network is up, or give the address with --master_addr"});
+  throw Error(ErrorKind::kMachine, {fmt::format("cannot find the address of {}", host), shell_command(words),
+                                    "see that its network is up, or give the address with --master_addr"});
 }
 
 }  // namespace tessera::launch
