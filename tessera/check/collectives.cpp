@@ -77,13 +77,14 @@ std::string reduce_scatter(comm::Group& world, int64_t numel) {
 }
 
 std::string broadcast(comm::Group& world, int64_t numel) {
+  std::string wrong;
   for (int root = 0; root < std::min(world.size(), kMostRoots); ++root) {
     at::Tensor buffer = world.rank() == root ? values(numel, root) : at::empty({numel}, at::kFloat).fill_(-1);
     world.start_broadcast(buffer, root, "check").finish();
-    const std::string wrong = difference(damaged("broadcast", buffer), values(numel, root));
-    if (!wrong.empty()) return fmt::format("of rank {}: {}", root, wrong);
+    const std::string found = difference(damaged("broadcast", buffer), values(numel, root));
+    if (wrong.empty() && !found.empty()) wrong = fmt::format("of rank {}: {}", root, found);
   }
-  return "";
+  return wrong;
 }
 
 struct Collective {

@@ -145,8 +145,9 @@ class Comparison {
                                    ? fmt::format("{} finds under '{}' {}", name, file.path, words_of(state))
                                    : fmt::format("{} finds under '{}' {}, and {} {}", name, file.path, words_of(state),
                                                  rank_name(cards_[static_cast<size_t>(readers_[0])]), words_of(first));
-      found_.push_back(
-          {Finding::Kind::kProblem, kStep, what, "copy the file to every host again (rsync -c), under the same path"});
+      found_.push_back({Finding::Kind::kProblem, kStep, what,
+                        readers_.size() == 1 ? "see how the path is written, and who may read the file"
+                                             : "copy the file to every host again (rsync -c), under the same path"});
     }
   }
 

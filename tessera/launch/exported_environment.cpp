@@ -15,6 +15,7 @@ namespace tessera::launch {
 namespace {
 
 constexpr const char* kSecret = "TESSERA_SECRET";
+constexpr const char* kHostName = "TESSERA_HOST";  // of this host alone
 constexpr const char* kHostsOwnMarker = "AISC_JOB_NAME";
 constexpr const char* kHostsOwn[] = {"NCCL_IB_HCA", "UCX_NET_DEVICES"};
 
@@ -68,7 +69,7 @@ const std::vector<std::string>& exported_prefixes() {
 }
 
 Exports exported_variables(const Environment& environment, const std::vector<std::string>& more) {
-  std::vector<std::string> withheld = {kSecret};
+  std::vector<std::string> withheld = {kSecret, kHostName};
   if (environment.contains(kHostsOwnMarker))
     withheld.insert(withheld.end(), std::begin(kHostsOwn), std::end(kHostsOwn));
   Exports found;

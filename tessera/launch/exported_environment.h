@@ -30,7 +30,7 @@ std::string environment_file_name();
 const std::vector<std::string>& exported_prefixes();
 
 // Of `environment`, what has such a prefix or one of `more`. In a job with AISC_JOB_NAME, without NCCL_IB_HCA and
-// UCX_NET_DEVICES, which differ from host to host. TESSERA_SECRET is never among them.
+// UCX_NET_DEVICES, which differ from host to host. Neither TESSERA_SECRET nor TESSERA_HOST is ever among them.
 Exports exported_variables(const Environment& environment, const std::vector<std::string>& more);
 
 // Refuses (ErrorKind::kUsage) a TESSERA_SECRET that would have to go on other hosts' command lines to reach the ranks.

@@ -24,7 +24,8 @@ SETTINGS = {"PATH": PATH, "OMP_NUM_THREADS": 1, "OMPI_ALLOW_RUN_AS_ROOT": 1, "OM
 
 def blocks(page, language=""):
     text = (REPOSITORY / "docs" / f"start-{page}.md").read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [body for of_language, body in found if of_language == language]
 
 
 def commands(page, language=""):
