@@ -103,9 +103,8 @@ std::string missing_in_words(const std::vector<int>& missing, const StartStep& s
   for (int rank = 0; rank < size; ++rank) {
     if (std::find(missing.begin(), missing.end(), rank) == missing.end()) there.push_back(rank);
   }
-  const std::string text = fmt::format("{} {} within {} s", missing.empty() ? "a rank" : ranks_in_words(missing),
-                                       step.missed, std::chrono::duration_cast<std::chrono::seconds>(timeout).count());
-  return missing.empty() ? text : fmt::format("{}; {} did", text, ranks_in_words(there));
+  return fmt::format("{} {} within {} s; {} did", ranks_in_words(missing), step.missed,
+                     std::chrono::duration_cast<std::chrono::seconds>(timeout).count(), ranks_in_words(there));
 }
 
 // By rank 0, with which the store ends: those that came find the reason where they wait for the text of a rank that did
@@ -133,6 +132,8 @@ std::vector<std::string> exchange_texts_at_start(c10d::Store& store, const Start
       throw Error(ErrorKind::kPeer, {"the run's store is gone: rank 0, or the launcher that serves it, has ended",
                                      step.where, "look at the end of that process's output"});
     }
+    // The last of them came just now, or rank 0 has said meanwhile why it waits no longer, which this throws.
+    if (missing->empty()) return read(store, keys);
     const std::string reason = missing_in_words(*missing, step, size, timeout);
     if (rank == 0) tell_who_waits(store, keys, *missing, reason);
     throw Error(ErrorKind::kPeer, {reason, step.where,
