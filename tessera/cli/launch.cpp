@@ -111,9 +111,10 @@ void add_launch_command(CLI::App& app, int& exit_code) {
                    "Configuration of Accelerate, which says what these options do not (docs/launching.md)")
       ->type_name("FILE");
   command->add_flag("--dry-run", given->flags.dry_run, "Print what would run where, and start nothing");
-  command->add_flag("--check", given->checks,
-                    "Run no program, but check the hosts, as 'tessera check' does; files to compare may follow");
-  command->add_flag("--json", given->prints_json, "With --check: print JSON");
+  CLI::Option* const check =
+      command->add_flag("--check", given->checks,
+                        "Run no program, but check the hosts, as 'tessera check' does; files to compare may follow");
+  command->add_flag("--json", given->prints_json, "With --check: print JSON")->needs(check);
   // Between launchers: not for people, and so not in --help.
   command->add_option("--world_info", given->world_info)->group("");
   command->add_flag("--node-part", given->node_part)->group("");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
@@ -54,8 +55,10 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
   command.add_option("--num_nodes,--num-nodes", request.num_nodes, "Use the first N hosts of the hostfile");
   command.add_option("--master_addr,--master-addr", request.master_addr,
                      "Address where the ranks meet (default: that of the first host)");
-  command.add_option("--master_port,--master-port", request.master_port,
-                     "Port where the ranks meet (default: a free one; on several hosts 29500)");
+  command
+      .add_option("--master_port,--master-port", request.master_port,
+                  "Port where the ranks meet (default: a free one; on several hosts 29500)")
+      ->check(CLI::Range(1, 65535));
   command
       .add_option("--launcher", request.launcher,
                   fmt::format("How hosts are reached: {} (default: local or ssh, as the hosts need it)",
@@ -89,7 +92,7 @@ void add_launch_flags(CLI::App& command, LaunchFlags& flags) {
       .add_option("--min-nproc,--min_nproc", flags.restarts.fewest_ranks,
                   "Start again without a rank that was killed, as where memory ran out, or a host that was lost, but "
                   "with no fewer ranks than this (default: with as many as before)")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()));
   command.add_flag("--print-sbatch,--print_sbatch", flags.print_sbatch,
                    "Print a job script for Slurm's sbatch that does this, and start nothing (docs/slurm.md)");
 }

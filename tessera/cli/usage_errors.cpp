@@ -75,6 +75,22 @@ Error unreadable_value(const Place& place, std::string text) {
                 fmt::format("use {}, e.g. {} {}", wanted, option, wanted == "another value" ? "…" : "2")});
 }
 
+// CLI11 says "--port: Value 0 not in range 1 to 65535", and writes out the largest double where there is no upper end.
+std::string range_in_words(const std::string& text) {
+  constexpr std::string_view kRange = " not in range ";
+  const size_t range = text.find(kRange);
+  const size_t value = text.find(": Value ");
+  const size_t to = text.find(" to ", range);
+  if (range == std::string::npos || value == std::string::npos || to == std::string::npos) return text;
+  const std::string least = text.substr(range + kRange.size(), to - range - kRange.size());
+  const std::string most = text.substr(to + 4);
+  const std::string given = text.substr(value + 8, range - value - 8);
+  constexpr size_t kLongestEnd = 20;
+  const std::string wanted = most.size() < kLongestEnd ? fmt::format("from {} to {}", least, most)
+                                                       : fmt::format("{} or more", least.substr(0, least.find('.')));
+  return fmt::format("{} is {}, and may be {}", text.substr(0, value), given, wanted);
+}
+
 }  // namespace
 
 Error usage_error(const CLI::App& app, const CLI::ParseError& refusal) {
@@ -91,7 +107,8 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& refusal) {
   if (kind == CLI::ExitCodes::RequiredError) {
     return Error(ErrorKind::kUsage, {fmt::format("'{}': {}", place.name, text), "the command line", help_of(place)});
   }
-  return Error(ErrorKind::kUsage, {text, fmt::format("the command line of '{}'", place.name), help_of(place)});
+  return Error(ErrorKind::kUsage,
+               {range_in_words(text), fmt::format("the command line of '{}'", place.name), help_of(place)});
 }
 
 }  // namespace tessera::cli
