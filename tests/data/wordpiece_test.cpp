@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "tessera/data/bert_normalizer.h"
@@ -54,6 +55,24 @@ std::string normalized(const std::string& text, const BertNormalizerOptions& opt
 // The example of the BERT paper's code, tokenization.py: "unaffable" -> ["un", "##aff", "##able"].
 TEST(WordPiece, TakesTheLongestPieceFromTheLeft) {
   EXPECT_THAT(from_json(tokenizer_json())->encode("unaffable"), ElementsAre(5, 6, 7));
+}
+
+// id, begin and end of each token, in bytes.
+std::vector<std::array<size_t, 3>> places(const std::vector<TokenPlace>& tokens) {
+  std::vector<std::array<size_t, 3>> result;
+  for (const auto& [id, begin, end] : tokens) result.push_back({static_cast<size_t>(id), begin, end});
+  return result;
+}
+
+// "É" takes two bytes, and "\xFF", which is no UTF-8, one; a word that is not covered is one token.
+TEST(WordPiece, SaysWhereInTheGivenTextATokenStands) {
+  using Place = std::array<size_t, 3>;
+  const auto tokenizer = tiny_tokenizer();  // a 5, b 6, e 9, ##a 31, ##b 32
+  EXPECT_THAT(places(tokenizer->encode_with_offsets("Éa \xFF b[MASK]ß")),
+              ElementsAre(Place{9, 0, 2}, Place{31, 2, 3}, Place{6, 6, 7}, Place{4, 7, 13}, Place{1, 13, 15}));
+  EXPECT_THAT(places(tokenizer->encode_framed("ab")),
+              ElementsAre(Place{2, 0, 0}, Place{5, 0, 1}, Place{32, 1, 2}, Place{3, 0, 0}));
+  EXPECT_THAT(tokenizer->encode_with_offsets(""), IsEmpty());
 }
 
 TEST(WordPiece, AWordThatCannotBeCoveredIsOneUnknownToken) {
