@@ -58,8 +58,9 @@ def test_the_commands_by_hand(cluster, folder):
     (folder / "train").write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE reads $1, and meets at $MASTER_ADDR"\n')
     (folder / "train").chmod(0o755)
     (folder / "bin").mkdir()
-    for name in ("python", "python3"):  # with torch
-        (folder / "bin" / name).symlink_to(PYTHON[0])
+    for name in ("python", "python3"):  # with torch: a link to it would leave its environment behind
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {PYTHON[0]} "$@"\n')
+        (folder / "bin" / name).chmod(0o755)
     salloc, *commands = block("By hand").splitlines()
     said = cluster.run("bash", "-c", f"{salloc} bash -ec {chr(39)}{'; '.join(commands)}{chr(39)}", cwd=folder, PYTHONPATH=PACKAGES,
                        PATH=f"{folder / 'bin'}:{cluster.environment()['PATH']}")
@@ -104,14 +105,18 @@ model_engine, optimizer, _, _ = deepspeed.initialize(
     args=None, model=model, model_parameters=model.parameters(), config='./ds_config.json')
 model_engine.train()
 losses = []
-for step, batch in enumerate(train_loader):
-    batch = {k: v.to(model_engine.device) for k, v in batch.items()}
-    outputs = model_engine(**batch)
-    loss = outputs.loss
-    model_engine.backward(loss)
-    model_engine.step()
-    losses.append(loss.item())
-print(f"Rank {rank} of {world_size}: {len(losses)} batches, loss {losses[0]:.4f} to {sum(losses[-5:]) / 5:.4f}\\n", end="", flush=True)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    epoch_loss = 0
+    for step, batch in enumerate(train_loader):
+        batch = {k: v.to(model_engine.device) for k, v in batch.items()}
+        outputs = model_engine(**batch)
+        loss = outputs.loss
+        model_engine.backward(loss)
+        model_engine.step()
+        epoch_loss += loss.item()
+    losses.append(epoch_loss / len(train_loader))
+print(f"Rank {rank} of {world_size}: {len(train_loader)} batches, loss {losses[0]:.4f} to {losses[-1]:.4f}\\n", end="", flush=True)
 if rank == 0:
     print("Training complete.")
 """
