@@ -101,7 +101,7 @@ def test_a_rank_that_comes_late_is_named(mpi):
 @pytest.mark.parametrize("mpi", ["openmpi"], indirect=True)  # MPICH's mpirun kills the others in any case
 def test_where_mpirun_lets_the_others_live_they_name_the_dead_one_within_the_time_out(mpi):
     _, said = mpirun(mpi, 3, TOOL, "rank_1_dies", options=["--enable-recovery"], timeout=60, TESSERA_TIMEOUT=3)
-    assert len(re.findall(r"rank 1 did not join the all-gather of 'layers.0' within 3.00 s", said)) == 2, said
+    assert len(re.findall(r"rank 1 did not join the all-gather of 'layers.0' within 3.00 s;", said)) == 2, said
     assert "rank 1 does not answer: stopped, too busy, or gone" in said, said
 
 
