@@ -255,7 +255,7 @@ World world_of(const RankVariables& names, const InitOptions& options) {
   World world{.rank = static_cast<int>(*rank), .local_rank = static_cast<int>(*rank), .size = static_cast<int>(*size)};
   if (world.size == 1) return world;
   world.local_rank = static_cast<int>(number_within(names.local_rank, 0, world.size - 1).value_or(world.rank));
-  world.local_size = static_cast<int>(number_within("LOCAL_WORLD_SIZE", 1, world.size).value_or(0));
+  world.local_size = static_cast<int>(number_within(names.local_size, 1, world.size).value_or(0));
   world.master_addr = master_addr_of(names, world.size, options);
   world.master_port = static_cast<int>(number_within("MASTER_PORT", 1, 65535).value_or(29500));
   world.store_is_running = env_text("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -276,8 +276,11 @@ World world_from_environment() { return read_world({}); }
 
 int64_t ranks_of_this_host() {
   if (const auto told = env_int("LOCAL_WORLD_SIZE")) return *told;
+  const RankVariables* const names = variables_of_launcher();
+  const int64_t told = names == nullptr ? 0 : env_int(names->local_size).value_or(0);
+  if (names != nullptr && names != &kRankVariables[kMpich]) return told;
   const auto step = slurm_step_of_environment();
-  return step ? step->local_tasks : 0;
+  return step ? step->local_tasks : told;
 }
 
 std::string launcher_of_environment() {

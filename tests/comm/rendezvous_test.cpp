@@ -50,6 +50,7 @@ class WorldFromEnvironment : public testing::Test {
     for (const char* name : {"RANK",
                              "WORLD_SIZE",
                              "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE",
                              "MASTER_ADDR",
                              "MASTER_PORT",
                              "SLURM_PROCID",
@@ -64,9 +65,11 @@ class WorldFromEnvironment : public testing::Test {
                              "OMPI_COMM_WORLD_RANK",
                              "OMPI_COMM_WORLD_SIZE",
                              "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
                              "PMI_RANK",
                              "PMI_SIZE",
                              "MPI_LOCALRANKID",
+                             "MPI_LOCALNRANKS",
                              "TORCHELASTIC_USE_AGENT_STORE"}) {
       unsetenv(name);
     }
@@ -139,6 +142,80 @@ TEST_F(WorldFromEnvironment, ATaskOfSlurmNeedsNoMpiAndVariablesOfALauncherWithin
 TEST_F(WorldFromEnvironment, ReadsMpisVariables) {
   set({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
   EXPECT_EQ(world_from_environment().rank, 1);
+}
+
+// Rank 4 of 6, the second of three on the second host, whoever starts it; the variables are those that each launcher
+// was seen to set.
+TEST_F(WorldFromEnvironment, EveryWayOfStartingMakesTheSameRank) {
+  using Variables = std::map<std::string, std::string>;
+  const std::pair<const char*, Variables> ways[] = {
+      {"tessera launch, deepspeed",
+       {{"RANK", "4"},
+        {"WORLD_SIZE", "6"},
+        {"LOCAL_RANK", "1"},
+        {"LOCAL_WORLD_SIZE", "3"},
+        {"MASTER_ADDR", "node0"},
+        {"MASTER_PORT", "29500"}}},
+      {"torchrun",
+       {{"RANK", "4"},
+        {"WORLD_SIZE", "6"},
+        {"LOCAL_RANK", "1"},
+        {"LOCAL_WORLD_SIZE", "3"},
+        {"MASTER_ADDR", "node0"},
+        {"MASTER_PORT", "29500"},
+        {"TORCHELASTIC_USE_AGENT_STORE", "True"}}},
+      {"srun",
+       {{"SLURM_JOB_ID", "7"},
+        {"SLURM_STEP_ID", "0"},
+        {"SLURM_NODEID", "1"},
+        {"SLURM_PROCID", "4"},
+        {"SLURM_NTASKS", "6"},
+        {"SLURM_LOCALID", "1"},
+        {"SLURM_JOB_NODELIST", "node[0-1]"},
+        {"SLURM_STEP_NUM_NODES", "2"},
+        {"SLURM_STEP_TASKS_PER_NODE", "3(x2)"},
+        {"MASTER_PORT", "29500"}}},
+      {"OpenMPI's mpirun",
+       {{"OMPI_COMM_WORLD_RANK", "4"},
+        {"OMPI_COMM_WORLD_SIZE", "6"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+        {"MASTER_ADDR", "node0"}}},
+      {"MPICH's mpirun",
+       {{"PMI_RANK", "4"},
+        {"PMI_SIZE", "6"},
+        {"MPI_LOCALRANKID", "1"},
+        {"MPI_LOCALNRANKS", "3"},
+        {"MASTER_ADDR", "node0"}}},
+  };
+  for (const auto& [way, variables] : ways) {
+    SCOPED_TRACE(way);
+    TearDown();
+    set(variables);
+    const World world = world_from_environment();
+    EXPECT_EQ(world.rank, 4);
+    EXPECT_EQ(world.size, 6);
+    EXPECT_EQ(world.local_rank, 1);
+    EXPECT_EQ(world.local_size, 3);
+    EXPECT_EQ(ranks_of_this_host(), 3);
+    EXPECT_EQ(world.master_addr, "node0");
+    EXPECT_EQ(world.master_port, 29500);
+    EXPECT_EQ(world.store_is_running, std::string(way) == "torchrun");
+  }
+}
+
+// A pod of Kubernetes, or a notebook's process: a rank a host, and nothing said of the host.
+TEST_F(WorldFromEnvironment, PlainVariablesNeedNoneOfTheHost) {
+  set({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "bert-0.bert"}, {"MASTER_PORT", "29501"}});
+  const World world = world_from_environment();
+  EXPECT_EQ(world.rank, 1);
+  EXPECT_EQ(world.size, 2);
+  EXPECT_EQ(world.master_addr, "bert-0.bert");
+  EXPECT_EQ(world.master_port, 29501);
+  EXPECT_FALSE(world.store_is_running);
+  TearDown();
+  set({{"RANK", "0"}, {"WORLD_SIZE", "1"}});  // a world of one needs no address
+  EXPECT_EQ(world_from_environment().size, 1);
 }
 
 TEST_F(WorldFromEnvironment, RefusesARankOutsideTheWorld) {
