@@ -96,23 +96,24 @@ void RankLoop::find_silent_hosts() {
   if (phase_ == Phase::kKilled) return;
   const bool ends = phase_ != Phase::kRunning && phase_ != Phase::kEnding;
   std::vector<Rank*> silent;
-  int others = 0;
+  int quiet = 0;  // of other hosts than this: silent, or about to be
+  int heard = 0;
   for (Rank& rank : ranks_) {
     if (!stands_for_host(rank.plan) || !rank.process.running() || rank.gone) continue;
     // While nobody reads our output, we do not read theirs.
     if (output_.full() || error_stream().full()) rank.heard = Clock::now();
     milliseconds allowed = std::max<milliseconds>(kStartTime, supervision_.silence);
     if (rank.was_heard()) allowed = ends ? std::min(supervision_.silence, kSilenceAtTheEnd) : supervision_.silence;
-    if (Clock::now() - rank.heard > allowed) {
-      silent.push_back(&rank);
-    } else if (!rank.plan.is_here) {
-      ++others;
-    }
+    const auto silence = Clock::now() - rank.heard;
+    if (silence > allowed) silent.push_back(&rank);
+    // Their signs of life come at different moments: where the network of this host is down, one is silent first.
+    const milliseconds nearly = std::max(allowed - 2 * kBeatEvery, allowed / 2);
+    if (!rank.plan.is_here) ++(silence > nearly ? quiet : heard);
   }
   for (Rank* rank : silent) {
     RankFailure failure = failure_of(*rank, kLost);
     failure.silent_for = std::max(seconds(1), std::chrono::floor<seconds>(Clock::now() - rank->heard));
-    failure.all_are_silent = silent.size() > 1 && others == 0;
+    failure.all_are_silent = quiet > 1 && heard == 0;
     rank->gone = true;
     fail_host(*rank, std::move(failure));
     rank->process.signal(SIGKILL);  // an ssh, which would wait longer
