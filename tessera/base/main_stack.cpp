@@ -1,6 +1,7 @@
 #include "tessera/base/main_stack.h"
 
 #include <execinfo.h>
+#include <fmt/format.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,8 +19,10 @@
 namespace tessera {
 namespace {
 
-constexpr int kMostFrames = 64;
+constexpr int kMostFrames = 512;
 constexpr int kOwnFrames = 2;             // the handler's, and the kernel's way back from it
+constexpr int kInnermost = 16;            // frames of a deep stack that are told …
+constexpr int kOutermost = 8;             // … and at its other end
 constexpr size_t kMostScript = 16 << 10;  // bytes
 
 // What the handler writes to; one request at a time.
@@ -101,7 +104,12 @@ MainStack main_stack(std::chrono::milliseconds at_most) {
   const pid_t process = getpid();
   if (syscall(SYS_tgkill, process, process, signal) != 0 || !answered(at_most)) return {};
   MainStack stack;
-  for (int i = std::min(kOwnFrames, capture().count); i < capture().count; ++i) {
+  const int count = capture().count;
+  for (int i = std::min(kOwnFrames, count); i < count; ++i) {
+    if (i == kOwnFrames + kInnermost && count - i > kOutermost + 1) {
+      stack.frames.push_back(fmt::format("… {} more", count - i - kOutermost));
+      i = count - kOutermost;
+    }
     // A return address may be the first of what follows; the call is before it. Not so where the signal came.
     const auto* const address = static_cast<const char*>(capture().addresses[static_cast<size_t>(i)]);
     stack.frames.push_back(function_name(i == kOwnFrames ? address : address - 1));

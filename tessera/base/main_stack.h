@@ -14,7 +14,8 @@
 namespace tessera {
 
 struct MainStack {
-  std::vector<std::string> frames;  // innermost first; empty: the thread did not answer in time
+  std::vector<std::string> frames;  // innermost first, "… 40 more" for the middle of a deep stack;
+                                    // empty: the thread did not answer in time
   std::string script;               // where an interpreter is in its program, in its own words; may be empty
 };
 

@@ -17,7 +17,6 @@ using nlohmann::json;
 using Seconds = std::chrono::duration<double>;
 
 constexpr size_t kMostRows = 200;
-constexpr size_t kMostFrames = 24;  // of a stack
 constexpr size_t kMostStacks = 16;  // different ones
 constexpr size_t kMostInWords = 4;  // different waits of a sentence
 
@@ -207,10 +206,7 @@ std::string table_of(const std::vector<RankState>& states) {
 
 std::string stack_of(const RankState& state) {
   std::string text;
-  for (size_t i = 0; i < std::min(state.frames.size(), kMostFrames); ++i) {
-    text += fmt::format("      {}\n", state.frames[i]);
-  }
-  if (state.frames.size() > kMostFrames) text += "      …\n";
+  for (const std::string& frame : state.frames) text += fmt::format("      {}\n", frame);
   if (state.frames.empty()) text += "      its main thread did not say\n";
   if (!state.script.empty()) {
     text += "      its program:\n";

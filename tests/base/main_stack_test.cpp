@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 
 // Runs on the main thread for as long as `goes_on` says; a name that no other function has.
 __attribute__((noinline)) void waits_where_a_test_looks(const std::function<bool()>& goes_on) {
@@ -46,6 +47,28 @@ TEST(MainStack, NamesTheFunctionsThatTheMainThreadIsIn) {
   EXPECT_THAT(stack.frames, Contains(HasSubstr("waits_where_a_test_looks (")));
   EXPECT_THAT(stack.frames, Contains(HasSubstr("main (")));
   EXPECT_EQ(stack.script, "");
+}
+
+// `depth` calls deep; what follows the call keeps it from being made a loop.
+__attribute__((noinline)) void waits_far_down(int depth, const std::function<bool()>& goes_on) {
+  if (depth == 0) return waits_where_a_test_looks(goes_on);
+  waits_far_down(depth - 1, goes_on);
+  goes_on();
+}
+
+TEST(MainStack, TellsBothEndsOfADeepStack) {
+  MainStack stack;
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    stack = main_stack(seconds(30));
+    over = true;
+  });
+  waits_far_down(100, [&] { return !over.load(); });
+  other.join();
+  EXPECT_THAT(stack.frames, Contains(HasSubstr("waits_where_a_test_looks (")));
+  EXPECT_THAT(stack.frames, Contains(HasSubstr("main (")));
+  EXPECT_THAT(stack.frames, Contains(MatchesRegex("… [0-9]+ more")));
+  EXPECT_EQ(stack.frames.size(), 25U);
 }
 
 TEST(MainStack, MayBeAskedForAgain) {

@@ -64,12 +64,14 @@ TEST(Mesh, AnErrorNamesTheGroupAndThePlace) {
   const auto body = [](const std::shared_ptr<Group>& world) {
     Mesh mesh(world, layout::MeshShape({{"dp_shard", 2}, {"tp", 2}}));
     at::Tensor full = at::zeros({2});
-    if (world->rank() == 3) sleep(5);
+    if (world->rank() == 3) sleep(8);
     mesh.group({"tp"})->start_all_gather(full, at::zeros({1}), "layers.3").finish();
   };
   for (const std::string backend : {"gloo", "shm"}) {
-    const auto outcomes = outcomes_of_ranks(4, body, {.timeout = std::chrono::seconds(2), .backend = backend});
-    EXPECT_EQ(outcomes[0].exit_code, outcomes[1].exit_code) << "whose group is complete";
+    const auto outcomes = outcomes_of_ranks(4, body, {.timeout = std::chrono::seconds(4), .backend = backend});
+    EXPECT_EQ(outcomes[0].exit_code, outcomes[1].exit_code) << "whose group is complete\n"
+                                                            << outcomes[0].output << "\n"
+                                                            << outcomes[1].output;
     EXPECT_EQ(outcomes[2].exit_code, 1);
     EXPECT_THAT(outcomes[2].output, HasSubstr("rank 3 did not join the all-gather of 'layers.3' in group tp within"));
     EXPECT_THAT(outcomes[2].output, HasSubstr("rank 2 (dp_shard 1, tp 0)"));
