@@ -21,8 +21,8 @@ namespace {
 
 constexpr int kMostFrames = 512;
 constexpr int kOwnFrames = 2;             // the handler's, and the kernel's way back from it
-constexpr int kInnermost = 16;            // frames of a deep stack that are told …
-constexpr int kOutermost = 8;             // … and at its other end
+constexpr int kInnermost = 20;            // frames of a deep stack that are told …
+constexpr int kOutermost = 16;            // … and at its other end
 constexpr size_t kMostScript = 16 << 10;  // bytes
 
 // What the handler writes to; one request at a time.

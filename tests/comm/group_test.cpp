@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tests/comm/group_checks.h"
 #include "tests/support/far_device.h"
 #include "tests/support/spawn_ranks.h"
@@ -99,7 +102,8 @@ TEST(Group, ARankThatDiesWhileItIsSentToIsAnError) {
 TEST(Group, ABarrierNamesTheMissingRank) {
   const auto outcomes = outcomes_of_ranks(3,
                                           [](std::shared_ptr<Group> world) {
-                                            if (world->rank() == 2) sleep(4);
+                                            if (world->rank() == 2)
+                                              std::this_thread::sleep_for(std::chrono::seconds(4));
                                             world->barrier("the save");
                                           },
                                           {.timeout = std::chrono::seconds(2)});

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tessera/base/error.h"
 #include "tests/comm/group_checks.h"
 #include "tests/support/spawn_ranks.h"
@@ -64,11 +67,12 @@ TEST(Mesh, AnErrorNamesTheGroupAndThePlace) {
   const auto body = [](const std::shared_ptr<Group>& world) {
     Mesh mesh(world, layout::MeshShape({{"dp_shard", 2}, {"tp", 2}}));
     at::Tensor full = at::zeros({2});
-    if (world->rank() == 3) sleep(8);
+    if (world->rank() == 3)
+      std::this_thread::sleep_for(std::chrono::seconds(5));  // though the report asks for its stack
     mesh.group({"tp"})->start_all_gather(full, at::zeros({1}), "layers.3").finish();
   };
   for (const std::string backend : {"gloo", "shm"}) {
-    const auto outcomes = outcomes_of_ranks(4, body, {.timeout = std::chrono::seconds(4), .backend = backend});
+    const auto outcomes = outcomes_of_ranks(4, body, {.timeout = std::chrono::seconds(2), .backend = backend});
     EXPECT_EQ(outcomes[0].exit_code, outcomes[1].exit_code) << "whose group is complete\n"
                                                             << outcomes[0].output << "\n"
                                                             << outcomes[1].output;

@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/group.h"
@@ -87,7 +89,7 @@ void a_fork_leaves_mpi_to_its_parent(World world) {
 }
 
 void rank_1_comes_late(World world) {
-  if (world->rank() == 1) sleep(8);
+  if (world->rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(8));
   all_gather_works_in_place(world);
 }
 
