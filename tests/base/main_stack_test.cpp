@@ -28,15 +28,21 @@ __attribute__((noinline)) void waits_where_a_test_looks(const std::function<bool
 
 namespace {
 
+using Wait = std::function<void(const std::function<bool()>& goes_on)>;
+
 // What another thread sees of the main thread, which waits meanwhile.
-MainStack seen_from_elsewhere(milliseconds at_most = seconds(30)) {
+MainStack seen_from_elsewhere(milliseconds at_most = seconds(30), const Wait& wait = waits_where_a_test_looks) {
   MainStack stack;
-  std::atomic<bool> over = false;
+  std::atomic<bool> waits = false, over = false;
   std::thread other([&] {
+    while (!waits) std::this_thread::yield();
     stack = main_stack(at_most);
     over = true;
   });
-  waits_where_a_test_looks([&] { return !over.load(); });
+  wait([&] {
+    waits = true;
+    return !over.load();
+  });
   other.join();
   return stack;
 }
@@ -57,14 +63,7 @@ __attribute__((noinline)) void waits_far_down(int depth, const std::function<boo
 }
 
 TEST(MainStack, TellsBothEndsOfADeepStack) {
-  MainStack stack;
-  std::atomic<bool> over = false;
-  std::thread other([&] {
-    stack = main_stack(seconds(30));
-    over = true;
-  });
-  waits_far_down(100, [&] { return !over.load(); });
-  other.join();
+  const MainStack stack = seen_from_elsewhere(seconds(30), [](const auto& goes_on) { waits_far_down(100, goes_on); });
   EXPECT_THAT(stack.frames, Contains(HasSubstr("waits_where_a_test_looks (")));
   EXPECT_THAT(stack.frames, Contains(HasSubstr("main (")));
   EXPECT_THAT(stack.frames, Contains(MatchesRegex("… [0-9]+ more")));
