@@ -214,6 +214,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.data.mlm_probability = value_of(run, "data.mlm_probability").get<double>();
 
   run.dpo = dpo_of(run);
+  run.parallel.tensor = number("parallel.tensor");
   run.training.epochs = value_of(run, "training.epochs").get<double>();
   run.training.max_steps = number("training.max_steps");
   run.training.seed = number("training.seed");

@@ -102,6 +102,10 @@ struct RunFile {
     bool memory_check = true;               // refuse a run that cannot fit, before it allocates
     bool activation_checkpointing = false;  // each layer is computed again in backward
   };
+  struct Parallel {
+    static constexpr int64_t kMostRanks = 1'000'000;
+    int64_t tensor = 1;  // ranks over which each matrix is cut (nn/tensor_axis.h)
+  };
 
   std::string name;  // the run file, for messages
   Model model;
@@ -111,6 +115,7 @@ struct RunFile {
   Data data;
   Dpo dpo;
   Training training;
+  Parallel parallel;
   Document deepspeed;                             // the ds_config as written, overrides applied; see resolve_ds_config
   std::string output = "out";                     // metrics.jsonl, checkpoints/, export/
   std::vector<std::string> monitors = {"jsonl"};  // who hears of steps and evaluations (monitor/monitors.h)

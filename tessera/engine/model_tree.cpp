@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/layers.h"
 #include "tessera/nn/unit_tree.h"
 
 namespace tessera::engine {
@@ -19,9 +20,11 @@ AnnouncedTree tree_of(torch::nn::Module& model) {
     if (const auto* dropout = dynamic_cast<const torch::nn::DropoutImpl*>(&visited.module)) {
       found.tree.facts.push_back(fmt::format("dropout '{}' of {}", visited.path, dropout->options.p()));
     }
+    const auto* const parts = dynamic_cast<const nn::HoldsParts*>(&visited.module);
     for (const auto& item : visited.module.named_parameters(/*recurse=*/false)) {
-      found.tree.modules[visited.unit].params.push_back(
-          {.spec = {.name = visited.name_of(item.key())}, .tensor = item.value()});
+      layout::ParamSpec spec{.name = visited.name_of(item.key())};
+      if (parts != nullptr) parts->specify(item.key(), spec);
+      found.tree.modules[visited.unit].params.push_back({.spec = std::move(spec), .tensor = item.value()});
     }
   });
   return found;

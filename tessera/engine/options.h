@@ -26,14 +26,15 @@ struct InitializeOptions {
   std::shared_ptr<comm::Mesh> mesh = {};
 
   // Where ranks hold parts of parameters: completes what a parameter is globally, its shape and over which axes of the
-  // mesh which dimension is sharded. Given its name; called for each. Null: every rank holds all parameters whole.
+  // mesh which dimension is sharded. Given its name, and what the model's layers say of it; called for each. Null: that
+  // is all.
   std::function<void(layout::ParamSpec& spec)> specify = {};
 
   // Where the model trains: its parameters and buffers are moved there. Nothing: where its first parameter is.
   std::optional<at::Device> device = {};
 
-  // Writes initial values of declared parameters (nn::declared_parameter). Must be given when the model has such; other
-  // parameters start with what they hold on rank 0.
+  // Writes initial values of declared parameters (nn::declared_parameter), of their global shape. Must be given when
+  // the model has such; other parameters start with what they hold on rank 0.
   std::function<void(const std::string& name, at::Tensor value)> fill;
 
   // True for parameters that weight decay leaves alone (biases and norms, usually). Null: it applies to all.

@@ -9,11 +9,12 @@
 
 namespace tessera::layout {
 
-// The axes that have a meaning of their own; any other is a model axis, over which ranks hold different parts of the
-// model, or the same part.
+// The axes that have a meaning of their own; any but the first three is a model axis, over which ranks hold different
+// parts of the model, or the same part.
 inline constexpr const char* kReplicateAxis = "dp_replicate";  // data parallel; training state is replicated
 inline constexpr const char* kShardAxis = "dp_shard";          // data parallel; ZeRO shards training state
 inline constexpr const char* kContextAxis = "cp";              // parts of one sequence; for ZeRO as dp_shard
+inline constexpr const char* kTensorAxis = "tp";               // parts of each matrix (nn/tensor_axis.h)
 
 // Over which data, not the model, is split.
 bool is_data_axis(const std::string& name);

@@ -6,16 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "tessera/layout/range.h"
+
 namespace tessera::layout {
 
 struct Box;
 class MeshShape;
 
-// The ranks of a model axis hold different parts of a parameter: `dim` of its shape is cut into as many parts of
-// ceil(size / ranks), the last ones shorter (as torch.chunk does).
+// The ranks of a model axis hold different parts of a parameter, cut along `dim` of its shape.
 struct Shard {
   std::string axis;
   int dim = 0;
+
+  // Of each place of the axis, its elements of that dimension: together all of them. Places with the same range hold
+  // the same part, as ranks do that share a key head. Empty: as torch.chunk cuts, into parts of ceil(size / ranks), the
+  // last ones shorter.
+  std::vector<Range> parts = {};
 };
 
 // What its elements are.
@@ -34,7 +40,8 @@ struct ParamSpec {
 };
 
 // The part of the global tensor that this rank holds, before ZeRO shards it. ErrorKind::kUsage names an axis that the
-// mesh lacks, a dimension that the tensor lacks or that comes to nothing on some rank.
+// mesh lacks, a dimension that the tensor lacks or that comes to nothing on some rank, parts that are not the
+// dimension's.
 Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank);
 
 // Of the ranks that hold the same part over the model axes, whether this is the first: the one that counts it in a norm

@@ -25,9 +25,10 @@ class Bert final : public Model {
     config_.attention_probs_dropout_prob = probability;
     config_.classifier_dropout = probability;
   }
-  std::shared_ptr<Network> network() const override {
-    if (is_classifier_) return std::make_shared<BertForSequenceClassification>(config_);
-    return std::make_shared<BertForMaskedLM>(config_);
+  std::shared_ptr<Network> network() const override { return network_over({}); }
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    if (is_classifier_) return std::make_shared<BertForSequenceClassification>(config_, axis);
+    return std::make_shared<BertForMaskedLM>(config_, axis);
   }
   void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
     initialize_bert_parameter(config_, seed, name, std::move(value));
@@ -100,11 +101,14 @@ ModelType bert_model_type(const std::string& model_type) {
           .read = read_bert};
 }
 
-BertEmbeddings::BertEmbeddings(const BertConfig& config) : config_(config) {
+BertEmbeddings::BertEmbeddings(const BertConfig& config, const nn::TensorAxis& axis) : config_(config) {
+  const nn::CutVocabulary vocabulary = nn::cut_vocabulary(axis.called("the embeddings"), config.vocab_size);
   const auto table = [&](const char* name, int64_t count, int64_t padding) {
     return nn::add(*this, name, std::make_shared<nn::Embedding>(count, config.hidden_size, padding));
   };
-  word_embeddings = table("word_embeddings", config.vocab_size, config.pad_token_id);
+  word_embeddings =
+      nn::add(*this, "word_embeddings",
+              std::make_shared<nn::Embedding>(config.vocab_size, config.hidden_size, config.pad_token_id, vocabulary));
   position_embeddings_ = table("position_embeddings", config.max_position_embeddings,
                                config.family->counts_positions ? config.pad_token_id : -1);
   const bool has_types = config.family->has_token_types || config.family->counts_positions;
@@ -130,35 +134,42 @@ at::Tensor BertEmbeddings::forward(const BertInput& input) {
   return at::dropout(norm_->forward(hidden), config_.hidden_dropout_prob, is_training());
 }
 
-BertLayer::BertLayer(const BertConfig& config) : config_(config), activation_(activation_of(config.hidden_act)) {
+BertLayer::BertLayer(const BertConfig& config, int64_t number, const nn::TensorAxis& axis)
+    : config_(config),
+      cut_(axis, fmt::format("layer {}", number),
+           {.heads = config.num_attention_heads,
+            .key_heads = config.num_attention_heads,
+            .head_size = config.hidden_size / config.num_attention_heads,
+            .features = config.intermediate_size}),
+      activation_(activation_of(config.hidden_act)) {
   const int64_t width = config.hidden_size;
   const BertFamily::Layer& names = config.family->layer;
-  const auto linear = [&](const char* path, int64_t in, int64_t out) {
-    return nn::add(*this, path, std::make_shared<nn::Linear>(in, out));
-  };
+  const auto add = [&](const char* path, const BlockCut::Layer& linear) { return nn::add(*this, path, linear); };
   const auto norm = [&](const char* path) {
     return nn::add(*this, path, std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
   };
-  query_ = linear(names.query, width, width);
-  key_ = linear(names.key, width, width);
-  value_ = linear(names.value, width, width);
-  attention_output_ = linear(names.attention_output, width, width);
+  query_ = add(names.query, cut_.queries(width, /*bias=*/true));
+  key_ = add(names.key, cut_.keys(width, /*bias=*/true));
+  value_ = add(names.value, cut_.keys(width, /*bias=*/true));
+  attention_output_ = add(names.attention_output, cut_.attended(width, /*bias=*/true));
   attention_norm_ = norm(names.attention_norm);
-  intermediate_ = linear(names.intermediate, width, config.intermediate_size);
-  output_ = linear(names.output, config.intermediate_size, width);
+  intermediate_ = add(names.intermediate, cut_.inner(width, /*bias=*/true));
+  output_ = add(names.output, cut_.outer(width, /*bias=*/true));
   output_norm_ = norm(names.output_norm);
 }
 
 at::Tensor BertLayer::attend(const at::Tensor& hidden, const at::Tensor& mask) const {
-  const int64_t heads = config_.num_attention_heads;
-  const auto split = [&](const at::Tensor& x) {  // (batch, length, hidden) -> (batch, heads, length, hidden / heads)
-    return x.view({x.size(0), x.size(1), heads, -1}).transpose(1, 2);
+  const at::Tensor entering = cut_.attention().into_parts(hidden);
+  const auto split = [&](const nn::Linear& linear) {  // -> (batch, heads, length, hidden / heads)
+    const at::Tensor x = linear.forward(entering);
+    return x.view({x.size(0), x.size(1), cut_.heads(), -1}).transpose(1, 2);
   };
   const std::optional<at::Tensor> attend_to = mask.defined() ? std::optional(mask) : std::nullopt;
-  const at::Tensor context = at::scaled_dot_product_attention(
-      split(query_->forward(hidden)), split(key_->forward(hidden)), split(value_->forward(hidden)), attend_to,
-      is_training() ? config_.attention_probs_dropout_prob : 0.0);
-  return context.transpose(1, 2).reshape(hidden.sizes());
+  const at::Tensor query = split(*query_), key = split(*key_), value = split(*value_);
+  const double dropout = is_training() ? config_.attention_probs_dropout_prob : 0;
+  const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
+  const at::Tensor context = at::scaled_dot_product_attention(query, key, value, attend_to, dropout);
+  return context.transpose(1, 2).reshape({hidden.size(0), hidden.size(1), -1});
 }
 
 at::Tensor BertLayer::forward(const at::Tensor& hidden, const at::Tensor& mask) {
@@ -166,16 +177,16 @@ at::Tensor BertLayer::forward(const at::Tensor& hidden, const at::Tensor& mask) 
   at::Tensor attended = attention_output_->forward(attend(hidden, mask));
   if (config_.family->drops_attention_output) attended = dropout(attended);
   attended = attention_norm_->forward(attended + hidden);
-  const at::Tensor inner = activation_(intermediate_->forward(attended));
+  const at::Tensor inner = activation_(intermediate_->forward(cut_.feed_forward().into_parts(attended)));
   return output_norm_->forward(dropout(output_->forward(inner)) + attended);
 }
 
-BertBody::BertBody(torch::nn::Module& root, const BertConfig& config) {
+BertBody::BertBody(torch::nn::Module& root, const BertConfig& config, const nn::TensorAxis& axis) {
   const std::string body = config.family->body;
-  embeddings_ = nn::add(root, body + ".embeddings", std::make_shared<BertEmbeddings>(config));
+  embeddings_ = nn::add(root, body + ".embeddings", std::make_shared<BertEmbeddings>(config, axis));
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string path = fmt::format("{}.{}.{}", body, config.family->layers, i);
-    layers_.push_back(nn::add(root, path, std::make_shared<BertLayer>(config)));
+    layers_.push_back(nn::add(root, path, std::make_shared<BertLayer>(config, i, axis)));
   }
 }
 
@@ -190,20 +201,22 @@ at::Tensor BertBody::encode(const BertInput& input) {
   return hidden;
 }
 
-BertHead::BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings)
+BertHead::BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings,
+                   const nn::TensorAxis& axis)
     : activation_(activation_of(config.family->head_always_has_gelu ? "gelu" : config.hidden_act)),
-      decoder_weight_(word_embeddings) {
-  const int64_t width = config.hidden_size;
+      decoder_weight_(word_embeddings),
+      vocabulary_(nn::cut_vocabulary(axis.called("the language head"), config.vocab_size)) {
+  const int64_t width = config.hidden_size, words = vocabulary_.own_words(config.vocab_size);
   const BertFamily::MaskedLmHead& names = config.family->masked_lm_head;
   torch::nn::Module& home = names.is_at_root ? root : *this;
   dense_ = nn::add(home, names.dense, std::make_shared<nn::Linear>(width, width));
   norm_ = nn::add(home, names.norm, std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
   if (names.is_at_root) {
     register_parameter("weight", decoder_weight_);
-    bias_ = register_parameter("bias", nn::declared_parameter({config.vocab_size}));
+    bias_ = register_parameter("bias", nn::declared_parameter({words}));
     return;
   }
-  bias_ = register_parameter("bias", nn::declared_parameter({config.vocab_size}));
+  bias_ = register_parameter("bias", nn::declared_parameter({words}));
   // Both names of Hugging Face's tied decoder.
   const auto decoder = register_module("decoder", std::make_shared<torch::nn::Module>("decoder"));
   decoder->register_parameter("weight", decoder_weight_);
@@ -215,16 +228,22 @@ at::Tensor BertHead::transformed(const at::Tensor& hidden) const {
 }
 
 at::Tensor BertHead::forward(const at::Tensor& hidden) {
-  return nn::linear(transformed(hidden), decoder_weight_, bias_);
+  return nn::logits_of_words(transformed(hidden), decoder_weight_, bias_, vocabulary_);
 }
 
 at::Tensor BertHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
-  return nn::loss_sum({.hidden = transformed(hidden), .labels = labels}, decoder_weight_, bias_);
+  return nn::loss_sum({.hidden = vocabulary_.axis.into_parts(transformed(hidden)), .labels = labels}, decoder_weight_,
+                      bias_, vocabulary_);
 }
 
-BertForMaskedLM::BertForMaskedLM(const BertConfig& config) : config_(config), body_(*this, config) {
+void BertHead::specify(const std::string& parameter, layout::ParamSpec& spec) const {
+  vocabulary_.specify(parameter == "weight" ? std::vector{decoder_weight_.size(1)} : std::vector<int64_t>(), spec);
+}
+
+BertForMaskedLM::BertForMaskedLM(const BertConfig& config, const nn::TensorAxis& axis)
+    : config_(config), body_(*this, config, axis) {
   head_ = nn::add(*this, config.family->masked_lm_head.module,
-                  std::make_shared<BertHead>(*this, config, body_.word_embeddings()));
+                  std::make_shared<BertHead>(*this, config, body_.word_embeddings(), axis));
 }
 
 at::Tensor BertForMaskedLM::forward(const BertInput& input) { return (*head_)(body_.encode(input)); }
@@ -238,8 +257,8 @@ at::Tensor BertForMaskedLM::masked_loss_sum(const BertInput& input, const at::Te
   return (*head_)(rows.hidden, rows.labels);
 }
 
-BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config)
-    : config_(config), body_(*this, config) {
+BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config, const nn::TensorAxis& axis)
+    : config_(config), body_(*this, config, axis) {
   const BertFamily::LabelHead& names = config.family->label_head;
   dense_ = nn::add(*this, names.dense, std::make_shared<nn::Linear>(config.hidden_size, config.hidden_size));
   output_ = nn::add(*this, names.output, std::make_shared<nn::Linear>(config.hidden_size, config.num_labels));

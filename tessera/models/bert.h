@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "tessera/models/bert_config.h"
+#include "tessera/models/block_cut.h"
 #include "tessera/models/model.h"
 #include "tessera/models/sequence_classifier.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/tensor_axis.h"
 #include "tessera/nn/unit_module.h"
+#include "tessera/nn/vocabulary.h"
 
 namespace tessera::models {
 
@@ -32,7 +35,7 @@ struct BertInput {
 
 class BertEmbeddings : public nn::UnitModule<BertEmbeddings> {
  public:
-  explicit BertEmbeddings(const BertConfig& config);
+  BertEmbeddings(const BertConfig& config, const nn::TensorAxis& axis);
   at::Tensor forward(const BertInput& input);  // -> (batch, length, hidden)
 
   std::shared_ptr<nn::Embedding> word_embeddings;
@@ -48,7 +51,7 @@ class BertEmbeddings : public nn::UnitModule<BertEmbeddings> {
 
 class BertLayer : public nn::UnitModule<BertLayer> {
  public:
-  explicit BertLayer(const BertConfig& config);
+  BertLayer(const BertConfig& config, int64_t number, const nn::TensorAxis& axis);
   // hidden (batch, length, hidden); mask (batch, 1, 1, length) bool, true where a token may be attended; undefined:
   // all.
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask);
@@ -57,6 +60,7 @@ class BertLayer : public nn::UnitModule<BertLayer> {
   at::Tensor attend(const at::Tensor& hidden, const at::Tensor& mask) const;
 
   BertConfig config_;
+  BlockCut cut_;
   nn::Activation activation_;
   std::shared_ptr<nn::Linear> query_, key_, value_, attention_output_, intermediate_, output_;
   std::shared_ptr<nn::LayerNorm> attention_norm_, output_norm_;
@@ -65,7 +69,7 @@ class BertLayer : public nn::UnitModule<BertLayer> {
 // Embeddings and layers, as modules below `root`, which outlives this.
 class BertBody {
  public:
-  BertBody(torch::nn::Module& root, const BertConfig& config);
+  BertBody(torch::nn::Module& root, const BertConfig& config, const nn::TensorAxis& axis);
   at::Tensor encode(const BertInput& input);  // -> (batch, length, hidden)
 
   const at::Tensor& word_embeddings() const { return embeddings_->word_embeddings->weight; }
@@ -77,12 +81,14 @@ class BertBody {
   bool checkpoints_activations_ = false;
 };
 
-class BertHead : public nn::UnitModule<BertHead> {
+class BertHead : public nn::UnitModule<BertHead>, public nn::HoldsParts {
  public:
-  BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings);
+  BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings,
+           const nn::TensorAxis& axis);
   at::Tensor forward(const at::Tensor& hidden);  // (…, hidden) -> logits (…, vocab)
   // Of rows that all have a label: their loss.
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);
+  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
  private:
   at::Tensor transformed(const at::Tensor& hidden) const;
@@ -92,11 +98,14 @@ class BertHead : public nn::UnitModule<BertHead> {
   std::shared_ptr<nn::LayerNorm> norm_;
   at::Tensor decoder_weight_;  // the word embeddings'
   at::Tensor bias_;
+  nn::CutVocabulary vocabulary_;
 };
 
+// Over a tensor axis, attention is cut by heads, the feed-forward by features, the vocabulary by words; other layers
+// are whole on every rank.
 class BertForMaskedLM : public Network {
  public:
-  explicit BertForMaskedLM(const BertConfig& config);
+  explicit BertForMaskedLM(const BertConfig& config, const nn::TensorAxis& axis = {});
 
   // masked_loss_sum of "input_ids", "labels" and, where they are there, "attention_mask" and "token_type_ids".
   at::Tensor loss_sum(const NamedTensors& batch) override;
@@ -120,7 +129,7 @@ class BertForMaskedLM : public Network {
 // Labels by the first token: [CLS], <s>.
 class BertForSequenceClassification : public SequenceClassifier {
  public:
-  explicit BertForSequenceClassification(const BertConfig& config);
+  explicit BertForSequenceClassification(const BertConfig& config, const nn::TensorAxis& axis = {});
 
   at::Tensor logits(const NamedTensors& batch) override;
   void checkpoint_activations(bool on) override { body_.checkpoint_activations(on); }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tessera/models/generative_network.h"
@@ -12,7 +13,9 @@
 #include "tessera/nn/attention.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/rotary.h"
+#include "tessera/nn/tensor_axis.h"
 #include "tessera/nn/unit_module.h"
+#include "tessera/nn/vocabulary.h"
 
 namespace tessera::models {
 
@@ -39,30 +42,35 @@ struct AttentionHeads {
 at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int64_t window,
                             const nn::AttentionOptions& options);
 
-// The rows of a vocabulary, as a unit of their own.
-class TokenEmbeddings : public nn::UnitModule<TokenEmbeddings> {
+// The rows of a vocabulary, as a unit of their own; those of this rank, where it is cut.
+class TokenEmbeddings : public nn::UnitModule<TokenEmbeddings>, public nn::HoldsParts {
  public:
-  TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padding_index);
+  TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padding_index, const nn::TensorAxis& axis = {});
   at::Tensor forward(const at::Tensor& ids);  // (…) int64 -> (…, width)
+  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
   at::Tensor weight;
 
  private:
   int64_t padding_index_;
+  nn::CutVocabulary vocabulary_;
 };
 
-// The output layer, as a unit of its own. `weight` (vocab, width): another's, or undefined: its own.
-class LanguageHead : public nn::UnitModule<LanguageHead> {
+// The output layer, as a unit of its own. `weight` (vocab, width), or this rank's rows: another's, or undefined: its
+// own.
+class LanguageHead : public nn::UnitModule<LanguageHead>, public nn::HoldsParts {
  public:
-  LanguageHead(int64_t vocab_size, int64_t width, const at::Tensor& weight);
+  LanguageHead(int64_t vocab_size, int64_t width, const at::Tensor& weight, const nn::TensorAxis& axis = {});
   at::Tensor forward(const at::Tensor& hidden);                            // -> logits (…, vocab)
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);  // -> nn::target_loss_sum
 
   enum class Of { kRows };
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels, Of);  // -> nn::target_log_probs
+  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
  private:
   at::Tensor weight_;
+  nn::CutVocabulary vocabulary_;
 };
 
 // One cache for each layer.

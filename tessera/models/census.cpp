@@ -10,6 +10,7 @@
 #include "tessera/layout/range.h"
 #include "tessera/models/model.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/tensor_axis.h"
 #include "tessera/nn/unit_tree.h"
 
 namespace tessera::models {
@@ -89,10 +90,18 @@ const UnitCensus& ModelCensus::largest_block() const {
   return *std::max_element(units.begin() + static_cast<std::ptrdiff_t>(embeddings) + 1, units.end() - 1, smaller);
 }
 
-ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where) {
-  ModelCensus census = count_parameters(*model.network());
+Architecture Architecture::over(int64_t tensor_ranks) const {
+  Architecture part = *this;
+  for (int64_t* const size : {&part.heads, &part.kv_heads, &part.ffn, &part.vocab, &part.head_weights}) {
+    *size = layout::ceil_div(*size, tensor_ranks);
+  }
+  return part;
+}
+
+ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where, int tensor_ranks) {
+  ModelCensus census = count_parameters(*model.network_over(nn::TensorAxis::of_size(tensor_ranks)));
   census.source = fmt::format("{}, from {}", class_name, where);
-  census.architecture = model.architecture();
+  if (const auto whole = model.architecture()) census.architecture = whole->over(tensor_ranks);
   return census;
 }
 

@@ -49,6 +49,9 @@ struct Architecture {
   int64_t logit_rows_at_once = 0;       // of those, whose logits exist at once; 0: all (nn/target_loss.h)
   double hidden_dropout = 0;
   double attention_dropout = 0;
+
+  // What one of so many tensor ranks has of it: of heads, features of the feed-forward and words, its part, rounded up.
+  Architecture over(int64_t tensor_ranks) const;
 };
 
 struct ModelCensus {
@@ -73,7 +76,9 @@ struct ModelCensus {
 // source and architecture.
 ModelCensus count_parameters(torch::nn::Module& module);
 
-// Of the model's own network and architecture. `class_name` and `where` make its source.
-ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where);
+// Of the model's own network and architecture, as the first of so many tensor ranks has it. `class_name` and `where`
+// make its source. ErrorKind::kConfig where it cannot be cut over so many.
+ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where,
+                      int tensor_ranks = 1);
 
 }  // namespace tessera::models

@@ -37,8 +37,8 @@ class PartlyFrozenModel final : public ModelDecorator {
   PartlyFrozenModel(std::unique_ptr<Model> model, std::vector<std::string> patterns)
       : ModelDecorator(std::move(model)), patterns_(std::move(patterns)) {}
 
-  std::shared_ptr<Network> network() const override {
-    std::shared_ptr<Network> network = ModelDecorator::network();
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    std::shared_ptr<Network> network = ModelDecorator::network_over(axis);
     for (auto& item : network->named_parameters()) {
       const bool is_frozen = std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
         return names_parameter(pattern, item.key());

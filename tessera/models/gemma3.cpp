@@ -122,7 +122,10 @@ class Gemma3 final : public RmsDecoderModel<Gemma3Config> {
  public:
   using RmsDecoderModel::RmsDecoderModel;
 
-  std::shared_ptr<Network> network() const override { return std::make_shared<Gemma3ForCausalLM>(config()); }
+  std::shared_ptr<Network> network() const override { return network_over({}); }
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    return std::make_shared<Gemma3ForCausalLM>(config(), axis);
+  }
 
  protected:
   double first_norm() const override { return 0; }  // around one
@@ -140,30 +143,31 @@ ModelType gemma3_model_type() {
           }};
 }
 
-Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number)
-    : heads_(config.num_attention_heads),
-      key_heads_(config.num_key_value_heads),
+Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number, const nn::TensorAxis& axis)
+    : cut_(axis, fmt::format("layer {}", number),
+           {.heads = config.num_attention_heads,
+            .key_heads = config.num_key_value_heads,
+            .head_size = config.head_dim,
+            .features = config.intermediate_size}),
       head_size_(config.head_dim),
       window_(config.windows[number]),
       scale_(1 / std::sqrt(config.query_pre_attn_scalar)),
       dropout_(config.attention_dropout),
       activation_(config.activation) {
-  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
-  const auto linear = [&](const char* path, int64_t in, int64_t out, bool bias) {
-    return nn::add(*this, path, std::make_shared<nn::Linear>(in, out, bias));
+  const int64_t hidden = config.hidden_size;
+  const auto add = [&](const char* path, const BlockCut::Layer& linear) { return nn::add(*this, path, linear); };
+  const auto norm = [&](const char* path, int64_t width, const nn::TensorAxis& heads = {}) {
+    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/true, heads));
   };
-  const auto norm = [&](const char* path, int64_t width) {
-    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/true));
-  };
-  query_ = linear("self_attn.q_proj", hidden, heads_ * head_size_, config.attention_bias);
-  key_ = linear("self_attn.k_proj", hidden, key_heads_ * head_size_, config.attention_bias);
-  value_ = linear("self_attn.v_proj", hidden, key_heads_ * head_size_, config.attention_bias);
-  output_ = linear("self_attn.o_proj", heads_ * head_size_, hidden, config.attention_bias);
-  query_norm_ = norm("self_attn.q_norm", head_size_);
-  key_norm_ = norm("self_attn.k_norm", head_size_);
-  gate_ = linear("mlp.gate_proj", hidden, inner, /*bias=*/false);
-  up_ = linear("mlp.up_proj", hidden, inner, /*bias=*/false);
-  down_ = linear("mlp.down_proj", inner, hidden, /*bias=*/false);
+  query_ = add("self_attn.q_proj", cut_.queries(hidden, config.attention_bias));
+  key_ = add("self_attn.k_proj", cut_.keys(hidden, config.attention_bias));
+  value_ = add("self_attn.v_proj", cut_.keys(hidden, config.attention_bias));
+  output_ = add("self_attn.o_proj", cut_.attended(hidden, config.attention_bias));
+  query_norm_ = norm("self_attn.q_norm", head_size_, cut_.attention());
+  key_norm_ = norm("self_attn.k_norm", head_size_, cut_.attention());
+  gate_ = add("mlp.gate_proj", cut_.inner(hidden, /*bias=*/false));
+  up_ = add("mlp.up_proj", cut_.inner(hidden, /*bias=*/false));
+  down_ = add("mlp.down_proj", cut_.outer(hidden, /*bias=*/false));
   before_attention_ = norm("input_layernorm", hidden);
   after_attention_ = norm("post_attention_layernorm", hidden);
   before_feed_forward_ = norm("pre_feedforward_layernorm", hidden);
@@ -171,19 +175,20 @@ Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number)
 }
 
 at::Tensor Gemma3Layer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
-  const auto split = [&](const nn::Linear& linear, int64_t heads) {
-    return linear.forward(hidden).view({hidden.size(0), hidden.size(1), heads, head_size_});
+  const at::Tensor entering = cut_.attention().into_parts(hidden);
+  const auto split = [&](const nn::Linear& linear) {
+    return linear.forward(entering).view({hidden.size(0), hidden.size(1), -1, head_size_});
   };
-  AttentionHeads heads{.query = query_norm_->forward(split(*query_, heads_)),
-                       .key = key_norm_->forward(split(*key_, key_heads_)),
-                       .value = split(*value_, key_heads_)};
-  const at::Tensor attended =
-      rotary_attention(std::move(heads), input, window_, {.scale = scale_, .dropout = is_training() ? dropout_ : 0});
-  return output_->forward(attended);
+  AttentionHeads heads{
+      .query = query_norm_->forward(split(*query_)), .key = key_norm_->forward(split(*key_)), .value = split(*value_)};
+  const double dropout = is_training() ? dropout_ : 0;
+  const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
+  return output_->forward(rotary_attention(std::move(heads), input, window_, {.scale = scale_, .dropout = dropout}));
 }
 
 at::Tensor Gemma3Layer::feed_forward(const at::Tensor& hidden) const {
-  return down_->forward(activation_(gate_->forward(hidden)) * up_->forward(hidden));
+  const at::Tensor entering = cut_.feed_forward().into_parts(hidden);
+  return down_->forward(activation_(gate_->forward(entering)) * up_->forward(entering));
 }
 
 at::Tensor Gemma3Layer::forward(const DecoderInput& input) {
@@ -192,20 +197,22 @@ at::Tensor Gemma3Layer::forward(const DecoderInput& input) {
   return hidden + after_feed_forward_->forward(feed_forward(before_feed_forward_->forward(hidden)));
 }
 
-Gemma3ForCausalLM::Gemma3ForCausalLM(const Gemma3Config& config)
+Gemma3ForCausalLM::Gemma3ForCausalLM(const Gemma3Config& config, const nn::TensorAxis& axis)
     : root_of_width_(std::sqrt(static_cast<double>(config.hidden_size))),
       windows_(config.windows),
       global_turns_(config.global_turns),
       local_turns_(config.local_turns) {
-  embeddings_ = nn::add(*this, "model.embed_tokens",
-                        std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id));
+  embeddings_ =
+      nn::add(*this, "model.embed_tokens",
+              std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id, axis));
   for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
-    layers_.push_back(nn::add(*this, fmt::format("model.layers.{}", i), std::make_shared<Gemma3Layer>(config, i)));
+    layers_.push_back(
+        nn::add(*this, fmt::format("model.layers.{}", i), std::make_shared<Gemma3Layer>(config, i, axis)));
   }
   norm_ = nn::add(*this, "model.norm",
                   std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps, /*around_one=*/true));
   const at::Tensor tied = config.tie_word_embeddings ? embeddings_->weight : at::Tensor();
-  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied));
+  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied, axis));
 }
 
 // The factor as the embeddings' dtype has it: 2304 gives 48 in any, 3072 gives 55.5 in bf16.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/models/block_cut.h"
 #include "tessera/models/causal_network.h"
 #include "tessera/models/rms_decoder.h"
 #include "tessera/nn/activations.h"
@@ -43,14 +44,15 @@ struct Gemma3Config {
 
 class Gemma3Layer : public nn::UnitModule<Gemma3Layer> {
  public:
-  Gemma3Layer(const Gemma3Config& config, size_t number);
+  Gemma3Layer(const Gemma3Config& config, size_t number, const nn::TensorAxis& axis);
   at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
 
  private:
   at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;
   at::Tensor feed_forward(const at::Tensor& hidden) const;
 
-  int64_t heads_, key_heads_, head_size_, window_;
+  BlockCut cut_;
+  int64_t head_size_, window_;
   double scale_;  // of query · key
   double dropout_;
   nn::Activation activation_;
@@ -62,7 +64,7 @@ class Gemma3Layer : public nn::UnitModule<Gemma3Layer> {
 
 class Gemma3ForCausalLM : public RmsDecoder<Gemma3Layer> {
  public:
-  explicit Gemma3ForCausalLM(const Gemma3Config& config);
+  explicit Gemma3ForCausalLM(const Gemma3Config& config, const nn::TensorAxis& axis = {});
 
   bool turns_alike(int64_t one, int64_t other) const override {
     return global_turns_.turns_alike(one, other) && local_turns_.turns_alike(one, other);

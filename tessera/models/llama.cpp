@@ -195,7 +195,10 @@ class Llama final : public RmsDecoderModel<LlamaConfig> {
  public:
   using RmsDecoderModel::RmsDecoderModel;
 
-  std::shared_ptr<Network> network() const override { return std::make_shared<LlamaForCausalLM>(config()); }
+  std::shared_ptr<Network> network() const override { return network_over({}); }
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    return std::make_shared<LlamaForCausalLM>(config(), axis);
+  }
 
  protected:
   double first_norm() const override { return 1; }
@@ -216,51 +219,54 @@ ModelType llama_model_type(const std::string& model_type) {
           }};
 }
 
-LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number)
-    : heads_(config.num_attention_heads),
-      key_heads_(config.num_key_value_heads),
+LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number, const nn::TensorAxis& axis)
+    : cut_(axis, fmt::format("layer {}", number),
+           {.heads = config.num_attention_heads,
+            .key_heads = config.num_key_value_heads,
+            .head_size = config.head_dim,
+            .features = config.intermediate_size}),
       head_size_(config.head_dim),
       window_(config.windows[number]),
       dropout_(config.attention_dropout) {
   const LlamaNames& names = *config.family->names;
-  const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
-  const auto linear = [&](const char* path, int64_t in, int64_t out, bool bias) {
-    return nn::add(*this, path, std::make_shared<nn::Linear>(in, out, bias));
-  };
-  const auto norm = [&](const char* path, int64_t width) {
-    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps));
+  const int64_t hidden = config.hidden_size;
+  const auto add = [&](const char* path, const BlockCut::Layer& linear) { return nn::add(*this, path, linear); };
+  const auto norm = [&](const char* path, int64_t width, const nn::TensorAxis& heads = {}) {
+    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/false, heads));
   };
   if (names.fused != nullptr) {
-    fused_ = linear(names.fused, hidden, (heads_ + 2 * key_heads_) * head_size_, config.input_bias);
+    const int64_t group = config.num_attention_heads / config.num_key_value_heads;
+    fused_ = add(names.fused, cut_.of_key_heads(hidden, (group + 2) * head_size_, config.input_bias, names.fused));
   } else {
-    query_ = linear(names.query, hidden, heads_ * head_size_, config.input_bias);
-    key_ = linear(names.key, hidden, key_heads_ * head_size_, config.input_bias);
-    value_ = linear(names.value, hidden, key_heads_ * head_size_, config.input_bias);
+    query_ = add(names.query, cut_.queries(hidden, config.input_bias));
+    key_ = add(names.key, cut_.keys(hidden, config.input_bias));
+    value_ = add(names.value, cut_.keys(hidden, config.input_bias));
   }
-  output_ = linear(names.output, heads_ * head_size_, hidden, config.output_bias);
+  output_ = add(names.output, cut_.attended(hidden, config.output_bias));
   if (config.family->head_norms) {
-    query_norm_ = norm("self_attn.q_norm", head_size_);
-    key_norm_ = norm("self_attn.k_norm", head_size_);
+    query_norm_ = norm("self_attn.q_norm", head_size_, cut_.attention());
+    key_norm_ = norm("self_attn.k_norm", head_size_, cut_.attention());
   }
-  gate_ = linear(names.gate, hidden, inner, config.mlp_bias);
-  up_ = linear(names.up, hidden, inner, config.mlp_bias);
-  down_ = linear(names.down, inner, hidden, config.mlp_bias);
+  gate_ = add(names.gate, cut_.inner(hidden, config.mlp_bias));
+  up_ = add(names.up, cut_.inner(hidden, config.mlp_bias));
+  down_ = add(names.down, cut_.outer(hidden, config.mlp_bias));
   attention_norm_ = norm(names.attention_norm, hidden);
   mlp_norm_ = norm(names.mlp_norm, hidden);
 }
 
 AttentionHeads LlamaLayer::heads_of(const at::Tensor& hidden) const {
-  const int64_t batch = hidden.size(0), length = hidden.size(1), group = heads_ / key_heads_;
+  const int64_t batch = hidden.size(0), length = hidden.size(1);
   if (fused_) {
-    const at::Tensor all = fused_->forward(hidden).view({batch, length, key_heads_, group + 2, head_size_});
-    return {.query = all.narrow(3, 0, group).reshape({batch, length, heads_, head_size_}),
+    const int64_t group = cut_.heads() / cut_.key_heads();
+    const at::Tensor all = fused_->forward(hidden).view({batch, length, cut_.key_heads(), group + 2, head_size_});
+    return {.query = all.narrow(3, 0, group).reshape({batch, length, cut_.heads(), head_size_}),
             .key = all.select(3, group),
             .value = all.select(3, group + 1)};
   }
-  const auto split = [&](const nn::Linear& linear, int64_t heads) {
-    return linear.forward(hidden).view({batch, length, heads, head_size_});
+  const auto split = [&](const nn::Linear& linear) {
+    return linear.forward(hidden).view({batch, length, -1, head_size_});
   };
-  return {.query = split(*query_, heads_), .key = split(*key_, key_heads_), .value = split(*value_, key_heads_)};
+  return {.query = split(*query_), .key = split(*key_), .value = split(*value_)};
 }
 
 at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
@@ -269,25 +275,30 @@ at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& inpu
     heads.query = query_norm_->forward(heads.query);
     heads.key = key_norm_->forward(heads.key);
   }
-  return rotary_attention(std::move(heads), input, window_, {.dropout = is_training() ? dropout_ : 0});
+  const double dropout = is_training() ? dropout_ : 0;
+  const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
+  return rotary_attention(std::move(heads), input, window_, {.dropout = dropout});
 }
 
 at::Tensor LlamaLayer::forward(const DecoderInput& input) {
-  const at::Tensor attended = input.hidden + output_->forward(attend(attention_norm_->forward(input.hidden), input));
-  const at::Tensor normal = mlp_norm_->forward(attended);
+  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(input.hidden));
+  const at::Tensor attended = input.hidden + output_->forward(attend(entering, input));
+  const at::Tensor normal = cut_.feed_forward().into_parts(mlp_norm_->forward(attended));
   return attended + down_->forward(nn::silu_times(gate_->forward(normal), up_->forward(normal)));
 }
 
-LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config) : rotary_(config.rotary) {
+LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config, const nn::TensorAxis& axis) : rotary_(config.rotary) {
   const LlamaNames& names = *config.family->names;
-  embeddings_ = nn::add(*this, names.embeddings,
-                        std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id));
+  embeddings_ =
+      nn::add(*this, names.embeddings,
+              std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id, axis));
   for (size_t i = 0; i < static_cast<size_t>(config.num_hidden_layers); ++i) {
-    layers_.push_back(nn::add(*this, fmt::format("{}.{}", names.layers, i), std::make_shared<LlamaLayer>(config, i)));
+    layers_.push_back(
+        nn::add(*this, fmt::format("{}.{}", names.layers, i), std::make_shared<LlamaLayer>(config, i, axis)));
   }
   norm_ = nn::add(*this, names.norm, std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps));
   const at::Tensor tied = config.tie_word_embeddings ? embeddings_->weight : at::Tensor();
-  head_ = nn::add(*this, names.head, std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied));
+  head_ = nn::add(*this, names.head, std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied, axis));
 }
 
 }  // namespace tessera::models

@@ -13,9 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/block_cut.h"
 #include "tessera/models/causal_network.h"
 #include "tessera/models/rms_decoder.h"
 #include "tessera/nn/rotary.h"
+#include "tessera/nn/tensor_axis.h"
 
 namespace tessera::models {
 
@@ -45,14 +47,15 @@ struct LlamaConfig {
 
 class LlamaLayer : public nn::UnitModule<LlamaLayer> {
  public:
-  LlamaLayer(const LlamaConfig& config, size_t number);
+  LlamaLayer(const LlamaConfig& config, size_t number, const nn::TensorAxis& axis);
   at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
 
  private:
   AttentionHeads heads_of(const at::Tensor& hidden) const;
   at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;
 
-  int64_t heads_, key_heads_, head_size_, window_;
+  BlockCut cut_;
+  int64_t head_size_, window_;
   double dropout_;
   std::shared_ptr<nn::Linear> query_, key_, value_, fused_, output_;  // fused_ instead of the three
   std::shared_ptr<nn::Linear> gate_, up_, down_;
@@ -61,7 +64,8 @@ class LlamaLayer : public nn::UnitModule<LlamaLayer> {
 
 class LlamaForCausalLM : public RmsDecoder<LlamaLayer> {
  public:
-  explicit LlamaForCausalLM(const LlamaConfig& config);
+  // `axis`: over whose ranks it is cut: attention by heads, the feed-forward by features, the vocabulary by words.
+  explicit LlamaForCausalLM(const LlamaConfig& config, const nn::TensorAxis& axis = {});
 
   bool turns_alike(int64_t one, int64_t other) const override { return rotary_.turns_alike(one, other); }
 

@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
 #include "tessera/base/json_text.h"
+#include "tessera/nn/tensor_axis.h"
 
 namespace tessera::models {
 
@@ -22,6 +23,13 @@ ModelConfig read_model_config(const std::string& folder) {
     throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
   }
   return {.values = read_json_file(path), .path = path};
+}
+
+std::shared_ptr<Network> Model::network_over(const nn::TensorAxis& axis) const {
+  if (axis.size() == 1) return network();
+  throw Error(ErrorKind::kConfig,
+              {fmt::format("this model cannot be cut over {} ranks", axis.size()), "parallel.tensor",
+               "use 1, or a model that can be: of the Llama family, Gemma 3, of BERT's family"});
 }
 
 const at::Tensor& NamedTensors::at(const std::string& name) const {

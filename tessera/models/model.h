@@ -26,6 +26,10 @@ namespace tessera::storage {
 class SafetensorsFile;
 }
 
+namespace tessera::nn {
+class TensorAxis;
+}
+
 namespace tessera::models {
 
 // A config.json, read.
@@ -76,6 +80,10 @@ class Model {
   virtual void set_dropout(double probability) = 0;
 
   virtual std::shared_ptr<Network> network() const = 0;
+
+  // This rank's part of it, cut over the ranks of a tensor axis. ErrorKind::kConfig where it cannot be cut over so
+  // many: unless a model says how, over no more than one.
+  virtual std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const;
 
   // Writes the initial value of the named parameter, by (seed, name) alone, so that every rank and every sharding
   // starts alike.

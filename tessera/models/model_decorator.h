@@ -1,4 +1,4 @@
-// A model that is another one but for what a class of its own overrides.
+// A model that is another one but for what a class of its own overrides; of its network, network_over().
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/models/model.h"
+#include "tessera/nn/tensor_axis.h"
 
 namespace tessera::models {
 
@@ -15,7 +16,10 @@ class ModelDecorator : public Model {
   explicit ModelDecorator(std::unique_ptr<Model> model) : model_(std::move(model)) {}
 
   void set_dropout(double probability) override { model_->set_dropout(probability); }
-  std::shared_ptr<Network> network() const override { return model_->network(); }
+  std::shared_ptr<Network> network() const final { return network_over({}); }
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    return model_->network_over(axis);
+  }
   void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
     model_->initialize(seed, name, std::move(value));
   }

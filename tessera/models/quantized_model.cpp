@@ -26,8 +26,12 @@ class QuantizedModel final : public ModelDecorator {
  public:
   using ModelDecorator::ModelDecorator;
 
-  std::shared_ptr<Network> network() const override {
-    std::shared_ptr<Network> network = ModelDecorator::network();
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    if (axis.size() > 1) {
+      throw Error(ErrorKind::kConfig, {"weights that are kept as NF4 cannot be cut over several tensor ranks yet",
+                                       "parallel.tensor", "use 1, or leave model.quantization out"});
+    }
+    std::shared_ptr<Network> network = ModelDecorator::network_over(axis);
     quantize_frozen_layers(*network);
     return network;
   }

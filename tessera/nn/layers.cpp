@@ -1,7 +1,6 @@
 #include "tessera/nn/layers.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
@@ -10,10 +9,14 @@
 
 #include <optional>
 #include <unordered_set>
+#include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/kernels/matrix_products.h"
 #include "tessera/nn/lora.h"
 #include "tessera/nn/nf4_product.h"
+#include "tessera/nn/tensor_axis.h"
+#include "tessera/nn/vocabulary.h"
 
 namespace tessera::nn {
 namespace {
@@ -96,8 +99,20 @@ at::Tensor declared_parameter(std::vector<int64_t> shape) {
 
 Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias)
     : in_features_(in_features), out_features_(out_features) {
-  weight = register_parameter("weight", declared_parameter({out_features, in_features}));
-  if (with_bias) bias = register_parameter("bias", declared_parameter({out_features}));
+  weight = register_parameter("weight", declared_parameter({out_features_, in_features_}));
+  if (with_bias) bias = register_parameter("bias", declared_parameter({out_features_}));
+}
+
+Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias, LinearCut cut)
+    : Linear(cut.inputs ? cut.inputs->own().numel() : in_features,
+             cut.outputs ? cut.outputs->own().numel() : out_features, with_bias) {
+  TESSERA_INVARIANT(cut.inputs.has_value() != cut.outputs.has_value());
+  if (cut.axis.size() == 1) return;
+  if (cut.outputs) {
+    TensorAxis sharers = cut.axis.sharers(*cut.outputs);
+    if (sharers.size() > 1) sharers_ = std::make_unique<const TensorAxis>(std::move(sharers));
+  }
+  cut_ = std::make_unique<const LinearCut>(std::move(cut));
 }
 
 Linear::~Linear() = default;
@@ -109,9 +124,28 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   return bias.defined() ? at::linear(input, weight, bias) : at::linear(input, weight);
 }
 
+void Linear::specify(const std::string& parameter, layout::ParamSpec& spec) const {
+  if (!cut_) return;
+  const bool is_weight = parameter == "weight";
+  TESSERA_INVARIANT(is_weight || parameter == "bias");
+  spec.shape = {cut_->outputs ? cut_->outputs->whole() : out_features_};
+  if (is_weight) spec.shape.push_back(cut_->inputs ? cut_->inputs->whole() : in_features_);
+  if (cut_->outputs) spec.shards = {cut_->outputs->shard(0)};
+  if (cut_->inputs && is_weight) spec.shards = {cut_->inputs->shard(1)};
+}
+
+at::Tensor Linear::product(const at::Tensor& input) const {
+  if (quantized_) return nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias);
+  if (cut_ && cut_->inputs) {
+    const at::Tensor sum = cut_->axis.out_of_parts(linear(input, weight, at::Tensor()));
+    return bias.defined() ? sum + bias : sum;
+  }
+  if (sharers_) return linear(input, sharers_->shared_parameter(weight), sharers_->shared_parameter(bias));
+  return linear(input, weight, bias);
+}
+
 at::Tensor Linear::forward(const at::Tensor& input) const {
-  const at::Tensor output = quantized_ ? nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias)
-                                       : linear(input, weight, bias);
+  const at::Tensor output = product(input);
   if (!lora_) return output;
   return lora_->forward(input, output, {weight, bias, is_training(), quantized_});
 }
@@ -134,11 +168,23 @@ void Linear::train(bool on) {
   torch::nn::Module::train(on);
 }
 
-Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index) : padding_index_(padding_index) {
-  weight = register_parameter("weight", declared_parameter({count, width}));
+Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index)
+    : Embedding(count, width, padding_index, CutVocabulary{}) {}
+
+Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index, const CutVocabulary& vocabulary)
+    : padding_index_(padding_index), vocabulary_(std::make_unique<const CutVocabulary>(vocabulary)) {
+  weight = register_parameter("weight", declared_parameter({vocabulary.own_words(count), width}));
 }
 
-at::Tensor Embedding::forward(const at::Tensor& ids) const { return at::embedding(weight, ids, padding_index_); }
+Embedding::~Embedding() = default;
+
+at::Tensor Embedding::forward(const at::Tensor& ids) const {
+  return embedded(ids, weight, padding_index_, *vocabulary_);
+}
+
+void Embedding::specify(const std::string& /*parameter*/, layout::ParamSpec& spec) const {
+  vocabulary_->specify({weight.size(1)}, spec);
+}
 
 LayerNorm::LayerNorm(int64_t width, double eps) : width_(width), eps_(eps) {
   weight = register_parameter("weight", declared_parameter({width}));
@@ -149,12 +195,17 @@ at::Tensor LayerNorm::forward(const at::Tensor& input) const {
   return at::layer_norm(input, {width_}, weight, bias, eps_);
 }
 
+RmsNorm::RmsNorm(int64_t width, double eps, bool around_one, const TensorAxis& heads)
+    : RmsNorm(width, eps, around_one) {
+  if (heads.size() > 1) heads_ = std::make_shared<const TensorAxis>(heads);
+}
+
 RmsNorm::RmsNorm(int64_t width, double eps, bool around_one) : eps_(eps), around_one_(around_one) {
   weight = register_parameter("weight", declared_parameter({width}));
 }
 
 at::Tensor RmsNorm::forward(const at::Tensor& input) const {
-  return RmsNormFunction::apply(input, weight, eps_, around_one_);
+  return RmsNormFunction::apply(input, heads_ ? heads_->shared_parameter(weight) : weight, eps_, around_one_);
 }
 
 void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill,

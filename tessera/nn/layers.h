@@ -12,7 +12,15 @@
 
 #include "tessera/nn/unit_module.h"
 
+namespace tessera::layout {
+struct ParamSpec;
+}
+
 namespace tessera::nn {
+
+class TensorAxis;      // tensor_axis.h
+struct LinearCut;      // …
+struct CutVocabulary;  // vocabulary.h
 
 // fp32, requires grad, no bytes.
 at::Tensor declared_parameter(std::vector<int64_t> shape);
@@ -36,6 +44,15 @@ struct LoraOptions {
 
 class LoraBranch;  // lora.h
 
+// A module whose parameters may be parts of the model's, of which other ranks have the rest.
+class HoldsParts {
+ public:
+  virtual ~HoldsParts() = default;
+
+  // Completes what the whole of this parameter is, its shape and where it is cut. `parameter`: its name in the module.
+  virtual void specify(const std::string& parameter, layout::ParamSpec& spec) const = 0;
+};
+
 // A layer beside whose frozen matrix two thin ones can be trained: its parameters "lora_A.weight" (rank, in) and
 // "lora_B.weight" (out, rank), and with DoRA "lora_magnitude_vector" (out), as in the package PEFT.
 class Adaptable {
@@ -52,10 +69,11 @@ class Adaptable {
   virtual std::vector<int64_t> weight_shape() const = 0;  // as files have it, also where it is quantized
 };
 
-// y = x weight^T + bias; weight (out_features, in_features), bias (out_features).
-class Linear : public torch::nn::Module, public Adaptable {
+// y = x weight^T + bias; weight (out_features, in_features), bias (out_features). Of what is cut, this rank's part.
+class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
  public:
   Linear(int64_t in_features, int64_t out_features, bool with_bias = true);
+  Linear(int64_t in_features, int64_t out_features, bool with_bias, LinearCut cut);  // the features are the whole's
   ~Linear() override;
   at::Tensor forward(const at::Tensor& input) const;  // (…, in_features) -> (…, out_features)
   void adapt(const LoraOptions& options) override;
@@ -64,26 +82,36 @@ class Linear : public torch::nn::Module, public Adaptable {
   void quantize() override;
   bool is_quantized() const override { return quantized_; }
   std::vector<int64_t> weight_shape() const override { return {out_features_, in_features_}; }
+  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
   at::Tensor weight;  // bytes where it is quantized
   at::Tensor bias;    // undefined without
 
  private:
-  int64_t in_features_, out_features_;
+  at::Tensor product(const at::Tensor& input) const;
+
+  int64_t in_features_, out_features_;         // this rank's
+  std::unique_ptr<const LinearCut> cut_;       // null where it is whole
+  std::unique_ptr<const TensorAxis> sharers_;  // the ranks that hold the same outputs, where there are several
   bool quantized_ = false;
   std::unique_ptr<LoraBranch> lora_;  // null without
 };
 
-// Rows of weight (count, width); the row `padding_index` gets no gradient (none when negative).
-class Embedding : public torch::nn::Module {
+// Rows of weight (count, width); the row `padding_index` gets no gradient (none when negative). Of a vocabulary that is
+// cut, this rank's.
+class Embedding : public torch::nn::Module, public HoldsParts {
  public:
   Embedding(int64_t count, int64_t width, int64_t padding_index = -1);
+  Embedding(int64_t count, int64_t width, int64_t padding_index, const CutVocabulary& vocabulary);
+  ~Embedding() override;
   at::Tensor forward(const at::Tensor& ids) const;  // (…) int64 -> (…, width)
+  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
   at::Tensor weight;
 
  private:
   int64_t padding_index_;
+  std::unique_ptr<const CutVocabulary> vocabulary_;
 };
 
 // Normalises over the last dimension; Ba et al. 2016.
@@ -105,6 +133,8 @@ class LayerNorm : public torch::nn::Module {
 // rounded at the end.
 class RmsNorm : public torch::nn::Module {
  public:
+  // `heads`: the axis over which what it normalizes is cut, whose ranks each see a part of the weight's gradient.
+  RmsNorm(int64_t width, double eps, bool around_one, const TensorAxis& heads);
   RmsNorm(int64_t width, double eps, bool around_one = false);
   at::Tensor forward(const at::Tensor& input) const;  // (…, width) -> the same
 
@@ -113,6 +143,7 @@ class RmsNorm : public torch::nn::Module {
  private:
   double eps_;
   bool around_one_;
+  std::shared_ptr<const TensorAxis> heads_;  // null: each rank sees the whole gradient
 };
 
 // Memory-centric tiling (Rajbhandari et al. 2021, "ZeRO-Infinity", section 5.1.3): a Linear cut into tiles that are

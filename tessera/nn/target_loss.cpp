@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_copy.h>
 #include <ATen/ops/linear.h>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -36,8 +38,8 @@ at::Tensor for_products(const at::Tensor& tensor) {
 class TargetRows {
  public:
   TargetRows(const at::Tensor& hidden, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
-             const at::Tensor& labels)
-      : hidden_(hidden), labels_(labels), weight_(for_products(weight)) {
+             const at::Tensor& labels, const CutVocabulary& vocabulary)
+      : hidden_(hidden), labels_(labels), weight_(for_products(weight)), vocabulary_(vocabulary) {
     if (bias) bias_ = bias->to(weight_.scalar_type());
   }
 
@@ -54,7 +56,7 @@ class TargetRows {
     begin(gradients);
     for_each_piece([&](int64_t first, int64_t count) {
       Piece piece = piece_of(first, count);
-      loss += (piece.normalizer - piece.logits.gather(1, piece.labels)).sum();
+      loss += (piece.normalizer - piece.of_label).sum();
       if (gradients.wanted()) add_gradients(piece, first, gradients);
     });
     return loss;
@@ -65,7 +67,7 @@ class TargetRows {
     const at::Tensor all = at::empty({hidden_.size(0)}, hidden_.options().dtype(at::kFloat));
     for_each_piece([&](int64_t first, int64_t count) {
       const Piece piece = piece_of(first, count);
-      all.narrow(0, first, count).copy_((piece.logits.gather(1, piece.labels) - piece.normalizer).squeeze(1));
+      all.narrow(0, first, count).copy_((piece.of_label - piece.normalizer).squeeze(1));
     });
     return all;
   }
@@ -83,14 +85,16 @@ class TargetRows {
  private:
   struct Piece {
     at::Tensor hidden, labels;      // (count, width), (count, 1)
-    at::Tensor logits, normalizer;  // (count, vocab), (count, 1); in fp32
+    at::Tensor is_here;             // whether this rank has the label's word: (count, 1); undefined: all are here
+    at::Tensor logits, normalizer;  // (count, this rank's words), (count, 1); in fp32
+    at::Tensor of_label;            // its logit: (count, 1)
     at::Tensor factor;              // of each row's loss in what the gradients are of: (count, 1); undefined: 1
   };
 
   template <class Function>
   void for_each_piece(const Function& function) const {
     const int64_t rows = hidden_.size(0);
-    const int64_t at_once = target_rows_at_once(weight_.size(0));
+    const int64_t at_once = target_rows_at_once(vocabulary_.is_cut() ? vocabulary_.words.whole() : weight_.size(0));
     for (int64_t first = 0; first < rows; first += at_once) function(first, std::min(at_once, rows - first));
   }
 
@@ -107,13 +111,33 @@ class TargetRows {
     piece.labels = labels_.narrow(0, first, count).unsqueeze(1);
     piece.logits = at::linear(piece.hidden, weight_, bias_).to(at::kFloat);
     piece.normalizer = at::logsumexp(piece.logits, {1}, /*keepdim=*/true);
+    if (vocabulary_.is_cut()) {
+      add_other_words(piece);
+    } else {
+      piece.of_label = piece.logits.gather(1, piece.labels);
+    }
     return piece;
+  }
+
+  // Those of the other ranks: what is told of a row is the normalizer of each rank's words, and the label's logit, 0
+  // where its word is another's.
+  void add_other_words(Piece& piece) const {
+    const layout::Range own = vocabulary_.words.own();
+    piece.is_here = (piece.labels >= own.begin).logical_and_(piece.labels < own.end);
+    piece.labels = (piece.labels - own.begin).clamp_(0, own.numel() - 1);
+    const at::Tensor of_label = piece.logits.gather(1, piece.labels).mul_(piece.is_here);
+    const at::Tensor all = vocabulary_.axis.of_all(at::cat({piece.normalizer, of_label}, 1));  // (ranks, count, 2)
+    piece.normalizer = at::logsumexp(all.select(2, 0), {0}).unsqueeze(1);
+    piece.of_label = all.select(2, 1).sum(0).unsqueeze(1);
   }
 
   void add_gradients(Piece& piece, int64_t first, Gradients& gradients) const {
     at::Tensor& logits = piece.logits;
     logits.sub_(piece.normalizer).exp_();  // the probabilities; less 1 at the labels, the loss's gradient
-    logits.scatter_add_(1, piece.labels, at::scalar_tensor(-1, logits.options()).expand(piece.labels.sizes()));
+    const at::Tensor less = piece.is_here.defined()
+                                ? piece.is_here.to(at::kFloat).neg_()
+                                : at::scalar_tensor(-1, logits.options()).expand(piece.labels.sizes());
+    logits.scatter_add_(1, piece.labels, less);
     if (piece.factor.defined()) logits.mul_(piece.factor);
     const at::Tensor grad = logits.to(weight_.scalar_type());
     if (gradients.of_hidden) gradients.hidden.narrow(0, first, logits.size(0)).copy_(at::mm(grad, weight_));
@@ -143,6 +167,7 @@ class TargetRows {
 
   at::Tensor hidden_, labels_, weight_;
   std::optional<at::Tensor> bias_;
+  CutVocabulary vocabulary_;
 };
 
 at::Tensor rounded(const at::Tensor& gradient, at::ScalarType dtype) {
@@ -152,11 +177,12 @@ at::Tensor rounded(const at::Tensor& gradient, at::ScalarType dtype) {
 class TargetLoss : public torch::autograd::Function<TargetLoss> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, const at::Tensor& labels) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+                            const CutVocabulary& vocabulary) {
     TargetRows::Gradients gradients{.of_hidden = context->needs_input_grad(0),
                                     .of_weight = context->needs_input_grad(1),
                                     .of_bias = bias && context->needs_input_grad(2)};
-    const at::Tensor loss = TargetRows(hidden, weight, bias, labels).loss_sum(gradients);
+    const at::Tensor loss = TargetRows(hidden, weight, bias, labels, vocabulary).loss_sum(gradients);
     context->saved_data["gradients"] =
         std::vector<at::Tensor>{gradients.hidden, rounded(gradients.weight, weight.scalar_type()),
                                 bias ? rounded(gradients.bias, bias->scalar_type()) : at::Tensor()};
@@ -175,18 +201,26 @@ class TargetLoss : public torch::autograd::Function<TargetLoss> {
     for (at::Tensor& gradient : gradients) {
       if (gradient.defined()) gradient.mul_(grads[0]);
     }
-    gradients.emplace_back();  // the labels'
+    gradients.resize(5);  // none of the labels and the vocabulary
     return gradients;
   }
+};
+
+// What autograd keeps for backward.
+struct KeptVocabulary : torch::CustomClassHolder {
+  explicit KeptVocabulary(CutVocabulary kept) : vocabulary(std::move(kept)) {}
+  CutVocabulary vocabulary;
 };
 
 // Keeps what it was given and computes the logits again.
 class TargetLogProbs : public torch::autograd::Function<TargetLogProbs> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, const at::Tensor& labels) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, const at::Tensor& labels,
+                            const CutVocabulary& vocabulary) {
     context->save_for_backward({hidden, weight, labels, bias.value_or(at::Tensor())});
-    return TargetRows(hidden, weight, bias, labels).log_probs();
+    context->saved_data["vocabulary"] = c10::IValue::make_capsule(c10::make_intrusive<KeptVocabulary>(vocabulary));
+    return TargetRows(hidden, weight, bias, labels, vocabulary).log_probs();
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -197,9 +231,11 @@ class TargetLogProbs : public torch::autograd::Function<TargetLogProbs> {
     TargetRows::Gradients gradients{.of_hidden = context->needs_input_grad(0),
                                     .of_weight = context->needs_input_grad(1),
                                     .of_bias = bias && context->needs_input_grad(2)};
-    TargetRows(hidden, weight, bias, labels).log_prob_gradients(grads[0], gradients);
+    const auto kept = context->saved_data["vocabulary"].toCapsule();
+    const CutVocabulary& vocabulary = static_cast<KeptVocabulary*>(kept.get())->vocabulary;
+    TargetRows(hidden, weight, bias, labels, vocabulary).log_prob_gradients(grads[0], gradients);
     return {gradients.hidden, rounded(gradients.weight, weight.scalar_type()),
-            bias ? rounded(gradients.bias, bias->scalar_type()) : at::Tensor(), at::Tensor()};
+            bias ? rounded(gradients.bias, bias->scalar_type()) : at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -224,27 +260,28 @@ LabelledRows labelled_rows(const at::Tensor& hidden, const at::Tensor& labels) {
   return rows_at(target_places(flat_labels), hidden, flat_labels);
 }
 
-at::Tensor loss_sum(const LabelledRows& rows, const at::Tensor& weight, const at::Tensor& bias) {
+at::Tensor loss_sum(const LabelledRows& rows, const at::Tensor& weight, const at::Tensor& bias,
+                    const CutVocabulary& vocabulary) {
   const std::optional<at::Tensor> with_bias = optional_bias(bias);
-  if (at::GradMode::is_enabled()) return TargetLoss::apply(rows.hidden, weight, with_bias, rows.labels);
+  if (at::GradMode::is_enabled()) return TargetLoss::apply(rows.hidden, weight, with_bias, rows.labels, vocabulary);
   TargetRows::Gradients none;
-  return TargetRows(rows.hidden, weight, with_bias, rows.labels).loss_sum(none);
+  return TargetRows(rows.hidden, weight, with_bias, rows.labels, vocabulary).loss_sum(none);
 }
 
 at::Tensor target_loss_sum(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                           const at::Tensor& labels) {
-  return loss_sum(labelled_rows(hidden, labels), weight, bias);
+                           const at::Tensor& labels, const CutVocabulary& vocabulary) {
+  return loss_sum(labelled_rows(hidden, labels), weight, bias, vocabulary);
 }
 
 at::Tensor target_log_probs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& labels) {
+                            const at::Tensor& labels, const CutVocabulary& vocabulary) {
   const at::Tensor flat_labels = labels.reshape({-1});
   const at::Tensor places = target_places(flat_labels);
   const LabelledRows rows = rows_at(places, hidden, flat_labels);
   const std::optional<at::Tensor> with_bias = optional_bias(bias);
   const at::Tensor of_labels = at::GradMode::is_enabled()
-                                   ? TargetLogProbs::apply(rows.hidden, weight, with_bias, rows.labels)
-                                   : TargetRows(rows.hidden, weight, with_bias, rows.labels).log_probs();
+                                   ? TargetLogProbs::apply(rows.hidden, weight, with_bias, rows.labels, vocabulary)
+                                   : TargetRows(rows.hidden, weight, with_bias, rows.labels, vocabulary).log_probs();
   // Not index_add, which on a GPU adds in another order each time.
   return at::zeros({flat_labels.size(0)}, of_labels.options())
       .index_copy(0, places, of_labels)

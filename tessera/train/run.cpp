@@ -15,12 +15,14 @@
 #include "tessera/base/log.h"
 #include "tessera/base/signals.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/comm/mesh.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
 #include "tessera/data/chat_template.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/models/initial_values.h"
+#include "tessera/nn/tensor_axis.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
 #include "tessera/train/rank_run.h"
@@ -43,7 +45,8 @@ at::Device device_of(const config::RunFile& run, const comm::Group& world) {
 // Before anything is allocated; of runs on the CPU, whose memory it knows. All ranks look at what the ranks of their
 // host saw, so that they refuse together.
 void check_memory(const config::RunFile& run, const models::FolderModel& model, const config::DsConfig& config,
-                  comm::Group& world) {
+                  const comm::Mesh& mesh) {
+  comm::Group& world = *mesh.world();
   const int64_t limit = config.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
   if (!run.training.memory_check || !device_of(run, world).is_cpu()) return;
@@ -56,9 +59,9 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
     room.available = std::max<uint64_t>(room.available, std::stoull(seen.substr(host.size())));
   }
   if (const int64_t told = comm::ranks_of_this_host()) ranks_of_host = std::min(ranks_of_host, told);
-  const plan::ModelCensus census = memory_census(run, model);
+  const plan::ModelCensus census = memory_census(run, model, mesh.shape().size(layout::kTensorAxis));
   plan::check_fits({.model = census,
-                    .setup = memory_setup(run, config, world.size()),
+                    .setup = memory_setup(run, config, mesh.shape().replicas()),
                     .room = room,
                     .ranks_of_host = std::max<int64_t>(1, ranks_of_host),
                     .samples_of_a_rank = config.batch.micro * config.batch.accumulation,
@@ -67,24 +70,26 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
 
 // The files of weights are mapped only while this runs: their pages would count as this process's memory.
 std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const models::FolderModel& folder_model,
-                                           const config::DsConfig& config, const std::shared_ptr<comm::Group>& world) {
+                                           const config::DsConfig& config, const std::shared_ptr<comm::Mesh>& mesh) {
   const models::Model& model = *folder_model.model;
-  const at::Device device = device_of(run, *world);
-  const auto seed = static_cast<uint64_t>(run.training.seed + world->rank());  // dropout differs by rank
+  const at::Device device = device_of(run, *mesh->world());
+  // Dropout differs by the data: ranks that hold parts of one model drop the same of what all of them have.
+  const auto seed = static_cast<uint64_t>(run.training.seed + mesh->data_group()->rank());
   engine::seed_random_state(seed);
   if (!device.is_cpu()) engine::seed_random_state(seed, device);
-  const std::shared_ptr<models::Network> network = model.network();
+  const nn::TensorAxis axis(mesh->group({layout::kTensorAxis}));
+  const std::shared_ptr<models::Network> network = model.network_over(axis);
   network->checkpoint_activations(run.training.activation_checkpointing);
   const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
   models::InitialValues values(model, *network, pretrained ? run.model.path : "",
                                static_cast<uint64_t>(run.training.seed), run.adapter.path);
   auto engine =
       initialize(network, config,
-                 {.world = world,
+                 {.mesh = mesh,
                   .device = device,
                   .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
                   .no_decay = [&](const std::string& name) { return !model.decays(name); }});
-  if (world->rank() == 0) values.report(folder_model.as.new_modules);
+  if (mesh->rank() == 0) values.report(folder_model.as.new_modules);
   return engine;
 }
 
@@ -146,20 +151,22 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   const TaskType& task_type = task_of(run);
   const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);
-  config::DsConfigInput input = ds_config_input(*model.model, world->size());
+  const auto mesh = std::make_shared<comm::Mesh>(world, mesh_shape_of(run, world->size()));
+  comm::Group& sharers_of_data = *mesh->data_group();
+  config::DsConfigInput input = ds_config_input(*model.model, sharers_of_data.size());
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
-  check_memory(run, model, without_steps, *world);
+  check_memory(run, model, without_steps, *mesh);
 
   Listener listener;
   if (world->rank() == 0) {
     listener = {.say = [](const std::string& line) { log_info("{}", line); },
                 .doubt = [](const std::string& line) { log_warning("{}", line); }};
   }
-  const RunData run_data = read_run_data(run, *tokenizer, world->size(), listener);
+  const RunData run_data = read_run_data(run, *tokenizer, sharers_of_data.size(), listener);
   const data::LoaderOptions loader{.micro_batch = without_steps.batch.micro,
                                    .accumulation = without_steps.batch.accumulation,
-                                   .world_size = world->size(),
-                                   .rank = world->rank(),
+                                   .world_size = sharers_of_data.size(),
+                                   .rank = sharers_of_data.rank(),
                                    .seed = static_cast<uint64_t>(run.training.seed),
                                    .drop_last = without_steps.dataloader_drop_last};
   const int64_t max_steps = steps_of_run(run, data::steps_in_epoch(run_data.train.size, loader));
@@ -168,9 +175,9 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   config::DsConfig config = config::resolve_ds_config(run, input);
   set_defaults_of_training(config);
 
-  const auto engine = make_engine(run, model, config, world);
+  const auto engine = make_engine(run, model, config, mesh);
   if (world->rank() == 0) {
-    const plan::ModelCensus census = memory_census(run, model);
+    const plan::ModelCensus census = memory_census(run, model, 1);
     if (!run.model.freeze.empty())
       log_info("model.freeze: {} parameters keep their values", format_count(census.frozen));
     if (adapter_of(run)) {
@@ -181,7 +188,7 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
                format_bytes(static_cast<uint64_t>(census.quantized_bytes)));
     }
     log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(census.params), config.zero.stage,
-             count_of(world->size(), "rank"), format_count(max_steps), count_of(config.batch.global, "sample"));
+             ranks_in_words(mesh->shape()), format_count(max_steps), count_of(config.batch.global, "sample"));
   }
   const LossOfBatch loss = task_type.start ? task_type.start({.engine = *engine,
                                                               .run = run,

@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/data/reader.h"
 #include "tessera/models/freezing.h"
 #include "tessera/models/model.h"
@@ -113,8 +115,34 @@ std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, c
   return tokenizer;
 }
 
-config::DsConfigInput ds_config_input(const models::Model& model, int64_t ranks) {
-  config::DsConfigInput input{.data_parallel_size = ranks, .may_lower_micro_batch = true};
+layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks) {
+  const int64_t tensor = run.parallel.tensor;
+  if (tensor == 1) return layout::MeshShape::of_data_parallel(static_cast<int>(ranks));
+  if (ranks % tensor != 0) {
+    const int64_t fewer = ranks / tensor * tensor, more = fewer + tensor;
+    throw Error(
+        ErrorKind::kConfig,
+        {fmt::format("{} cannot be put together from groups of parallel.tensor: {}", count_of(ranks, "rank"), tensor),
+         run.name + ", parallel.tensor",
+         fmt::format("start {} ranks, or choose a number that divides {}",
+                     fewer == 0 ? fmt::format("{}", more) : fmt::format("{} or {}", fewer, more), ranks)});
+  }
+  return layout::MeshShape(
+      {{layout::kShardAxis, static_cast<int>(ranks / tensor)}, {layout::kTensorAxis, static_cast<int>(tensor)}});
+}
+
+std::string ranks_in_words(const layout::MeshShape& mesh) {
+  std::string text = count_of(mesh.ranks(), "rank");
+  if (mesh.parts() == 1) return text;
+  const char* before = ": ";
+  for (const layout::Axis& axis : mesh.axes()) {
+    text += fmt::format("{}{} {}", std::exchange(before, " x "), axis.name, axis.size);
+  }
+  return text;
+}
+
+config::DsConfigInput ds_config_input(const models::Model& model, int64_t data_ranks) {
+  config::DsConfigInput input{.data_parallel_size = data_ranks, .may_lower_micro_batch = true};
   input.auto_values.hidden_size = model.hidden_size();
   input.auto_values.leave_unknown = true;
   return input;
@@ -135,8 +163,8 @@ void set_defaults_of_training(config::DsConfig& config) {
   if (!config.own.lazy_publish) config.own.lazy_publish = true;  // nobody but forwards and checkpoints reads parameters
 }
 
-plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t ranks) {
-  plan::TrainingSetup setup = plan::setup_of(config, ranks);
+plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t data_ranks) {
+  plan::TrainingSetup setup = plan::setup_of(config, data_ranks);
   setup.length = run.data.max_length;
   const TaskType& task = task_of(run);
   setup.target_share = task.target_share ? task.target_share(run) : 1;
@@ -145,8 +173,8 @@ plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsCon
   return setup;
 }
 
-plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model) {
-  return models::census_of(*model.model, model.as.name, run.model.path + "/config.json");
+plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model, int tensor_ranks) {
+  return models::census_of(*model.model, model.as.name, run.model.path + "/config.json", tensor_ranks);
 }
 
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {
@@ -194,7 +222,8 @@ std::vector<Metric> metrics_of(const config::RunFile& run) {
 config::BatchSizes batch_of(const config::RunFile& run, int64_t ranks) {
   config::RunFile checked = run;
   checked.data.labels.clear();  // which the batch does not depend on
-  return config::resolve_ds_config(run, ds_config_input(*read_model_of(checked).model, ranks)).batch;
+  const int data_ranks = mesh_shape_of(run, ranks).replicas();
+  return config::resolve_ds_config(run, ds_config_input(*read_model_of(checked).model, data_ranks)).batch;
 }
 
 config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
@@ -215,7 +244,9 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
     models::PretrainedWeights(run.model.path, model.model->base_prefix());
   }
   load_tokenizer_of(run, *model.model);
-  config::require_supported(config::resolve_ds_config(run, ds_config_input(*model.model, ranks)));
+  const layout::MeshShape mesh = mesh_shape_of(run, ranks);
+  if (mesh.parts() > 1) memory_census(checked, model, mesh.size(layout::kTensorAxis));  // refuses what cannot be cut
+  config::require_supported(config::resolve_ds_config(run, ds_config_input(*model.model, mesh.replicas())));
   check_files("data.train", run.data.train);
   check_files("data.eval", run.data.eval);
   check_evaluations(run);

@@ -11,6 +11,7 @@
 
 #include "tessera/config/run_file.h"
 #include "tessera/data/tokenizer.h"
+#include "tessera/layout/mesh_shape.h"
 #include "tessera/models/adapters.h"
 #include "tessera/models/model.h"
 #include "tessera/plan/memory_check.h"
@@ -35,8 +36,13 @@ std::vector<Metric> metrics_of(const config::RunFile& run);
 // Of the folder that the run file names, checked against the model.
 std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model);
 
-// The ds_config for `ranks` ranks. Only the number of steps may be missing, which follows from the batch.
-config::DsConfigInput ds_config_input(const models::Model& model, int64_t ranks);
+// How so many ranks share the run: data parallel but for parallel.tensor, whose ranks are neighbours. Where that is 1,
+// the mesh has no such axis. ErrorKind::kConfig where they do not factor.
+layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks);
+std::string ranks_in_words(const layout::MeshShape& mesh);  // "4 ranks: dp_shard 2 x tp 2"
+
+// The ds_config for so many data-parallel ranks. Only the number of steps may be missing, which follows from the batch.
+config::DsConfigInput ds_config_input(const models::Model& model, int64_t data_ranks);
 
 // Steps of the whole run.
 int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch);
@@ -44,9 +50,9 @@ int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch);
 // What `tessera train` fills in that the run file leaves open.
 void set_defaults_of_training(config::DsConfig& config);
 
-// For plan::check_fits: all but the room and the ranks of a host.
-plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t ranks);
-plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model);
+// For plan::check_fits: all but the room and the ranks of a host. The census is of one tensor rank's part.
+plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t data_ranks);
+plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model, int tensor_ranks);
 
 // Where the run swaps to, or could: a folder.
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config);

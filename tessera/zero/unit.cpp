@@ -58,6 +58,21 @@ bool is_declared_only(const at::Tensor& tensor) {
   return tensor.numel() > 0 && tensor.storage().nbytes() == 0 && !is_unreadable(tensor);
 }
 
+namespace {
+
+// Of a parameter that ranks hold parts of, the whole is computed, and this rank's part kept.
+void fill_part(const NamedParam& param, const FillParameter& fill, const at::Tensor& value) {
+  if (param.box == layout::Box::whole(param.spec.shape)) return fill(param.name(), value);
+  at::Tensor whole = at::empty(param.spec.shape, value.options());
+  fill(param.name(), whole);
+  for (size_t dim = 0; dim < param.box.extent.size(); ++dim) {
+    whole = whole.narrow(static_cast<int64_t>(dim), param.box.offset[dim], param.box.extent[dim]);
+  }
+  value.copy_(whole);
+}
+
+}  // namespace
+
 Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
            const DataGroups& groups, const FillParameter& fill)
     : name_(std::move(name)),
@@ -93,7 +108,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       any_of_rank_0 = true;
     } else {
       TESSERA_INVARIANT(fill != nullptr);
-      fill(place.name, value);
+      fill_part(params_[index], fill, value);
     }
   }
   if (any_of_rank_0) groups_.all->start_broadcast(initial, /*root=*/0, name_).finish();

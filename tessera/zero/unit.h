@@ -75,8 +75,8 @@ struct OptimizerNeeds {
   bool sign_errors = false;  // see comm/sign_compression.h
 };
 
-// Writes the initial value (fp32, or bytes, of the parameter's shape) of the named parameter into `value`, the same on
-// every rank.
+// Writes the initial value (fp32, or bytes) of the named parameter into `value`, the same on every rank; of its global
+// shape, where ranks hold parts of it.
 using FillParameter = std::function<void(const std::string& name, at::Tensor value)>;
 
 class Unit {
