@@ -75,10 +75,6 @@ class AdaptedModel final : public ModelDecorator {
       : ModelDecorator(std::move(model)), options_(std::move(options)) {}
 
   std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
-    if (axis.size() > 1) {
-      throw Error(ErrorKind::kConfig, {"an adapter cannot be trained over several tensor ranks yet", "parallel.tensor",
-                                       "use 1, or train without an adapter"});
-    }
     std::shared_ptr<Network> network = ModelDecorator::network_over(axis);
     for (const AdaptableLayer& layer : adaptable_layers(*network)) {
       if (fits_any(layer.name, options_.targets)) layer.adaptable->adapt(options_.lora);

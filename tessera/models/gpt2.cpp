@@ -120,11 +120,24 @@ at::Tensor TransposedLinear::forward(const at::Tensor& input) const {
                                 ? nn::nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias)
                                 : nn::linear(input, weight.t(), bias);
   if (!lora_) return output;
-  return lora_->forward(input, output, {quantized_ ? weight : weight.t(), bias, is_training(), quantized_});
+  const auto product = [this](const at::Tensor& x) {
+    return quantized_ ? nn::nf4_product(x, weight, {.out = out_features_, .in = in_features_}, at::Tensor())
+                      : nn::linear(x, weight.t(), at::Tensor());
+  };
+  return lora_->forward(input, output,
+                        {.weight = quantized_ ? weight : weight.t(),
+                         .bias = bias,
+                         .product = product,
+                         .training = is_training(),
+                         .quantized = quantized_});
 }
 
 void TransposedLinear::adapt(const nn::LoraOptions& options) {
-  lora_ = std::make_unique<nn::LoraBranch>(*this, in_features_, out_features_, options);
+  const auto matrix = [](int64_t in, int64_t out) {
+    return std::make_shared<nn::Linear>(in, out, /*with_bias=*/false);
+  };
+  lora_ = std::make_unique<nn::LoraBranch>(*this, matrix(in_features_, options.rank),
+                                           matrix(options.rank, out_features_), options);
 }
 
 void TransposedLinear::quantize() {

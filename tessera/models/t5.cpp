@@ -32,7 +32,10 @@ class T5 final : public Model {
   explicit T5(const T5Config& config) : config_(config) {}
 
   void set_dropout(double probability) override { config_.dropout_rate = probability; }
-  std::shared_ptr<Network> network() const override { return std::make_shared<T5ForConditionalGeneration>(config_); }
+  std::shared_ptr<Network> network() const override { return network_over({}); }
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    return std::make_shared<T5ForConditionalGeneration>(config_, axis);
+  }
 
   // Standard deviations of Mesh TensorFlow, which keep what each matrix gives at 1 (as transformers has them).
   void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
@@ -185,11 +188,18 @@ ModelType t5_model_type() {
           }};
 }
 
-T5PositionBias::T5PositionBias(const T5Config& config, bool is_decoder)
+T5PositionBias::T5PositionBias(const T5Config& config, bool is_decoder, const nn::TensorAxis& axis)
     : buckets_(config.relative_attention_num_buckets),
       max_distance_(config.relative_attention_max_distance),
-      is_decoder_(is_decoder) {
-  weight = register_parameter("weight", nn::declared_parameter({buckets_, config.num_heads}));
+      is_decoder_(is_decoder),
+      heads_(axis.cut_heads(config.num_heads, config.num_heads).query) {
+  weight = register_parameter("weight", nn::declared_parameter({buckets_, heads_.own().numel()}));
+}
+
+void T5PositionBias::specify(const std::string& /*parameter*/, layout::ParamSpec& spec) const {
+  if (heads_.parts.size() == 1) return;
+  spec.shape = {buckets_, heads_.whole()};
+  spec.shards = {heads_.shard(1)};
 }
 
 // An encoder has half of the buckets for each direction; of those half again are for one distance each, the others for
@@ -212,31 +222,34 @@ void T5BlockCache::reorder(const at::Tensor& rows) {
   value = value.index_select(0, rows);
 }
 
-T5Block::T5Block(const T5Config& config, bool is_decoder) : config_(config) {
+T5Block::T5Block(const T5Config& config, bool is_decoder, const std::string& name, const nn::TensorAxis& axis)
+    : config_(config),
+      cut_(axis, name,
+           {.heads = config.num_heads,
+            .key_heads = config.num_heads,
+            .head_size = config.d_kv,
+            .features = config.d_ff}) {
   self_ = add_attention(0, "SelfAttention");
   if (is_decoder) cross_ = add_attention(1, "EncDecAttention");
   const std::string layer = fmt::format("layer.{}", is_decoder ? 2 : 1);
-  const auto linear = [&](const char* name, int64_t in, int64_t out) {
-    return nn::add(*this, fmt::format("{}.DenseReluDense.{}", layer, name),
-                   std::make_shared<nn::Linear>(in, out, /*with_bias=*/false));
+  const auto add = [&](const char* part, const BlockCut::Layer& linear) {
+    return nn::add(*this, fmt::format("{}.DenseReluDense.{}", layer, part), linear);
   };
-  gate_ = linear(config.gated ? "wi_0" : "wi", config.d_model, config.d_ff);
-  if (config.gated) up_ = linear("wi_1", config.d_model, config.d_ff);
-  down_ = linear("wo", config.d_ff, config.d_model);
+  gate_ = add(config.gated ? "wi_0" : "wi", cut_.inner(config.d_model, /*bias=*/false));
+  if (config.gated) up_ = add("wi_1", cut_.inner(config.d_model, /*bias=*/false));
+  down_ = add("wo", cut_.outer(config.d_model, /*bias=*/false));
   feed_forward_norm_ =
       nn::add(*this, layer + ".layer_norm", std::make_shared<nn::RmsNorm>(config.d_model, config.layer_norm_epsilon));
 }
 
 T5Block::Attention T5Block::add_attention(int number, const char* name) {
-  const int64_t inner = config_.num_heads * config_.d_kv;
-  const auto linear = [&](const char* part, int64_t in, int64_t out) {
-    return nn::add(*this, fmt::format("layer.{}.{}.{}", number, name, part),
-                   std::make_shared<nn::Linear>(in, out, /*with_bias=*/false));
+  const auto add = [&](const char* part, const BlockCut::Layer& linear) {
+    return nn::add(*this, fmt::format("layer.{}.{}.{}", number, name, part), linear);
   };
-  Attention made{.q = linear("q", config_.d_model, inner),
-                 .k = linear("k", config_.d_model, inner),
-                 .v = linear("v", config_.d_model, inner),
-                 .o = linear("o", inner, config_.d_model),
+  Attention made{.q = add("q", cut_.queries(config_.d_model, /*bias=*/false)),
+                 .k = add("k", cut_.keys(config_.d_model, /*bias=*/false)),
+                 .v = add("v", cut_.keys(config_.d_model, /*bias=*/false)),
+                 .o = add("o", cut_.attended(config_.d_model, /*bias=*/false)),
                  .norm = nullptr};
   made.norm = nn::add(*this, fmt::format("layer.{}.layer_norm", number),
                       std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon));
@@ -248,7 +261,7 @@ at::Tensor T5Block::dropout(const at::Tensor& values) const {
 }
 
 at::Tensor T5Block::split(const nn::Linear& linear, const at::Tensor& of) const {
-  return linear.forward(of).view({of.size(0), of.size(1), config_.num_heads, config_.d_kv});
+  return linear.forward(of).view({of.size(0), of.size(1), cut_.heads(), config_.d_kv});
 }
 
 T5Block::Seen T5Block::own_tokens(const at::Tensor& normal, const T5BlockInput& input) const {
@@ -271,34 +284,43 @@ T5Block::Seen T5Block::memory_of(const T5BlockInput& input) const {
 
 at::Tensor T5Block::attend(const Attention& by, const at::Tensor& normal, const Seen& seen,
                            const nn::AttentionPattern& pattern) const {
-  const at::Tensor attended =
-      nn::attention(split(*by.q, normal), seen.key, seen.value, pattern,
-                    {.scale = 1, .dropout = is_training() ? config_.dropout_rate : 0, .bias = seen.bias});
-  return dropout(by.o->forward(attended));
+  const double dropout_of_weights = is_training() ? config_.dropout_rate : 0;
+  const auto of_own_heads = [&] {
+    const nn::PartRandomness own(cut_.attention(), dropout_of_weights > 0, normal.device());
+    return nn::attention(split(*by.q, normal), seen.key, seen.value, pattern,
+                         {.scale = 1, .dropout = dropout_of_weights, .bias = seen.bias});
+  };
+  return dropout(by.o->forward(of_own_heads()));
 }
 
 at::Tensor T5Block::feed_forward(const at::Tensor& hidden) const {
-  const at::Tensor normal = feed_forward_norm_->forward(hidden);
+  const at::Tensor normal = cut_.feed_forward().into_parts(feed_forward_norm_->forward(hidden));
   at::Tensor inner = config_.activation(gate_->forward(normal));
   if (up_) inner = inner * up_->forward(normal);
-  return hidden + dropout(down_->forward(dropout(inner)));
+  {
+    const nn::PartRandomness own(cut_.feed_forward(), is_training() && config_.dropout_rate > 0, hidden.device());
+    inner = dropout(inner);
+  }
+  return hidden + dropout(down_->forward(inner));
 }
 
 at::Tensor T5Block::forward(const T5BlockInput& input) {
-  const at::Tensor normal = self_.norm->forward(input.hidden);
+  const at::Tensor normal = cut_.attention().into_parts(self_.norm->forward(input.hidden));
   at::Tensor hidden = input.hidden + attend(self_, normal, own_tokens(normal, input), input.pattern);
   if (input.memory.defined()) {
-    hidden = hidden + attend(cross_, cross_.norm->forward(hidden), memory_of(input), input.of_memory);
+    const at::Tensor asking = cut_.attention().into_parts(cross_.norm->forward(hidden));
+    hidden = hidden + attend(cross_, asking, memory_of(input), input.of_memory);
   }
   return feed_forward(hidden);
 }
 
-T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config) : config_(config) {
-  shared_ = nn::add(*this, "shared", std::make_shared<TokenEmbeddings>(config.vocab_size, config.d_model, -1));
+T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config, const nn::TensorAxis& axis)
+    : config_(config), axis_(axis.called("the encoder's output")) {
+  shared_ = nn::add(*this, "shared", std::make_shared<TokenEmbeddings>(config.vocab_size, config.d_model, -1, axis));
   encoder_ = add_stack("encoder", config.num_layers, /*is_decoder=*/false);
   decoder_ = add_stack("decoder", config.num_decoder_layers, /*is_decoder=*/true);
   const at::Tensor tied = config.tie_word_embeddings ? shared_->weight : at::Tensor();
-  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.d_model, tied));
+  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.d_model, tied, axis));
 }
 
 T5ForConditionalGeneration::Stack T5ForConditionalGeneration::add_stack(const std::string& name, int64_t layers,
@@ -306,10 +328,10 @@ T5ForConditionalGeneration::Stack T5ForConditionalGeneration::add_stack(const st
   Stack stack;
   for (int64_t i = 0; i < layers; ++i) {
     const std::string path = fmt::format("{}.block.{}", name, i);
-    stack.blocks.push_back(nn::add(*this, path, std::make_shared<T5Block>(config_, is_decoder)));
+    stack.blocks.push_back(nn::add(*this, path, std::make_shared<T5Block>(config_, is_decoder, path, axis_)));
     if (i > 0) continue;
     stack.bias = nn::add(*this, path + ".layer.0.SelfAttention.relative_attention_bias",
-                         std::make_shared<T5PositionBias>(config_, is_decoder));
+                         std::make_shared<T5PositionBias>(config_, is_decoder, axis_));
   }
   stack.norm = nn::add(*this, name + ".final_layer_norm",
                        std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon));
@@ -352,7 +374,9 @@ T5ForConditionalGeneration::Memory T5ForConditionalGeneration::encode(const at::
 
 at::Tensor T5ForConditionalGeneration::decode(const at::Tensor& written, const Memory& memory,
                                               std::vector<T5BlockCache>* caches) {
-  const T5BlockInput input{.pattern = {.causal = true}, .memory = memory.states, .of_memory = memory.pattern};
+  // Once for all blocks, each of whose gradients of it comes of a rank's own heads.
+  const T5BlockInput input{
+      .pattern = {.causal = true}, .memory = axis_.into_parts(memory.states), .of_memory = memory.pattern};
   const at::Tensor hidden = run(decoder_, written, input, caches);
   return config_.scale_decoder_outputs ? hidden * (1 / std::sqrt(static_cast<double>(config_.d_model))) : hidden;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/models/block_cut.h"
 #include "tessera/models/causal_network.h"
 #include "tessera/models/generative_network.h"
 #include "tessera/models/model.h"
@@ -40,16 +41,18 @@ struct T5Config {
 };
 
 // The bias of attention by distance, for all blocks of a stack: a table of buckets, the nearer the finer (section 2.1).
-class T5PositionBias : public nn::UnitModule<T5PositionBias> {
+class T5PositionBias : public nn::UnitModule<T5PositionBias>, public nn::HoldsParts {
  public:
-  T5PositionBias(const T5Config& config, bool is_decoder);
+  T5PositionBias(const T5Config& config, bool is_decoder, const nn::TensorAxis& axis);
   at::Tensor forward(const at::Tensor& places);  // (queries, keys) int64, key - query -> (1, heads, queries, keys)
+  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
-  at::Tensor weight;  // (buckets, heads)
+  at::Tensor weight;  // (buckets, this rank's heads)
 
  private:
   int64_t buckets_, max_distance_;
   bool is_decoder_;
+  nn::Cut heads_;
 };
 
 // What a block of the decoder keeps of a text that is being written.
@@ -79,7 +82,8 @@ struct T5BlockInput {
 
 class T5Block : public nn::UnitModule<T5Block> {
  public:
-  T5Block(const T5Config& config, bool is_decoder);
+  // `name`: of the block, for errors and reports.
+  T5Block(const T5Config& config, bool is_decoder, const std::string& name, const nn::TensorAxis& axis);
   at::Tensor forward(const T5BlockInput& input);  // -> (batch, length, d_model)
 
  private:
@@ -101,6 +105,7 @@ class T5Block : public nn::UnitModule<T5Block> {
   at::Tensor dropout(const at::Tensor& values) const;
 
   T5Config config_;
+  BlockCut cut_;
   Attention self_, cross_;                        // the latter of decoders
   std::shared_ptr<nn::Linear> gate_, up_, down_;  // gate_ alone where it is not gated
   std::shared_ptr<nn::RmsNorm> feed_forward_norm_;
@@ -108,7 +113,8 @@ class T5Block : public nn::UnitModule<T5Block> {
 
 class T5ForConditionalGeneration : public Network, public GenerativeNetwork {
  public:
-  explicit T5ForConditionalGeneration(const T5Config& config);
+  // Over a tensor axis, attention and its bias are cut by heads, the feed-forward by features, the vocabulary by words.
+  explicit T5ForConditionalGeneration(const T5Config& config, const nn::TensorAxis& axis = {});
 
   // Reads "input_ids" and, where some are padding, "attention_mask" (batch, length), and "labels" (batch, target
   // length), the text to be written.
@@ -143,6 +149,7 @@ class T5ForConditionalGeneration : public Network, public GenerativeNetwork {
   at::Tensor decode_targets(const NamedTensors& batch);  // what has been written before each label
 
   T5Config config_;
+  nn::TensorAxis axis_;
   std::shared_ptr<TokenEmbeddings> shared_;
   Stack encoder_, decoder_;
   std::shared_ptr<LanguageHead> head_;

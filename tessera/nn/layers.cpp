@@ -106,10 +106,10 @@ Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias)
 Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias, LinearCut cut)
     : Linear(cut.inputs ? cut.inputs->own().numel() : in_features,
              cut.outputs ? cut.outputs->own().numel() : out_features, with_bias) {
-  TESSERA_INVARIANT(cut.inputs.has_value() != cut.outputs.has_value());
+  TESSERA_INVARIANT(!cut.inputs || !cut.outputs);
   if (cut.axis.size() == 1) return;
-  if (cut.outputs) {
-    TensorAxis sharers = cut.axis.sharers(*cut.outputs);
+  if (!cut.inputs) {
+    TensorAxis sharers = cut.outputs ? cut.axis.sharers(*cut.outputs) : cut.axis;
     if (sharers.size() > 1) sharers_ = std::make_unique<const TensorAxis>(std::move(sharers));
   }
   cut_ = std::make_unique<const LinearCut>(std::move(cut));
@@ -126,32 +126,56 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
 
 void Linear::specify(const std::string& parameter, layout::ParamSpec& spec) const {
   if (!cut_) return;
-  const bool is_weight = parameter == "weight";
-  TESSERA_INVARIANT(is_weight || parameter == "bias");
+  const bool is_weight = parameter == "weight";  // else the bias, or an adapter's lengths of rows
   spec.shape = {cut_->outputs ? cut_->outputs->whole() : out_features_};
   if (is_weight) spec.shape.push_back(cut_->inputs ? cut_->inputs->whole() : in_features_);
   if (cut_->outputs) spec.shards = {cut_->outputs->shard(0)};
   if (cut_->inputs && is_weight) spec.shards = {cut_->inputs->shard(1)};
 }
 
-at::Tensor Linear::product(const at::Tensor& input) const {
-  if (quantized_) return nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias);
+at::Tensor Linear::product(const at::Tensor& input, const at::Tensor& with_bias) const {
+  if (quantized_) return nf4_product(input, weight, {.out = out_features_, .in = in_features_}, with_bias);
   if (cut_ && cut_->inputs) {
     const at::Tensor sum = cut_->axis.out_of_parts(linear(input, weight, at::Tensor()));
-    return bias.defined() ? sum + bias : sum;
+    return with_bias.defined() ? sum + with_bias : sum;
   }
-  if (sharers_) return linear(input, sharers_->shared_parameter(weight), sharers_->shared_parameter(bias));
-  return linear(input, weight, bias);
+  if (sharers_) return linear(input, sharers_->shared_parameter(weight), sharers_->shared_parameter(with_bias));
+  return linear(input, weight, with_bias);
+}
+
+std::vector<int64_t> Linear::weight_shape() const {
+  const bool cuts_out = cut_ && cut_->outputs, cuts_in = cut_ && cut_->inputs;
+  return {cuts_out ? cut_->outputs->whole() : out_features_, cuts_in ? cut_->inputs->whole() : in_features_};
 }
 
 at::Tensor Linear::forward(const at::Tensor& input) const {
-  const at::Tensor output = product(input);
+  const at::Tensor output = product(input, bias);
   if (!lora_) return output;
-  return lora_->forward(input, output, {weight, bias, is_training(), quantized_});
+  return lora_->forward(input, output,
+                        {.weight = weight,
+                         .bias = bias,
+                         .product = [this](const at::Tensor& x) { return product(x, at::Tensor()); },
+                         .training = is_training(),
+                         .quantized = quantized_,
+                         .over_inputs = cut_ && cut_->inputs ? &cut_->axis : nullptr,
+                         .sharers = sharers_.get()});
 }
 
+// Where outputs are cut, B is too, and all ranks have A; where inputs are, A is, and all have B.
 void Linear::adapt(const LoraOptions& options) {
-  lora_ = std::make_unique<LoraBranch>(*this, in_features_, out_features_, options);
+  const std::vector<int64_t> whole = weight_shape();
+  const auto part = [&](int64_t in, int64_t out, LinearCut cut) {
+    return std::make_shared<Linear>(in, out, /*with_bias=*/false, std::move(cut));
+  };
+  LinearCut of_a, of_b;
+  if (cut_ && cut_->inputs) {
+    of_a = *cut_;
+  } else if (cut_) {
+    of_a.axis = cut_->axis;
+    of_b = *cut_;
+  }
+  lora_ = std::make_unique<LoraBranch>(*this, part(whole[1], options.rank, std::move(of_a)),
+                                       part(options.rank, whole[0], std::move(of_b)), options);
 }
 
 void Linear::quantize() {

@@ -66,7 +66,7 @@ class Adaptable {
   // are frozen.
   virtual void quantize() = 0;
   virtual bool is_quantized() const = 0;
-  virtual std::vector<int64_t> weight_shape() const = 0;  // as files have it, also where it is quantized
+  virtual std::vector<int64_t> weight_shape() const = 0;  // as files have it, also where quantized or cut
 };
 
 // y = x weight^T + bias; weight (out_features, in_features), bias (out_features). Of what is cut, this rank's part.
@@ -81,14 +81,14 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   void train(bool on = true) override;
   void quantize() override;
   bool is_quantized() const override { return quantized_; }
-  std::vector<int64_t> weight_shape() const override { return {out_features_, in_features_}; }
+  std::vector<int64_t> weight_shape() const override;
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
   at::Tensor weight;  // bytes where it is quantized
   at::Tensor bias;    // undefined without
 
  private:
-  at::Tensor product(const at::Tensor& input) const;
+  at::Tensor product(const at::Tensor& input, const at::Tensor& with_bias) const;
 
   int64_t in_features_, out_features_;         // this rank's
   std::unique_ptr<const LinearCut> cut_;       // null where it is whole

@@ -12,6 +12,7 @@
 
 #include "tessera/nn/layers.h"
 #include "tessera/nn/nf4_product.h"
+#include "tessera/nn/tensor_axis.h"
 
 namespace tessera::nn {
 namespace {
@@ -25,40 +26,48 @@ double LoraOptions::scale() const {
   return alpha / (rank_stabilized ? std::sqrt(size) : size);
 }
 
-LoraBranch::LoraBranch(torch::nn::Module& layer, int64_t in_features, int64_t out_features, const LoraOptions& options)
-    : in_features_(in_features),
-      out_features_(out_features),
-      a_(layer.register_module("lora_A", std::make_shared<Linear>(in_features, options.rank, /*with_bias=*/false))),
-      b_(layer.register_module("lora_B", std::make_shared<Linear>(options.rank, out_features, /*with_bias=*/false))),
+LoraBranch::LoraBranch(torch::nn::Module& layer, std::shared_ptr<Linear> a, std::shared_ptr<Linear> b,
+                       const LoraOptions& options)
+    : a_(layer.register_module("lora_A", std::move(a))),
+      b_(layer.register_module("lora_B", std::move(b))),
       scale_(options.scale()),
       dropout_(options.dropout) {
-  if (options.dora) magnitude_ = layer.register_parameter(kLoraMagnitude, declared_parameter({out_features}));
+  if (!options.dora) return;
+  magnitude_ = layer.register_parameter(kLoraMagnitude, declared_parameter({b_->weight.size(0)}));
 }
 
 at::Tensor LoraBranch::forward(const at::Tensor& input, const at::Tensor& alone, const AdaptedLayer& layer) const {
   if (!is_enabled_) return alone;
   const bool drops = dropout_ > 0 && layer.training;
-  const at::Tensor dropped = drops ? at::dropout(input, dropout_, /*train=*/true) : input;
+  const at::Tensor dropped = drops ? dropped_input(input, layer) : input;
   const at::Tensor added = b_->forward(a_->forward(dropped)) * scale_;
   if (!magnitude_.defined()) return alone + added;
-  const at::Tensor factors = magnitude_ / norms_of(layer, input.scalar_type());
+  const at::Tensor magnitude = layer.sharers != nullptr ? layer.sharers->shared_parameter(magnitude_) : magnitude_;
+  const at::Tensor factors = magnitude / norms_of(layer, input.scalar_type());
   if (drops) {
-    const at::Tensor base = layer.quantized
-                                ? nf4_product(dropped, layer.weight, {.out = out_features_, .in = in_features_}, {})
-                                : linear(dropped, layer.weight, at::Tensor());
+    const at::Tensor base = layer.product(dropped);
     return alone + ((base + added) * factors - base);
   }
   if (!layer.bias.defined()) return (alone + added) * factors;
   return (alone - layer.bias + added) * factors + layer.bias;
 }
 
+at::Tensor LoraBranch::dropped_input(const at::Tensor& input, const AdaptedLayer& layer) const {
+  if (layer.over_inputs == nullptr) return at::dropout(input, dropout_, /*train=*/true);
+  const PartRandomness own(*layer.over_inputs, /*on=*/true, input.device());
+  return at::dropout(input, dropout_, /*train=*/true);
+}
+
 // In the weight's dtype, as PEFT has it: a new magnitude, which has it too, then divides to 1.
 at::Tensor LoraBranch::norms_of(const AdaptedLayer& layer, at::ScalarType dtype) const {
   const bool may_keep = !layer.training && !at::GradMode::is_enabled();
   if (may_keep && norms_.defined()) return norms_;
-  const at::Tensor weight =
-      layer.quantized ? nf4_weight(layer.weight, {.out = out_features_, .in = in_features_}, dtype) : layer.weight;
-  const at::Tensor norms = adapted_row_norms(weight, a_->weight, b_->weight, scale_).to(weight.scalar_type());
+  const at::Tensor weight = layer.quantized
+                                ? nf4_weight(layer.weight, {.out = b_->weight.size(0), .in = a_->weight.size(1)}, dtype)
+                                : layer.weight;
+  at::Tensor norms = adapted_row_norms(weight, a_->weight, b_->weight, scale_);
+  if (layer.over_inputs != nullptr) norms = layer.over_inputs->of_all(norms.square()).sum(0).sqrt();
+  norms = norms.to(weight.scalar_type());
   if (may_keep) norms_ = norms;
   return norms;
 }

@@ -20,6 +20,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -31,10 +32,13 @@ inline constexpr const char* kLoraMagnitude = "lora_magnitude_vector";
 
 // The layer that a branch belongs to.
 struct AdaptedLayer {
-  at::Tensor weight;  // (out, in); bytes where it is quantized
+  at::Tensor weight;  // (out, in), or the part that is here; bytes where it is quantized
   at::Tensor bias;    // (out), undefined: none
+  std::function<at::Tensor(const at::Tensor& input)> product;  // with the weight alone
   bool training = false;
   bool quantized = false;
+  const TensorAxis* over_inputs = nullptr;  // by whose ranks the inputs are cut
+  const TensorAxis* sharers = nullptr;      // the ranks that have the same outputs
 };
 
 // A and B of one layer, and m.
@@ -42,7 +46,8 @@ class LoraBranch {
  public:
   // Registers them with the layer. Their values are the caller's to fill: B is zero at first (Hu et al., section 4.1),
   // m the norms of W's rows.
-  LoraBranch(torch::nn::Module& layer, int64_t in_features, int64_t out_features, const LoraOptions& options);
+  LoraBranch(torch::nn::Module& layer, std::shared_ptr<Linear> a, std::shared_ptr<Linear> b,
+             const LoraOptions& options);
 
   // What the layer gives with it, (…, out), of its input (…, in) and what it gives alone.
   at::Tensor forward(const at::Tensor& input, const at::Tensor& alone, const AdaptedLayer& layer) const;
@@ -54,9 +59,9 @@ class LoraBranch {
   void forget_norms() { norms_.reset(); }
 
  private:
+  at::Tensor dropped_input(const at::Tensor& input, const AdaptedLayer& layer) const;
   at::Tensor norms_of(const AdaptedLayer& layer, at::ScalarType dtype) const;
 
-  int64_t in_features_, out_features_;
   std::shared_ptr<Linear> a_, b_;
   at::Tensor magnitude_;  // undefined but for DoRA
   double scale_, dropout_;

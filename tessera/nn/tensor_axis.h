@@ -106,7 +106,7 @@ class PartRandomness {
 
 // Over the ranks of a tensor axis, a linear layer is cut by one of two: each rank computes some of the outputs, of
 // inputs that have come through into_parts(); or has some of the inputs, and the outputs are whole after a sum over the
-// ranks.
+// ranks. By neither: it is whole, and each rank uses what it gives for its own part alone (see shared_parameter).
 struct LinearCut {
   TensorAxis axis;
   std::optional<Cut> outputs, inputs;

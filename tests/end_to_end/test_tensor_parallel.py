@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import test_seq2seq
 import torch
 import transformers
 from fixtures import STAGES
@@ -21,25 +22,32 @@ MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
                                                "sliding_window": 6, "sliding_window_pattern": 2}),
     "qwen2": (transformers.Qwen2Config, {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 4}),
 }
-CASES = [("llama, 3 key heads", 2), ("llama, 3 key heads", 3), ("llama, 2 key heads, tied", 2), ("llama, 2 key heads, tied", 4),
-         ("qwen3", 4), ("qwen2", 2), ("gemma3", 2), ("gemma3", 4)]
+CASES = [("llama, 3 key heads", 2), ("llama, 3 key heads", 3), ("llama, 2 key heads, tied", 4), ("qwen3", 4), ("qwen2", 2), ("gemma3", 4)]
+
+
+def trained_alike(folder, run_file, tensor, settings, left_out=()):
+    """Runs it in one process and over so many tensor ranks: the same losses and norms, and the same weights at the end."""
+    train(run_file, 1, {**settings, "output": folder / "one"})
+    cut = train(run_file, tensor, {**settings, "output": folder / "cut", "parallel.tensor": tensor})
+    assert f"{tensor} ranks: dp_shard 1 x tp {tensor}" in cut.err
+    one, others = metrics(folder / "one"), metrics(folder / "cut")
+    assert len(one) == 20
+    assert one[-1]["loss"] < 0.99 * one[0]["loss"]
+    assert largest_difference(others, one) < 1e-5
+    assert [(row["samples"], row["tokens"]) for row in others] == [(row["samples"], row["tokens"]) for row in one]
+    whole, = (folder / "one" / "export").glob("*model.safetensors")
+    exported, whole = load_file(folder / "cut" / "export" / whole.name), load_file(whole)
+    assert exported.keys() == whole.keys()
+    for name, value in whole.items():
+        if not name.endswith(left_out):
+            torch.testing.assert_close(exported[name], value, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("family", "tensor"), CASES)
 def test_the_ranks_of_a_tensor_axis_train_as_one_process(tmp_path, family, tensor):
     assert len(LETTERS) % 2 == 1
     _, run_file = run_of(tmp_path, family, MODELS, packing="fill")
-    train(run_file, 1, {"output": tmp_path / "one", "deepspeed.train_batch_size": 4})
-    cut = train(run_file, tensor, {"output": tmp_path / "cut", "deepspeed.train_batch_size": 4, "parallel.tensor": tensor})
-    assert f"{tensor} ranks: dp_shard 1 x tp {tensor}" in cut.err
-    one, others = metrics(tmp_path / "one"), metrics(tmp_path / "cut")
-    assert len(one) == 20
-    assert largest_difference(others, one) < 1e-5
-    assert [(row["samples"], row["tokens"]) for row in others] == [(row["samples"], row["tokens"]) for row in one]
-    exported, whole = (load_file(tmp_path / name / "export" / "model.safetensors") for name in ("cut", "one"))
-    assert exported.keys() == whole.keys()
-    for name, value in whole.items():
-        torch.testing.assert_close(exported[name], value, rtol=1e-4, atol=1e-4)
+    trained_alike(tmp_path, run_file, tensor, {"deepspeed.train_batch_size": 4})
 
 
 def bert_run(folder, family="bert", **config):
@@ -66,14 +74,32 @@ def bert_run(folder, family="bert", **config):
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 def test_a_masked_model_over_tensor_ranks_trains_as_one_process(tmp_path, family):
     run_file = bert_run(tmp_path, family)
-    train(run_file, 1, {"output": tmp_path / "one"})
-    train(run_file, 2, {"output": tmp_path / "cut", "parallel.tensor": 2})
-    assert largest_difference(metrics(tmp_path / "cut"), metrics(tmp_path / "one")) < 1e-5
-    exported, whole = (load_file(tmp_path / name / "export" / "model.safetensors") for name in ("cut", "one"))
-    assert exported.keys() == whole.keys()
-    for name, value in whole.items():
-        if not name.endswith(("key.bias", "k_lin.bias")):  # a bias of keys changes no softmax
-            torch.testing.assert_close(exported[name], value, rtol=1e-4, atol=1e-4)
+    trained_alike(tmp_path, run_file, 2, {}, left_out=("key.bias", "k_lin.bias"))  # a bias of keys changes no softmax
+
+
+@pytest.mark.parametrize("config", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}], ids=["t5", "t5-1.1"])
+def test_an_encoder_and_a_decoder_over_tensor_ranks_train_as_one_process(tmp_path, monkeypatch, config):
+    monkeypatch.setattr(test_seq2seq, "SIZES", {**test_seq2seq.SIZES, "num_heads": 3, "d_ff": 45, "d_model": 30})
+    _, run_file = test_seq2seq.run_of(tmp_path, **config)
+    trained_alike(tmp_path, run_file, 2, {"deepspeed.train_batch_size": 8})
+
+
+# By SGD: a gradient of `lora_A` is 0 at first, and what rounding left of it is what Adam makes a step of.
+@pytest.mark.parametrize(("family", "tensor", "adapter"), [("llama, 3 key heads", 2, {"adapter.use_dora": "true"}),
+                                                           ("qwen3", 4, {"adapter.use_dora": "true"}), ("gemma3", 2, {})])
+def test_an_adapter_over_tensor_ranks_trains_as_in_one_process(tmp_path, family, tensor, adapter):
+    _, run_file = run_of(tmp_path, family, MODELS, packing="fill")
+    trained_alike(tmp_path, run_file, tensor, {"deepspeed.train_batch_size": 4, "adapter.rank": 3, "deepspeed.optimizer.type": "SGD",
+                                               "deepspeed.optimizer.params.lr": 0.5, "deepspeed.zero_optimization.stage": 3, **adapter})
+
+
+def test_dropout_of_an_adapter_has_the_same_bits_at_every_stage(tmp_path):
+    _, run_file = run_of(tmp_path, "llama, 3 key heads", MODELS, packing="fill")
+    more = {"deepspeed.train_batch_size": 4, "parallel.tensor": 2, "adapter.rank": 3, "adapter.dropout": 0.2, "adapter.use_dora": "true",
+            "training.max_steps": 6}
+    for stage in (0, 3):
+        train(run_file, 4, {**more, "deepspeed.zero_optimization.stage": stage, "output": tmp_path / f"stage{stage}"})
+    assert losses_and_norms(tmp_path / "stage3") == losses_and_norms(tmp_path / "stage0")
 
 
 def test_dropout_of_parts_has_the_same_bits_at_every_stage_and_again(tmp_path):
