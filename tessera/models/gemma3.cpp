@@ -144,11 +144,7 @@ ModelType gemma3_model_type() {
 }
 
 Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number, const nn::TensorAxis& axis)
-    : cut_(axis, fmt::format("layer {}", number),
-           {.heads = config.num_attention_heads,
-            .key_heads = config.num_key_value_heads,
-            .head_size = config.head_dim,
-            .features = config.intermediate_size}),
+    : cut_(cut_of_layer(config, number, axis)),
       head_size_(config.head_dim),
       window_(config.windows[number]),
       scale_(1 / std::sqrt(config.query_pre_attn_scalar)),

@@ -220,11 +220,7 @@ ModelType llama_model_type(const std::string& model_type) {
 }
 
 LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number, const nn::TensorAxis& axis)
-    : cut_(axis, fmt::format("layer {}", number),
-           {.heads = config.num_attention_heads,
-            .key_heads = config.num_key_value_heads,
-            .head_size = config.head_dim,
-            .features = config.intermediate_size}),
+    : cut_(cut_of_layer(config, number, axis)),
       head_size_(config.head_dim),
       window_(config.windows[number]),
       dropout_(config.attention_dropout) {

@@ -10,11 +10,21 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/models/block_cut.h"
 #include "tessera/models/causal_network.h"
 #include "tessera/models/initial_values.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
+
+template <class Config>
+BlockCut cut_of_layer(const Config& config, size_t number, const nn::TensorAxis& axis) {
+  return BlockCut(axis, "layer " + std::to_string(number),
+                  {.heads = config.num_attention_heads,
+                   .key_heads = config.num_key_value_heads,
+                   .head_size = config.head_dim,
+                   .features = config.intermediate_size});
+}
 
 // Of a Config with their sizes by transformers' names. Its matrices begin with normal(0, initializer_range), biases
 // with 0.

@@ -122,9 +122,9 @@ class TargetRows {
   // Those of the other ranks: what is told of a row is the normalizer of each rank's words, and the label's logit, 0
   // where its word is another's.
   void add_other_words(Piece& piece) const {
-    const layout::Range own = vocabulary_.words.own();
-    piece.is_here = (piece.labels >= own.begin).logical_and_(piece.labels < own.end);
-    piece.labels = (piece.labels - own.begin).clamp_(0, own.numel() - 1);
+    const CutVocabulary::Rows own = vocabulary_.own_rows(piece.labels);
+    piece.is_here = own.here;
+    piece.labels = own.rows;
     const at::Tensor of_label = piece.logits.gather(1, piece.labels).mul_(piece.is_here);
     const at::Tensor all = vocabulary_.axis.of_all(at::cat({piece.normalizer, of_label}, 1));  // (ranks, count, 2)
     piece.normalizer = at::logsumexp(all.select(2, 0), {0}).unsqueeze(1);

@@ -35,7 +35,6 @@ struct Cut {
 
   const layout::Range& own() const { return parts[static_cast<size_t>(rank)]; }
   int64_t whole() const { return parts.back().end; }
-  bool cuts() const { return parts.size() > 1; }
   Cut times(int64_t each) const;  // of as many elements for each item: of heads, their features
   layout::Shard shard(int dim) const;
 };

@@ -6,6 +6,11 @@
 
 namespace tessera::nn {
 
+CutVocabulary::Rows CutVocabulary::own_rows(const at::Tensor& ids) const {
+  const layout::Range own = words.own();
+  return {.here = (ids >= own.begin).logical_and_(ids < own.end), .rows = (ids - own.begin).clamp_(0, own.numel() - 1)};
+}
+
 void CutVocabulary::specify(const std::vector<int64_t>& rest, layout::ParamSpec& spec) const {
   if (!is_cut()) return;
   spec.shape = {words.whole()};
@@ -23,10 +28,9 @@ at::Tensor embedded(const at::Tensor& ids, const at::Tensor& weight, int64_t pad
   if (!vocabulary.is_cut()) return at::embedding(weight, ids, padding_index);
   const layout::Range own = vocabulary.words.own();
   const bool has_padding = padding_index >= own.begin && padding_index < own.end;
-  const at::Tensor here = (ids >= own.begin).logical_and_(ids < own.end);
-  const at::Tensor rows =
-      at::embedding(weight, (ids - own.begin).clamp_(0, own.numel() - 1), has_padding ? padding_index - own.begin : -1);
-  return vocabulary.axis.out_of_parts(rows * here.unsqueeze(-1).to(rows.scalar_type()));
+  const auto [here, rows] = vocabulary.own_rows(ids);
+  const at::Tensor found = at::embedding(weight, rows, has_padding ? padding_index - own.begin : -1);
+  return vocabulary.axis.out_of_parts(found * here.unsqueeze(-1).to(found.scalar_type()));
 }
 
 at::Tensor logits_of_words(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,

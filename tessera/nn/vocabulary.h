@@ -17,6 +17,13 @@ struct CutVocabulary {
   bool is_cut() const { return axis.size() > 1; }
   int64_t own_words(int64_t all) const { return is_cut() ? words.own().numel() : all; }
 
+  // Where the vocabulary is cut: which of the ids' words this rank has, and at which of its rows; of a word that is
+  // another's, some row.
+  struct Rows {
+    at::Tensor here, rows;  // of the ids' shape: bool, int64
+  };
+  Rows own_rows(const at::Tensor& ids) const;
+
   // Of a parameter whose first dimension is the words and whose others are `rest`.
   void specify(const std::vector<int64_t>& rest, layout::ParamSpec& spec) const;
 };

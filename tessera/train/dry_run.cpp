@@ -24,8 +24,8 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
 
   const plan::ModelCensus census = memory_census(run, model, 1);
   if (run.training.memory_check) {
-    const plan::ModelCensus of_rank = memory_census(run, model, mesh.size(layout::kTensorAxis));
-    plan::check_fits({.model = of_rank,
+    const bool is_whole = mesh.parts() == 1;
+    plan::check_fits({.model = is_whole ? census : memory_census(run, model, mesh.size(layout::kTensorAxis)),
                       .setup = memory_setup(run, config, data_ranks),
                       .room = plan::machine_room(swap_folder(run, config)),
                       .ranks_of_host = ranks,

@@ -16,7 +16,6 @@ namespace {
 using layout::Range;
 using test::spawn_ranks;
 using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr int64_t kWidth = 5, kFeatures = 7;  // divide by neither 2 nor 3
 
@@ -27,15 +26,14 @@ at::Tensor part(const at::Tensor& whole, int dim, Range own) {
   return whole.detach().slice(dim, own.begin, own.end).clone().requires_grad_(true);
 }
 
-// Sets a layer's parameters to its parts of those of a whole one, and gives those of the whole one's gradients.
-struct Parts {
-  at::Tensor whole;  // with a gradient
-  at::Tensor own() const { return whole.slice(dim, range.begin, range.end); }
+// What a parameter is a part of.
+struct Part {
+  at::Tensor whole;
   int dim;
   Range range;
-};
 
-void fill_cut(const at::Tensor& parameter, const Parts& parts) { parameter.data().copy_(parts.own()); }
+  at::Tensor of(const at::Tensor& tensor) const { return tensor.slice(dim, range.begin, range.end); }
+};
 
 std::shared_ptr<Linear> materialized(const std::shared_ptr<Linear>& linear) {
   materialize(*linear, [](const std::string&, const at::Tensor& value) { value.zero_(); });
@@ -56,20 +54,18 @@ void a_cut_feed_forward_is_the_whole_one(const std::shared_ptr<comm::Group>& wor
       materialized(std::make_shared<Linear>(kWidth, kFeatures, true, LinearCut{.axis = axis, .outputs = cut}));
   const auto second =
       materialized(std::make_shared<Linear>(kFeatures, kWidth, true, LinearCut{.axis = axis, .inputs = cut}));
-  const std::vector<std::pair<at::Tensor, Parts>> parameters = {{first->weight, {up, 0, cut.own()}},
-                                                                {first->bias, {up_bias, 0, cut.own()}},
-                                                                {second->weight, {down, 1, cut.own()}},
-                                                                {second->bias, {down_bias, 0, {0, kWidth}}}};
-  for (const auto& [parameter, parts] : parameters) fill_cut(parameter, parts);
+  const std::vector<std::pair<at::Tensor, Part>> parameters = {{first->weight, {up, 0, cut.own()}},
+                                                               {first->bias, {up_bias, 0, cut.own()}},
+                                                               {second->weight, {down, 1, cut.own()}},
+                                                               {second->bias, {down_bias, 0, {0, kWidth}}}};
+  for (const auto& [parameter, part] : parameters) parameter.data().copy_(part.of(part.whole));
   const at::Tensor input = x.detach().clone().requires_grad_(true);
   const at::Tensor y = second->forward(at::silu(first->forward(axis.into_parts(input))));
   y.pow(2).sum().backward();
 
   EXPECT_TRUE(near(y, expected));
   EXPECT_TRUE(near(input.grad(), x.grad()));
-  for (const auto& [parameter, parts] : parameters) {
-    EXPECT_TRUE(near(parameter.grad(), parts.whole.grad().slice(parts.dim, parts.range.begin, parts.range.end)));
-  }
+  for (const auto& [parameter, part] : parameters) EXPECT_TRUE(near(parameter.grad(), part.of(part.whole.grad())));
   const at::Tensor of_all = axis.of_all(input.grad());
   for (int rank = 0; rank < world->size(); ++rank) EXPECT_TRUE(of_all[rank].equal(input.grad()));
 }
