@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "tessera/base/error.h"
 #include "tessera/layout/box.h"
@@ -11,27 +12,18 @@
 namespace tessera::layout {
 namespace {
 
-// One for each of so many ranks, each with elements, all within the dimension and leaving none of it out.
-bool are_parts_of(std::vector<Range> parts, int64_t size, int64_t ranks) {
-  if (static_cast<int64_t>(parts.size()) != ranks) return false;
-  std::sort(parts.begin(), parts.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  int64_t end = 0;
-  Range before{};
-  for (const Range& part : parts) {
-    if (part.numel() <= 0) return false;
-    if (part == before) continue;
-    if (part.begin != end) return false;
-    end = part.end;
-    before = part;
-  }
-  return end == size;
+int64_t parts_of(const Shard& shard) { return static_cast<int64_t>(shard.bounds.size()) - 1; }
+
+// From 0 to the dimension's size, each part with elements, and as many ranks for each.
+bool are_bounds_of(const Shard& shard, int64_t size, int64_t ranks) {
+  const std::vector<int64_t>& bounds = shard.bounds;
+  const bool rises = std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) == bounds.end();
+  return rises && parts_of(shard) > 0 && bounds.front() == 0 && bounds.back() == size && ranks % parts_of(shard) == 0;
 }
 
 // Whether a rank at an earlier place of the shard's axis holds the same part.
-bool is_repeated(const Shard& shard, int place) {
-  if (shard.parts.empty()) return false;
-  const auto own = shard.parts.begin() + place;
-  return std::find(shard.parts.begin(), own, *own) != own;
+bool is_repeated(const Shard& shard, int ranks, int place) {
+  return !shard.bounds.empty() && place % (ranks / parts_of(shard)) != 0;
 }
 
 }  // namespace
@@ -53,15 +45,15 @@ Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank) {
     }
     const int64_t ranks = mesh.size(shard.axis);
     const int place = mesh.coordinate(rank, shard.axis);
-    if (!shard.parts.empty()) {
-      if (!are_parts_of(shard.parts, box.extent[dim], ranks)) {
+    if (!shard.bounds.empty()) {
+      if (!are_bounds_of(shard, box.extent[dim], ranks)) {
         refuse(fmt::format("the parts of dimension {}, of {} elements, do not make it up over the {} ranks of '{}'",
                            shard.dim, box.extent[dim], ranks, shard.axis),
-               "give each rank a range of its own, or the same as another's, and leave none out");
+               "give bounds that rise from 0 to its size, and a number of parts that divides that of the ranks");
       }
-      const Range own = shard.parts[static_cast<size_t>(place)];
-      box.offset[dim] += own.begin;
-      box.extent[dim] = own.numel();
+      const auto part = static_cast<size_t>(place / (ranks / parts_of(shard)));
+      box.offset[dim] += shard.bounds[part];
+      box.extent[dim] = shard.bounds[part + 1] - shard.bounds[part];
       continue;
     }
     const int64_t each = (box.extent[dim] + ranks - 1) / ranks;
@@ -83,7 +75,7 @@ bool is_first_holder(const ParamSpec& spec, const MeshShape& mesh, int rank) {
     const int place = mesh.coordinate(rank, axis);
     const auto shard =
         std::find_if(spec.shards.begin(), spec.shards.end(), [&](const Shard& each) { return each.axis == axis; });
-    if (shard == spec.shards.end() ? place != 0 : is_repeated(*shard, place)) return false;
+    if (shard == spec.shards.end() ? place != 0 : is_repeated(*shard, mesh.size(axis), place)) return false;
   }
   return true;
 }

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/layout/range.h"
-
 namespace tessera::layout {
 
 struct Box;
@@ -18,10 +16,10 @@ struct Shard {
   std::string axis;
   int dim = 0;
 
-  // Of each place of the axis, its elements of that dimension: together all of them. Places with the same range hold
-  // the same part, as ranks do that share a key head. Empty: as torch.chunk cuts, into parts of ceil(size / ranks), the
-  // last ones shorter.
-  std::vector<Range> parts = {};
+  // Of the parts, as in consecutive_parts.h: part p has the elements [bounds[p], bounds[p + 1]). Where there are fewer
+  // parts than ranks, as many neighbours hold each, as they do with a key head. Empty: as torch.chunk cuts, into parts
+  // of ceil(size / ranks), the last ones shorter.
+  std::vector<int64_t> bounds = {};
 };
 
 // What its elements are.
@@ -40,7 +38,7 @@ struct ParamSpec {
 };
 
 // The part of the global tensor that this rank holds, before ZeRO shards it. ErrorKind::kUsage names an axis that the
-// mesh lacks, a dimension that the tensor lacks or that comes to nothing on some rank, parts that are not the
+// mesh lacks, a dimension that the tensor lacks or that comes to nothing on some rank, bounds that are not the
 // dimension's.
 Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank);
 

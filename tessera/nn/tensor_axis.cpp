@@ -93,7 +93,13 @@ Cut Cut::times(int64_t each) const {
   return result;
 }
 
-layout::Shard Cut::shard(int dim) const { return {.axis = layout::kTensorAxis, .dim = dim, .parts = parts}; }
+layout::Shard Cut::shard(int dim) const {
+  layout::Shard shard{.axis = layout::kTensorAxis, .dim = dim, .bounds = {0}};
+  for (const layout::Range& part : parts) {
+    if (part.end != shard.bounds.back()) shard.bounds.push_back(part.end);  // else it is its neighbour's too
+  }
+  return shard;
+}
 
 // A channel of its own: where the axis is the whole run, others exchange over the same group between layers.
 TensorAxis::TensorAxis(const SharedGroup& group)

@@ -49,13 +49,15 @@ TEST(ParamSpec, ADimensionThatDoesNotDivideLeavesTheLastRankFewer) {
 // Two key heads of four rows over four ranks, and three heads over two.
 TEST(ParamSpec, PartsMayBeNamedAndTheFirstOfThoseThatHoldOneCountsIt) {
   const MeshShape mesh({{"dp_shard", 2}, {"tp", 4}});
-  const std::vector<Range> shared = {{0, 4}, {0, 4}, {4, 8}, {4, 8}}, uneven = {{0, 3}, {3, 5}, {5, 6}, {6, 8}};
-  for (const auto& parts : {shared, uneven}) {
-    const ParamSpec spec{.name = "w", .shape = {8, 2}, .shards = {{"tp", 0, parts}}};
+  using Bounds = std::vector<int64_t>;
+  const std::vector<std::pair<int64_t, int64_t>> shared = {{0, 4}, {0, 4}, {4, 8}, {4, 8}};
+  const std::vector<std::pair<int64_t, int64_t>> uneven = {{0, 3}, {3, 5}, {5, 6}, {6, 8}};
+  for (const auto& [bounds, parts] : {std::pair(Bounds{0, 4, 8}, shared), std::pair(Bounds{0, 3, 5, 6, 8}, uneven)}) {
+    const ParamSpec spec{.name = "w", .shape = {8, 2}, .shards = {{"tp", 0, bounds}}};
     EXPECT_EQ(why_not_covered(spec.shape, boxes_of_first_holders(spec, mesh)), "");
     for (int rank = 0; rank < mesh.ranks(); ++rank) {
-      const Range& own = parts[static_cast<size_t>(rank % 4)];
-      EXPECT_EQ(local_box(spec, mesh, rank), (Box{{own.begin, 0}, {own.numel(), 2}}));
+      const auto& [begin, end] = parts[static_cast<size_t>(rank % 4)];
+      EXPECT_EQ(local_box(spec, mesh, rank), (Box{{begin, 0}, {end - begin, 2}}));
     }
   }
 }
@@ -75,9 +77,9 @@ TEST(ParamSpec, WhatCannotBeShardedIsRefusedByName) {
   EXPECT_THAT(refusal({8}, {"tp", 1}), HasSubstr("no dimension 1"));
   EXPECT_THAT(refusal({3, 8}, {"tp", 0}), HasSubstr("leaves nothing for some of the 4 ranks"));
   EXPECT_THAT(refusal({5, 8}, {"tp", 0}), HasSubstr("leaves nothing"));  // 2, 2, 1 and none
-  EXPECT_THAT(refusal({8, 8}, {"tp", 0, {{0, 4}, {4, 8}}}), HasSubstr("do not make it up over the 4 ranks"));
-  EXPECT_THAT(refusal({8, 8}, {"tp", 0, {{0, 3}, {3, 5}, {5, 6}, {6, 7}}}), HasSubstr("do not make it up"));
-  EXPECT_THAT(refusal({8, 8}, {"tp", 0, {{0, 3}, {2, 5}, {5, 6}, {6, 8}}}), HasSubstr("do not make it up"));
+  EXPECT_THAT(refusal({8, 8}, {"tp", 0, {0, 3, 5, 8}}), HasSubstr("do not make it up over the 4 ranks"));
+  EXPECT_THAT(refusal({8, 8}, {"tp", 0, {0, 3, 5, 6, 7}}), HasSubstr("do not make it up"));
+  EXPECT_THAT(refusal({8, 8}, {"tp", 0, {0, 3, 2, 6, 8}}), HasSubstr("do not make it up"));
 }
 
 }  // namespace

@@ -126,7 +126,8 @@ TEST(TensorAxis, RanksThatShareAPartSumItsGradients) {
     layout::ParamSpec spec;
     layer->specify("weight", spec);
     EXPECT_THAT(spec.shape, ElementsAre(2, 1));
-    EXPECT_THAT(spec.shards.at(0).parts, ElementsAre(Range{0, 1}, Range{0, 1}, Range{1, 2}, Range{1, 2}));
+    EXPECT_THAT(key.parts, ElementsAre(Range{0, 1}, Range{0, 1}, Range{1, 2}, Range{1, 2}));
+    EXPECT_THAT(spec.shards.at(0).bounds, ElementsAre(0, 1, 2));
   });
 }
 
