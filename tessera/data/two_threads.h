@@ -9,9 +9,13 @@
 
 namespace tessera::data {
 
-// Calls `some` for the first half of the items and, on a thread of its own, for the second. Returns once both have
-// ended; throws what the first half threw, else what the second did.
+// Calls `some` for the first half of the items and, on a thread of its own, for the second; a half without items is not
+// called for. Returns once both have ended; throws what the first half threw, else what the second did.
 inline void on_two_threads(size_t count, const std::function<void(size_t from, size_t to)>& some) {
+  if (count < 2) {
+    if (count == 1) some(0, 1);
+    return;
+  }
   const size_t half = count / 2;
   std::exception_ptr first_failed, second_failed;
   std::thread second([&] {

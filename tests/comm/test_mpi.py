@@ -152,6 +152,23 @@ def test_plain_mpirun_on_one_host_needs_no_variable_and_takes_shared_memory(mpi,
     assert losses_and_norms(tmp_path / "mpirun") == losses_and_norms(tmp_path / "nproc")
 
 
+@pytest.mark.parametrize("mpi", ["mpich"], indirect=True)  # Open MPI's mpirun takes an end without MPI_Finalize for a failure
+def test_an_mpi_that_never_finalizes_keeps_nobody(mpi, tmp_path):
+    """MPICH 4.0 over UCX does this now and then. The preloaded library stands in for it on one rank, and not on the other."""
+    (tmp_path / "stuck.c").write_text("""
+        #include <stdlib.h>
+        #include <unistd.h>
+        int PMPI_Finalize(void);
+        int MPI_Finalize(void) {
+            while (getenv("PMI_RANK")[0] == '1') sleep(1000);
+            return PMPI_Finalize();
+        }""")
+    subprocess.run(["mpicc.mpich", "-shared", "-fPIC", "-o", tmp_path / "stuck.so", tmp_path / "stuck.c"], check=True)
+    code, said = mpirun(mpi, 2, TOOL, "all_gather_works_in_place", timeout=60, TESSERA_TIMEOUT=3, LD_PRELOAD=tmp_path / "stuck.so")
+    assert code == 0, said
+    assert "MPI_Finalize did not come back within 3.00 s although every rank had come to it" in said, said
+
+
 def test_a_job_of_mpirun_may_meet_several_times(mpi):
     checks(mpi, 2, "collectives_agree_with_their_formulas", "texts_come_in_rank_order", backend=None)
 

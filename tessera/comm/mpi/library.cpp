@@ -5,7 +5,10 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <thread>
 
@@ -25,6 +28,10 @@ using std::chrono::steady_clock;
 // others.
 constexpr milliseconds kEager{20};
 constexpr microseconds kNap{100};
+// Every process has come to the end by then, so nothing is on its way. MPICH 4.0 over UCX may stay in MPI_Finalize for
+// good: the processes that have closed their connections sit in its last barrier and answer no other's closing
+// (mended in 4.2, pmodels/mpich pull request 6596).
+constexpr milliseconds kTimeToFinalize{10'000};
 
 // What a launcher leaves in the environment of the processes that it starts.
 struct Sign {
@@ -242,12 +249,27 @@ void Library::say_goodbye() {
     Request all_here = 0;
     call("start the final barrier", [&] { return plugin_->start_goodbye(&all_here); });
     wait(all_here, Deadline(timeout_, "the other ranks to exit"));
-    const auto finalize = [plugin = plugin_](bool*) { return plugin->finalize(); };
-    call_in_time<bool>("finalize", finalize);
+    const std::lock_guard lock(mutex_);
+    require_usable();
+    const milliseconds at_most = std::min(timeout_, kTimeToFinalize);
+    const auto code = main_thread_.run([plugin = plugin_] { return plugin->finalize(); }, at_most);
+    if (!code) leave_without_finalizing(at_most);
+    check(*code, "finalize");
     job_.is_over = true;  // for threads that still run
   } catch (const Error& error) {
     log_warning("MPI was not finalized: {}", error.report().what);
   }
+}
+
+// At once: a thread is still inside MPI, which the ends of its libraries would take apart.
+void Library::leave_without_finalizing(milliseconds waited) {
+  log_warning(
+      "MPI_Finalize did not come back within {:.2f} s although every rank had come to it: this rank ends without it. "
+      "All of its work is done",
+      static_cast<double>(waited.count()) / 1e3);
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(EXIT_SUCCESS);
 }
 
 }  // namespace tessera::comm::mpi

@@ -74,6 +74,7 @@ class Library {
   void require_usable() const;
   static void end_of_process(int status, void* library);
   void say_goodbye();
+  [[noreturn]] static void leave_without_finalizing(std::chrono::milliseconds waited);
   template <class Call>
   void call(const char* what, const Call& call_plugin);
   template <class Result, class Call>
