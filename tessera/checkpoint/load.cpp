@@ -74,11 +74,15 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::set
         if (unit->trainable() || !manifest.trainable_only) missing.push_back(param.name());
         continue;
       }
-      const std::vector<int64_t>& shape = param.spec.shape;
-      if (found->second.shape != shape) {
-        other_shape.push_back(fmt::format("{} ([{}] instead of [{}])", param.name(),
-                                          fmt::join(found->second.shape, ", "), fmt::join(shape, ", ")));
-      }
+      const StoredTensor& stored = found->second;
+      const auto differs = [&](const std::vector<int64_t>& theirs, const std::vector<int64_t>& ours) {
+        if (theirs == ours) return false;
+        other_shape.push_back(
+            fmt::format("{} ([{}] instead of [{}])", param.name(), fmt::join(theirs, ", "), fmt::join(ours, ", ")));
+        return true;
+      };
+      const bool both_folded = !stored.folded.empty() && !param.spec.folded.empty();
+      if (!differs(stored.shape, param.spec.shape) && both_folded) differs(stored.folded, param.spec.folded);
       if (!unit->trainable() || !wants_states(input.options)) continue;
       for (const std::string& state : input.optimizer_states) {
         const auto& kinds = found->second.kinds;
@@ -114,7 +118,7 @@ void read_unit(TensorSource& source, const Manifest& manifest, const LoadInput& 
       const zero::NamedParam& param = params[segment.param];
       const std::string name = stored_name(param.name(), manifest, input.options);
       if (!manifest.tensors.contains(name)) continue;
-      source.read(name, kind, {param.box, {segment.first, segment.first + segment.numel}},
+      source.read(name, kind, param.spec.cut_shape(), {param.box, {segment.first, segment.first + segment.numel}},
                   owned.narrow(0, segment.offset - owned_range.begin, segment.numel));
     }
     home.store(owned);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -11,6 +12,7 @@
 #include "tessera/base/json_value.h"
 #include "tessera/base/plain_name.h"
 #include "tessera/checkpoint/own_sum.h"
+#include "tessera/layout/param_spec.h"
 #include "tessera/storage/atomic_dir.h"
 
 namespace tessera::checkpoint {
@@ -21,6 +23,7 @@ using nlohmann::ordered_json;
 namespace {
 
 constexpr const char* kFormat = "tessera-checkpoint";
+constexpr int kVersionWithoutFolds = 3;
 
 [[noreturn]] void refuse(const std::string& what, const fs::path& where) {
   throw Error(ErrorKind::kData, {"the checkpoint cannot be used: " + what, where.string(),
@@ -34,6 +37,7 @@ constexpr const char* kFormat = "tessera-checkpoint";
 
 StoredTensor tensor_of(const json& value) {
   StoredTensor tensor{.shape = wholes_of<int64_t>(value.at("shape")),
+                      .folded = wholes_of<int64_t>(value.value("folded", json::array())),
                       .kinds = value.at("kinds").get<std::vector<std::string>>(),
                       .steps = whole_of<int64_t>(value.at("steps")),
                       .numbers = value.value("numbers", std::map<std::string, double>{}),
@@ -41,7 +45,7 @@ StoredTensor tensor_of(const json& value) {
   for (const json& piece : value.at("pieces")) {
     const auto begin = whole_of<int64_t>(piece.at(1)), numel = whole_of<int64_t>(piece.at(2));
     if (begin < 0 || numel < 0 || numel > std::numeric_limits<int64_t>::max() - begin) return tensor;  // not covered
-    layout::Box box = layout::Box::whole(tensor.shape);
+    layout::Box box = layout::Box::whole(tensor.cut_shape());
     if (piece.size() > 3) box = {wholes_of<int64_t>(piece.at(3)), wholes_of<int64_t>(piece.at(4))};
     tensor.pieces.push_back({whole_of<size_t>(piece.at(0)), {std::move(box), {begin, begin + numel}}});
   }
@@ -50,7 +54,7 @@ StoredTensor tensor_of(const json& value) {
 
 ordered_json json_of(const StoredTensor& tensor) {
   auto pieces = ordered_json::array();
-  const layout::Box whole = layout::Box::whole(tensor.shape);
+  const layout::Box whole = layout::Box::whole(tensor.cut_shape());
   for (const auto& [file, at] : tensor.pieces) {
     pieces.push_back(ordered_json::array({file, at.run.begin, at.run.numel()}));
     if (at.box == whole) continue;
@@ -59,6 +63,7 @@ ordered_json json_of(const StoredTensor& tensor) {
   }
   ordered_json json = {
       {"shape", tensor.shape}, {"kinds", tensor.kinds}, {"steps", tensor.steps}, {"pieces", std::move(pieces)}};
+  if (!tensor.folded.empty()) json["folded"] = tensor.folded;
   if (!tensor.numbers.empty()) json["numbers"] = tensor.numbers;
   return json;
 }
@@ -108,13 +113,14 @@ int64_t StoredTensor::numel() const { return product_of(shape).value_or(0); }
 std::string why_not_whole(const StoredTensor& tensor, size_t files) {
   const std::optional<int64_t> numel = product_of(tensor.shape);
   if (!numel) return "its shape is impossible";
+  if (!tensor.folded.empty() && !layout::is_fold(tensor.folded, tensor.shape)) return "its fold is not of its shape";
   std::vector<layout::BoxRun> runs;
   for (const Piece& piece : tensor.pieces) {
     if (piece.file >= files) return fmt::format("it lies in file {} of {}", piece.file, files);
     runs.push_back(piece.at);
   }
   if (*numel == 0 && runs.empty()) return "";
-  return layout::why_not_covered(tensor.shape, runs);
+  return layout::why_not_covered(tensor.cut_shape(), runs);
 }
 
 nlohmann::json to_json(const std::map<std::string, StoredTensor>& tensors) {
@@ -138,7 +144,9 @@ std::string piece_name(const std::string& kind, const std::string& tensor) { ret
 std::string to_text(const Manifest& manifest) {
   ordered_json text;
   text["format"] = kFormat;
-  text["version"] = kFormatVersion;
+  const bool any_folded = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                                      [](const auto& named) { return !named.second.folded.empty(); });
+  text["version"] = any_folded ? kFormatVersion : kVersionWithoutFolds;  // which programs of that version read
   text["xxh3"] = kNoSum;
   text["tag"] = manifest.tag;
   text["world_size"] = manifest.world_size;

@@ -21,7 +21,8 @@
 
 namespace tessera::checkpoint {
 
-inline constexpr int kFormatVersion = 3;  // 1: without checksums; 2: every box is the whole tensor
+// 1: without checksums; 2: every box is the whole tensor; 3: no tensor is folded, and written where none is
+inline constexpr int kFormatVersion = 4;
 inline constexpr const char* kWeight =
     "weight";  // the kind under which weights are stored, beside the optimizer's states
 
@@ -37,12 +38,14 @@ struct Piece {
 
 struct StoredTensor {
   std::vector<int64_t> shape;      // of the global tensor
+  std::vector<int64_t> folded{};   // as the boxes count its dimensions; empty: as `shape` (layout::ParamSpec)
   std::vector<std::string> kinds;  // kWeight and the optimizer's states; each kind is stored in the same pieces
   int64_t steps = 0;               // optimizer steps that the parameter has seen
   std::map<std::string, double> numbers = {};  // what else the optimizer keeps for the parameter
   std::vector<Piece> pieces;                   // in any order, covering all elements once
 
   int64_t numel() const;
+  const std::vector<int64_t>& cut_shape() const { return folded.empty() ? shape : folded; }
 };
 
 struct ShardFile {

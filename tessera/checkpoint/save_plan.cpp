@@ -92,7 +92,8 @@ std::map<std::string, StoredTensor> plan_tensors(const SaveInput& input) {
       }
       if (!params[index].counts) continue;
       StoredTensor& tensor = tensors[params[index].name()];
-      tensor = {.shape = params[index].spec.shape, .kinds = kinds_of(*unit, input), .pieces = {}};
+      const layout::ParamSpec& spec = params[index].spec;
+      tensor = {.shape = spec.shape, .folded = spec.folded, .kinds = kinds_of(*unit, input), .pieces = {}};
       if (!has_states(*unit, input)) continue;
       tensor.steps = unit->steps()[index];
       for (size_t k = 0; k < input.optimizer_numbers.size(); ++k) {
@@ -117,7 +118,7 @@ void merge_tensors(std::map<std::string, StoredTensor>& tensors, std::map<std::s
     const auto [found, is_new] = tensors.try_emplace(name, std::move(other));
     if (is_new) continue;
     StoredTensor& tensor = found->second;
-    if (tensor.shape != other.shape || tensor.kinds != other.kinds) {
+    if (tensor.shape != other.shape || tensor.folded != other.folded || tensor.kinds != other.kinds) {
       throw Error(ErrorKind::kUsage, {fmt::format("ranks specify '{}' differently", name), "save_checkpoint",
                                       "give every rank that holds a part of a parameter the same global shape"});
     }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "tessera/base/error.h"
 
@@ -11,6 +12,15 @@ namespace tessera::checkpoint {
 namespace {
 
 constexpr int64_t kChunk = 1 << 20;  // elements that are converted at a time
+
+// The same elements, as a run of a box of the tensor in another shape. Nothing where they are no box of it: parts are,
+// in the shape in which they were cut, and the whole is in any.
+std::optional<layout::BoxRun> in_shape(const layout::BoxRun& run, const std::vector<int64_t>& its_shape,
+                                       const std::vector<int64_t>& shape) {
+  if (its_shape == shape) return run;
+  if (run.box == layout::Box::whole(its_shape)) return layout::BoxRun{layout::Box::whole(shape), run.run};
+  return std::nullopt;
+}
 
 }  // namespace
 
@@ -69,21 +79,30 @@ void TensorSource::read_entry(Shard& shard, const storage::TensorEntry& entry, i
   }
 }
 
-void TensorSource::read(const std::string& tensor, const std::string& kind, const layout::BoxRun& wanted,
-                        at::Tensor into) {
-  for (const auto& [file, stored] : manifest_.tensors.at(tensor).pieces) {
+void TensorSource::read(const std::string& tensor, const std::string& kind, const std::vector<int64_t>& shape,
+                        const layout::BoxRun& wanted, at::Tensor into) {
+  const StoredTensor& all = manifest_.tensors.at(tensor);
+  const std::vector<int64_t>& common_shape = all.folded.empty() ? shape : all.folded;
+  const auto wanted_there = in_shape(wanted, shape, common_shape);
+  for (const auto& [file, stored] : all.pieces) {
+    const auto stored_there = in_shape(stored, all.cut_shape(), common_shape);
+    if (!wanted_there || !stored_there) {
+      throw Error(ErrorKind::kData,
+                  {fmt::format("the parts of '{}' are cut otherwise than this run cuts them", tensor), folder_.string(),
+                   "save it from one rank of the model axes, and resume from that"});
+    }
     const auto read_common = [&, file = file, run = stored.run](const layout::CommonRun& common) {
       Shard& from = shard(file);
       read_entry(from, entry(from, piece_name(kind, tensor), run.numel()), common.first_in_a - run.begin,
                  into.narrow(0, common.first_in_b - wanted.run.begin, common.numel));
     };
-    layout::for_each_common_run(stored, wanted, read_common);
+    layout::for_each_common_run(*stored_there, *wanted_there, read_common);
   }
 }
 
 void TensorSource::read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into) {
-  const layout::Box whole = layout::Box::whole(manifest_.tensors.at(tensor).shape);
-  read(tensor, kind, {whole, {first, first + into.numel()}}, into);
+  const std::vector<int64_t>& shape = manifest_.tensors.at(tensor).shape;
+  read(tensor, kind, shape, {layout::Box::whole(shape), {first, first + into.numel()}}, into);
 }
 
 const storage::TensorEntry& TensorSource::first_entry(const std::string& tensor, const std::string& kind) {

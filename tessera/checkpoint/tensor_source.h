@@ -24,8 +24,10 @@ class TensorSource {
   TensorSource(std::filesystem::path folder, const Manifest& manifest);
 
   // into (flat, any floating dtype) = these elements of that kind of the tensor, whichever boxes it is stored in.
-  // ErrorKind::kData names a shard file that is damaged or not what the manifest says.
-  void read(const std::string& tensor, const std::string& kind, const layout::BoxRun& wanted, at::Tensor into);
+  // `shape`: as the wanted box counts the tensor's dimensions; the stored ones may count them otherwise where one of
+  // the two is the whole. ErrorKind::kData names a shard file that is damaged or not what the manifest says.
+  void read(const std::string& tensor, const std::string& kind, const std::vector<int64_t>& shape,
+            const layout::BoxRun& wanted, at::Tensor into);
 
   // … elements [first, first + into.numel()) of the whole tensor, flattened.
   void read(const std::string& tensor, const std::string& kind, int64_t first, at::Tensor into);

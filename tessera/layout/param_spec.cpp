@@ -1,9 +1,13 @@
 #include "tessera/layout/param_spec.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <numeric>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/layout/box.h"
@@ -26,20 +30,61 @@ bool is_repeated(const Shard& shard, int ranks, int place) {
   return !shard.bounds.empty() && place % (ranks / parts_of(shard)) != 0;
 }
 
+// For each dimension of `shape`, how many of `folded` make it up; nothing where they do not.
+std::optional<std::vector<size_t>> folds_of(const std::vector<int64_t>& folded, const std::vector<int64_t>& shape) {
+  std::vector<size_t> folds;
+  size_t next = 0;
+  for (const int64_t size : shape) {
+    const size_t first = next;
+    int64_t product = 1;
+    while (next < folded.size() && (next == first || product < size)) {
+      if (folded[next] < 1 || __builtin_mul_overflow(product, folded[next++], &product)) return std::nullopt;
+    }
+    if (product != size || next == first) return std::nullopt;
+    folds.push_back(next - first);
+  }
+  if (next != folded.size()) return std::nullopt;
+  return folds;
+}
+
 }  // namespace
 
+bool is_fold(const std::vector<int64_t>& folded, const std::vector<int64_t>& shape) {
+  return folds_of(folded, shape).has_value();
+}
+
+std::vector<int64_t> shape_of_part(const ParamSpec& spec, const Box& box) {
+  if (spec.folded.empty()) return box.extent;
+  const auto folds = folds_of(spec.folded, spec.shape);
+  TESSERA_INVARIANT(folds);
+  std::vector<int64_t> shape;
+  auto next = box.extent.begin();
+  for (const size_t fold : *folds) {
+    const auto end = next + static_cast<std::ptrdiff_t>(fold);
+    shape.push_back(std::accumulate(next, end, int64_t{1}, std::multiplies<>()));
+    next = end;
+  }
+  return shape;
+}
+
 Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank) {
-  Box box = Box::whole(spec.shape);
+  const std::vector<int64_t>& shape = spec.cut_shape();
+  Box box = Box::whole(shape);
   const auto refuse = [&](const std::string& what, const std::string& fix) {
     throw Error(ErrorKind::kUsage, {what, fmt::format("the parameter '{}'", spec.name), fix});
   };
+  if (!spec.folded.empty() && !is_fold(spec.folded, spec.shape)) {
+    refuse(
+        fmt::format("[{}] is not a fold of its shape, [{}]", fmt::join(spec.folded, ", "), fmt::join(spec.shape, ", ")),
+        "give for each dimension the sizes of which it is the product");
+  }
   for (const Shard& shard : spec.shards) {
     if (!mesh.has(shard.axis)) {
       refuse(fmt::format("it is sharded over the axis '{}', which the mesh does not have", shard.axis),
              "make the mesh with that axis, of size 1 if need be");
     }
     const auto dim = static_cast<size_t>(shard.dim);
-    if (shard.dim < 0 || dim >= spec.shape.size()) {
+    if (shard.dim < 0 || dim >= shape.size()) {
       refuse(fmt::format("it has no dimension {} to shard over '{}'", shard.dim, shard.axis),
              "count its dimensions from 0");
     }

@@ -29,18 +29,30 @@ enum class Storage {
 };
 
 struct ParamSpec {
-  std::string name;             // as in a checkpoint, the same whatever the mesh
-  std::vector<int64_t> shape;   // of the whole, the global tensor
+  std::string name;            // as in a checkpoint, the same whatever the mesh
+  std::vector<int64_t> shape;  // of the whole, the global tensor
+  // The shape as shards count its dimensions, where matrices lie side by side in one and each is cut: (in, 3, out) of
+  // (in, 3 out), whose columns are queries, keys and values. In row-major order it is the same tensor. Empty: `shape`.
+  std::vector<int64_t> folded{};
   std::vector<Shard> shards{};  // outermost first, where two cut the same dimension; replicated over any other axis
   bool trains = true;
   bool decays = true;  // weight decay applies to it
   Storage storage = Storage::kFloating;
+
+  const std::vector<int64_t>& cut_shape() const { return folded.empty() ? shape : folded; }
 };
 
-// The part of the global tensor that this rank holds, before ZeRO shards it. ErrorKind::kUsage names an axis that the
-// mesh lacks, a dimension that the tensor lacks or that comes to nothing on some rank, bounds that are not the
-// dimension's.
+// Whether each dimension of `shape` is the product of one or more of `folded`, in their order. Safe for numbers from
+// anywhere.
+bool is_fold(const std::vector<int64_t>& folded, const std::vector<int64_t>& shape);
+
+// The part of the global tensor that this rank holds, before ZeRO shards it, in the dimensions of cut_shape().
+// ErrorKind::kUsage names an axis that the mesh lacks, a dimension that the tensor lacks or that comes to nothing on
+// some rank, bounds that are not the dimension's, a fold that is not the shape's.
 Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank);
+
+// The shape of such a part, in as many dimensions as the global tensor has.
+std::vector<int64_t> shape_of_part(const ParamSpec& spec, const Box& box);
 
 // Of the ranks that hold the same part over the model axes, whether this is the first: the one that counts it in a norm
 // and writes it into a checkpoint.

@@ -7,12 +7,15 @@
 namespace tessera::models {
 namespace {
 
-BlockCut::Layer with_outputs(const nn::TensorAxis& axis, int64_t in, const nn::Cut& outputs, bool bias) {
-  return std::make_shared<nn::Linear>(in, outputs.whole(), bias, nn::LinearCut{.axis = axis, .outputs = outputs});
+BlockCut::Layer with_outputs(const nn::TensorAxis& axis, int64_t in, const nn::Cut& outputs, bool bias,
+                             nn::WeightForm form, int64_t stacked = 1) {
+  return std::make_shared<nn::Linear>(in, stacked * outputs.whole(), bias,
+                                      nn::LinearCut{.axis = axis, .outputs = outputs, .stacked = stacked}, form);
 }
 
-BlockCut::Layer with_inputs(const nn::TensorAxis& axis, const nn::Cut& inputs, int64_t out, bool bias) {
-  return std::make_shared<nn::Linear>(inputs.whole(), out, bias, nn::LinearCut{.axis = axis, .inputs = inputs});
+BlockCut::Layer with_inputs(const nn::TensorAxis& axis, const nn::Cut& inputs, int64_t out, bool bias,
+                            nn::WeightForm form) {
+  return std::make_shared<nn::Linear>(inputs.whole(), out, bias, nn::LinearCut{.axis = axis, .inputs = inputs}, form);
 }
 
 }  // namespace
@@ -23,26 +26,32 @@ BlockCut::BlockCut(const nn::TensorAxis& axis, const std::string& name, const Bl
       heads_(axis.cut_heads(sizes.heads, sizes.key_heads)),
       queries_(heads_.query.times(sizes.head_size)),
       keys_(heads_.key.times(sizes.head_size)),
-      features_(axis.cut(sizes.features, "features of the feed-forward")) {}
+      features_(axis.cut(sizes.features, "features of the feed-forward")),
+      form_(sizes.form) {}
 
 BlockCut::Layer BlockCut::queries(int64_t hidden, bool bias) const {
-  return with_outputs(attention_, hidden, queries_, bias);
+  return with_outputs(attention_, hidden, queries_, bias, form_);
 }
 
 BlockCut::Layer BlockCut::keys(int64_t hidden, bool bias) const {
-  return with_outputs(attention_, hidden, keys_, bias);
+  return with_outputs(attention_, hidden, keys_, bias, form_);
+}
+
+BlockCut::Layer BlockCut::queries_keys_values(int64_t hidden, bool bias) const {
+  TESSERA_INVARIANT(heads_.query.whole() == heads_.key.whole());
+  return with_outputs(attention_, hidden, queries_, bias, form_, /*stacked=*/3);
 }
 
 BlockCut::Layer BlockCut::attended(int64_t hidden, bool bias) const {
-  return with_inputs(attention_, queries_, hidden, bias);
+  return with_inputs(attention_, queries_, hidden, bias, form_);
 }
 
 BlockCut::Layer BlockCut::inner(int64_t hidden, bool bias) const {
-  return with_outputs(feed_forward_, hidden, features_, bias);
+  return with_outputs(feed_forward_, hidden, features_, bias, form_);
 }
 
 BlockCut::Layer BlockCut::outer(int64_t hidden, bool bias) const {
-  return with_inputs(feed_forward_, features_, hidden, bias);
+  return with_inputs(feed_forward_, features_, hidden, bias, form_);
 }
 
 BlockCut::Layer BlockCut::of_key_heads(int64_t hidden, int64_t features_of_head, bool bias,
@@ -52,7 +61,7 @@ BlockCut::Layer BlockCut::of_key_heads(int64_t hidden, int64_t features_of_head,
     throw Error(ErrorKind::kConfig, {fmt::format("'{}' cannot be cut over more ranks than it has key heads", path),
                                      "parallel.tensor", fmt::format("use at most {} ranks", all)});
   }
-  return with_outputs(attention_, hidden, heads_.key.times(features_of_head), bias);
+  return with_outputs(attention_, hidden, heads_.key.times(features_of_head), bias, form_);
 }
 
 }  // namespace tessera::models

@@ -23,6 +23,7 @@ struct BlockSizes {
   int64_t key_heads = 0;
   int64_t head_size = 0;
   int64_t features = 0;  // of the feed-forward
+  nn::WeightForm form = nn::WeightForm::kOutIn;
 };
 
 class BlockCut {
@@ -40,7 +41,8 @@ class BlockCut {
 
   using Layer = std::shared_ptr<nn::Linear>;
   Layer queries(int64_t hidden, bool bias) const;
-  Layer keys(int64_t hidden, bool bias) const;  // and values
+  Layer keys(int64_t hidden, bool bias) const;                 // and values
+  Layer queries_keys_values(int64_t hidden, bool bias) const;  // of as many key heads as heads, in one matrix
   Layer attended(int64_t hidden, bool bias) const;
   Layer inner(int64_t hidden, bool bias) const;  // up, and where there is one, gate
   Layer outer(int64_t hidden, bool bias) const;  // down
@@ -52,6 +54,7 @@ class BlockCut {
   nn::TensorAxis attention_, feed_forward_;
   nn::TensorAxis::Heads heads_;
   nn::Cut queries_, keys_, features_;  // in features
+  nn::WeightForm form_;
 };
 
 }  // namespace tessera::models

@@ -12,7 +12,6 @@
 #include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/module_path.h"
-#include "tessera/nn/nf4_product.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
@@ -25,7 +24,10 @@ class Gpt2 final : public Model {
   void set_dropout(double probability) override {
     config_.resid_pdrop = config_.embd_pdrop = config_.attn_pdrop = probability;
   }
-  std::shared_ptr<Network> network() const override { return std::make_shared<Gpt2LMHeadModel>(config_); }
+  std::shared_ptr<Network> network() const override { return network_over({}); }
+  std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
+    return std::make_shared<Gpt2LMHeadModel>(config_, axis);
+  }
 
   // Matrices that add to the residual are smaller by the root of their number (Radford et al. 2019, section 2.3).
   void initialize(uint64_t seed, const std::string& name, at::Tensor value) const override {
@@ -109,98 +111,60 @@ ModelType gpt2_model_type() {
       }};
 }
 
-TransposedLinear::TransposedLinear(int64_t in_features, int64_t out_features)
-    : in_features_(in_features), out_features_(out_features) {
-  weight = register_parameter("weight", nn::declared_parameter({in_features, out_features}));
-  bias = register_parameter("bias", nn::declared_parameter({out_features}));
-}
-
-at::Tensor TransposedLinear::forward(const at::Tensor& input) const {
-  const at::Tensor output = quantized_
-                                ? nn::nf4_product(input, weight, {.out = out_features_, .in = in_features_}, bias)
-                                : nn::linear(input, weight.t(), bias);
-  if (!lora_) return output;
-  const auto product = [this](const at::Tensor& x) {
-    return quantized_ ? nn::nf4_product(x, weight, {.out = out_features_, .in = in_features_}, at::Tensor())
-                      : nn::linear(x, weight.t(), at::Tensor());
-  };
-  return lora_->forward(input, output,
-                        {.weight = quantized_ ? weight : weight.t(),
-                         .bias = bias,
-                         .product = product,
-                         .training = is_training(),
-                         .quantized = quantized_});
-}
-
-void TransposedLinear::adapt(const nn::LoraOptions& options) {
-  const auto matrix = [](int64_t in, int64_t out) {
-    return std::make_shared<nn::Linear>(in, out, /*with_bias=*/false);
-  };
-  lora_ = std::make_unique<nn::LoraBranch>(*this, matrix(in_features_, options.rank),
-                                           matrix(options.rank, out_features_), options);
-}
-
-void TransposedLinear::quantize() {
-  weight = parameters_["weight"] = nn::declared_nf4({.out = out_features_, .in = in_features_});
-  quantized_ = true;
-}
-
-void TransposedLinear::enable_adapter(bool on) {
-  if (lora_) lora_->set_enabled(on);
-}
-
-void TransposedLinear::train(bool on) {
-  if (lora_) lora_->forget_norms();
-  torch::nn::Module::train(on);
-}
-
-Gpt2Layer::Gpt2Layer(const Gpt2Config& config, size_t number) : config_(config) {
+Gpt2Layer::Gpt2Layer(const Gpt2Config& config, size_t number, const nn::TensorAxis& axis)
+    : cut_(axis, fmt::format("layer {}", number),
+           {.heads = config.n_head,
+            .key_heads = config.n_head,
+            .head_size = config.n_embd / config.n_head,
+            .features = config.n_inner,
+            .form = nn::WeightForm::kInOut}),
+      config_(config) {
   const double head_size = static_cast<double>(config.n_embd) / static_cast<double>(config.n_head);
   scale_ = config.scale_attn_weights ? 1 / std::sqrt(head_size) : 1;
   if (config.scale_attn_by_inverse_layer_idx) scale_ /= static_cast<double>(number + 1);
-  const auto linear = [&](const char* path, int64_t in, int64_t out) {
-    return nn::add(*this, path, std::make_shared<TransposedLinear>(in, out));
-  };
   const auto norm = [&](const char* path) {
     return nn::add(*this, path, std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
   };
+  constexpr bool kBias = true;
   attention_norm_ = norm("ln_1");
-  input_ = linear("attn.c_attn", config.n_embd, 3 * config.n_embd);
-  output_ = linear("attn.c_proj", config.n_embd, config.n_embd);
+  input_ = nn::add(*this, "attn.c_attn", cut_.queries_keys_values(config.n_embd, kBias));
+  output_ = nn::add(*this, "attn.c_proj", cut_.attended(config.n_embd, kBias));
   mlp_norm_ = norm("ln_2");
-  expand_ = linear("mlp.c_fc", config.n_embd, config.n_inner);
-  project_ = linear("mlp.c_proj", config.n_inner, config.n_embd);
+  expand_ = nn::add(*this, "mlp.c_fc", cut_.inner(config.n_embd, kBias));
+  project_ = nn::add(*this, "mlp.c_proj", cut_.outer(config.n_embd, kBias));
 }
 
 at::Tensor Gpt2Layer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
   const at::Tensor all = input_->forward(hidden);
+  const int64_t head_size = config_.n_embd / config_.n_head, width = cut_.heads() * head_size;
   const auto heads = [&](int64_t part) {
-    return all.narrow(2, part * config_.n_embd, config_.n_embd)
-        .view({hidden.size(0), hidden.size(1), config_.n_head, config_.n_embd / config_.n_head});
+    return all.narrow(2, part * width, width).view({hidden.size(0), hidden.size(1), cut_.heads(), head_size});
   };
   at::Tensor key = heads(1), value = heads(2);
   if (input.cache != nullptr) std::tie(key, value) = input.cache->append(key, value);
-  return nn::attention(heads(0), key, value, input.pattern,
-                       {.scale = scale_, .dropout = is_training() ? config_.attn_pdrop : 0});
+  const double dropout = is_training() ? config_.attn_pdrop : 0;
+  const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
+  return nn::attention(heads(0), key, value, input.pattern, {.scale = scale_, .dropout = dropout});
 }
 
 at::Tensor Gpt2Layer::forward(const DecoderInput& input) {
   const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.resid_pdrop, is_training()); };
-  const at::Tensor attended =
-      input.hidden + dropout(output_->forward(attend(attention_norm_->forward(input.hidden), input)));
-  const at::Tensor inner = config_.activation(expand_->forward(mlp_norm_->forward(attended)));
-  return attended + dropout(project_->forward(inner));
+  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(input.hidden));
+  const at::Tensor attended = input.hidden + dropout(output_->forward(attend(entering, input)));
+  const at::Tensor normal = cut_.feed_forward().into_parts(mlp_norm_->forward(attended));
+  return attended + dropout(project_->forward(config_.activation(expand_->forward(normal))));
 }
 
-Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config) : dropout_(config.embd_pdrop) {
-  tokens_ = nn::add(*this, "transformer.wte", std::make_shared<TokenEmbeddings>(config.vocab_size, config.n_embd, -1));
+Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config, const nn::TensorAxis& axis) : dropout_(config.embd_pdrop) {
+  tokens_ =
+      nn::add(*this, "transformer.wte", std::make_shared<TokenEmbeddings>(config.vocab_size, config.n_embd, -1, axis));
   positions_ = nn::add(*this, "transformer.wpe", std::make_shared<nn::Embedding>(config.n_positions, config.n_embd));
   for (size_t i = 0; i < static_cast<size_t>(config.n_layer); ++i) {
-    layers_.push_back(nn::add(*this, fmt::format("transformer.h.{}", i), std::make_shared<Gpt2Layer>(config, i)));
+    layers_.push_back(nn::add(*this, fmt::format("transformer.h.{}", i), std::make_shared<Gpt2Layer>(config, i, axis)));
   }
   norm_ = nn::add(*this, "transformer.ln_f", std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
   const at::Tensor tied = config.tie_word_embeddings ? tokens_->weight : at::Tensor();
-  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.n_embd, tied));
+  head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.n_embd, tied, axis));
 }
 
 at::Tensor Gpt2LMHeadModel::embed(const at::Tensor& ids, const at::Tensor& positions) {

@@ -13,9 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "tessera/models/block_cut.h"
 #include "tessera/models/causal_network.h"
 #include "tessera/nn/activations.h"
-#include "tessera/nn/lora.h"
+#include "tessera/nn/layers.h"
 
 namespace tessera::models {
 
@@ -37,45 +38,24 @@ struct Gpt2Config {
   bool tie_word_embeddings = true;
 };
 
-// y = x weight + bias, weight (in, out): transformers' Conv1D.
-class TransposedLinear : public torch::nn::Module, public nn::Adaptable {
- public:
-  TransposedLinear(int64_t in_features, int64_t out_features);
-  at::Tensor forward(const at::Tensor& input) const;
-  void adapt(const nn::LoraOptions& options) override;
-  void enable_adapter(bool on) override;
-  void train(bool on = true) override;
-  bool is_transposed() const override { return true; }
-  void quantize() override;
-  bool is_quantized() const override { return quantized_; }
-  std::vector<int64_t> weight_shape() const override { return {in_features_, out_features_}; }
-
-  at::Tensor weight;  // bytes where it is quantized, of (out, in)
-  at::Tensor bias;
-
- private:
-  int64_t in_features_, out_features_;
-  bool quantized_ = false;
-  std::unique_ptr<nn::LoraBranch> lora_;  // null without
-};
-
 class Gpt2Layer : public nn::UnitModule<Gpt2Layer> {
  public:
-  Gpt2Layer(const Gpt2Config& config, size_t number);
+  Gpt2Layer(const Gpt2Config& config, size_t number, const nn::TensorAxis& axis);
   at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
 
  private:
   at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;
 
+  BlockCut cut_;
   Gpt2Config config_;
   double scale_;  // of query · key
-  std::shared_ptr<TransposedLinear> input_, output_, expand_, project_;
+  std::shared_ptr<nn::Linear> input_, output_, expand_, project_;
   std::shared_ptr<nn::LayerNorm> attention_norm_, mlp_norm_;
 };
 
 class Gpt2LMHeadModel : public CausalNetwork {
  public:
-  explicit Gpt2LMHeadModel(const Gpt2Config& config);
+  explicit Gpt2LMHeadModel(const Gpt2Config& config, const nn::TensorAxis& axis = {});
 
  protected:
   size_t layers() const override { return layers_.size(); }

@@ -29,7 +29,7 @@ std::shared_ptr<Network> Model::network_over(const nn::TensorAxis& axis) const {
   if (axis.size() == 1) return network();
   throw Error(ErrorKind::kConfig,
               {fmt::format("this model cannot be cut over {} ranks", axis.size()), "parallel.tensor",
-               "use 1, or a model that can be: of the Llama family, Gemma 3, T5, of BERT's family"});
+               "use 1: its class has no network_over(), which says how, as all models of models/ have"});
 }
 
 const at::Tensor& NamedTensors::at(const std::string& name) const {

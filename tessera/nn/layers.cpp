@@ -97,15 +97,19 @@ at::Tensor declared_parameter(std::vector<int64_t> shape) {
   return parameter.requires_grad_(true);
 }
 
-Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias)
-    : in_features_(in_features), out_features_(out_features) {
-  weight = register_parameter("weight", declared_parameter({out_features_, in_features_}));
-  if (with_bias) bias = register_parameter("bias", declared_parameter({out_features_}));
+Linear::Linear(Features own, bool with_bias, WeightForm form) : own_(own), form_(form) {
+  weight = register_parameter(
+      "weight", declared_parameter(is_transposed() ? std::vector{own.in, own.out} : std::vector{own.out, own.in}));
+  if (with_bias) bias = register_parameter("bias", declared_parameter({own.out}));
 }
 
-Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias, LinearCut cut)
-    : Linear(cut.inputs ? cut.inputs->own().numel() : in_features,
-             cut.outputs ? cut.outputs->own().numel() : out_features, with_bias) {
+Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias)
+    : Linear(Features{.in = in_features, .out = out_features}, with_bias, WeightForm::kOutIn) {}
+
+Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias, LinearCut cut, WeightForm form)
+    : Linear(Features{.in = cut.inputs ? cut.inputs->own().numel() : in_features,
+                      .out = cut.outputs ? cut.stacked * cut.outputs->own().numel() : out_features},
+             with_bias, form) {
   TESSERA_INVARIANT(!cut.inputs || !cut.outputs);
   if (cut.axis.size() == 1) return;
   if (!cut.inputs) {
@@ -127,32 +131,47 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
 void Linear::specify(const std::string& parameter, layout::ParamSpec& spec) const {
   if (!cut_) return;
   const bool is_weight = parameter == "weight";  // else the bias, or an adapter's lengths of rows
-  spec.shape = {cut_->outputs ? cut_->outputs->whole() : out_features_};
-  if (is_weight) spec.shape.push_back(cut_->inputs ? cut_->inputs->whole() : in_features_);
-  if (cut_->outputs) spec.shards = {cut_->outputs->shard(0)};
-  if (cut_->inputs && is_weight) spec.shards = {cut_->inputs->shard(1)};
+  const Features features = whole();
+  spec.shape = is_weight ? weight_shape() : std::vector{features.out};
+  const bool out_is_last = is_weight && is_transposed();
+  if (cut_->inputs && is_weight) spec.shards = {cut_->inputs->shard(is_transposed() ? 0 : 1)};
+  if (!cut_->outputs) return;
+  if (cut_->stacked > 1) {
+    spec.folded = {cut_->stacked, cut_->outputs->whole()};
+    if (is_weight) spec.folded.insert(out_is_last ? spec.folded.begin() : spec.folded.end(), features.in);
+  }
+  spec.shards = {cut_->outputs->shard((out_is_last ? 1 : 0) + (cut_->stacked > 1 ? 1 : 0))};
+}
+
+at::Tensor Linear::out_in(const at::Tensor& parameter) const {
+  return is_transposed() && !quantized_ ? parameter.t() : parameter;
 }
 
 at::Tensor Linear::product(const at::Tensor& input, const at::Tensor& with_bias) const {
-  if (quantized_) return nf4_product(input, weight, {.out = out_features_, .in = in_features_}, with_bias);
+  if (quantized_) return nf4_product(input, weight, {.out = own_.out, .in = own_.in}, with_bias);
   if (cut_ && cut_->inputs) {
-    const at::Tensor sum = cut_->axis.out_of_parts(linear(input, weight, at::Tensor()));
+    const at::Tensor sum = cut_->axis.out_of_parts(linear(input, out_in(weight), at::Tensor()));
     return with_bias.defined() ? sum + with_bias : sum;
   }
-  if (sharers_) return linear(input, sharers_->shared_parameter(weight), sharers_->shared_parameter(with_bias));
-  return linear(input, weight, with_bias);
+  if (sharers_) return linear(input, out_in(sharers_->shared_parameter(weight)), sharers_->shared_parameter(with_bias));
+  return linear(input, out_in(weight), with_bias);
+}
+
+Linear::Features Linear::whole() const {
+  return {.in = cut_ && cut_->inputs ? cut_->inputs->whole() : own_.in,
+          .out = cut_ && cut_->outputs ? cut_->stacked * cut_->outputs->whole() : own_.out};
 }
 
 std::vector<int64_t> Linear::weight_shape() const {
-  const bool cuts_out = cut_ && cut_->outputs, cuts_in = cut_ && cut_->inputs;
-  return {cuts_out ? cut_->outputs->whole() : out_features_, cuts_in ? cut_->inputs->whole() : in_features_};
+  const Features features = whole();
+  return is_transposed() ? std::vector{features.in, features.out} : std::vector{features.out, features.in};
 }
 
 at::Tensor Linear::forward(const at::Tensor& input) const {
   const at::Tensor output = product(input, bias);
   if (!lora_) return output;
   return lora_->forward(input, output,
-                        {.weight = weight,
+                        {.weight = out_in(weight),
                          .bias = bias,
                          .product = [this](const at::Tensor& x) { return product(x, at::Tensor()); },
                          .training = is_training(),
@@ -163,7 +182,7 @@ at::Tensor Linear::forward(const at::Tensor& input) const {
 
 // Where outputs are cut, B is too, and all ranks have A; where inputs are, A is, and all have B.
 void Linear::adapt(const LoraOptions& options) {
-  const std::vector<int64_t> whole = weight_shape();
+  const Features features = whole();
   const auto part = [&](int64_t in, int64_t out, LinearCut cut) {
     return std::make_shared<Linear>(in, out, /*with_bias=*/false, std::move(cut));
   };
@@ -174,12 +193,12 @@ void Linear::adapt(const LoraOptions& options) {
     of_a.axis = cut_->axis;
     of_b = *cut_;
   }
-  lora_ = std::make_unique<LoraBranch>(*this, part(whole[1], options.rank, std::move(of_a)),
-                                       part(options.rank, whole[0], std::move(of_b)), options);
+  lora_ = std::make_unique<LoraBranch>(*this, part(features.in, options.rank, std::move(of_a)),
+                                       part(options.rank, features.out, std::move(of_b)), options);
 }
 
 void Linear::quantize() {
-  weight = parameters_["weight"] = declared_nf4({.out = out_features_, .in = in_features_});
+  weight = parameters_["weight"] = declared_nf4({.out = own_.out, .in = own_.in});
   quantized_ = true;
 }
 

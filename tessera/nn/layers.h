@@ -69,28 +69,46 @@ class Adaptable {
   virtual std::vector<int64_t> weight_shape() const = 0;  // as files have it, also where quantized or cut
 };
 
-// y = x weight^T + bias; weight (out_features, in_features), bias (out_features). Of what is cut, this rank's part.
+// How files have the weight of a linear layer.
+enum class WeightForm {
+  kOutIn,  // (out, in), as torch::nn::Linear
+  kInOut,  // (in, out), as transformers' Conv1D
+};
+
+// y = x weight^T + bias; weight (out_features, in_features), or as its form says; bias (out_features). Of what is cut,
+// this rank's part.
 class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
  public:
   Linear(int64_t in_features, int64_t out_features, bool with_bias = true);
-  Linear(int64_t in_features, int64_t out_features, bool with_bias, LinearCut cut);  // the features are the whole's
+  // The features are the whole's.
+  Linear(int64_t in_features, int64_t out_features, bool with_bias, LinearCut cut,
+         WeightForm form = WeightForm::kOutIn);
   ~Linear() override;
   at::Tensor forward(const at::Tensor& input) const;  // (…, in_features) -> (…, out_features)
   void adapt(const LoraOptions& options) override;
   void enable_adapter(bool on) override;
   void train(bool on = true) override;
   void quantize() override;
+  bool is_transposed() const override { return form_ == WeightForm::kInOut; }
   bool is_quantized() const override { return quantized_; }
   std::vector<int64_t> weight_shape() const override;
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
-  at::Tensor weight;  // bytes where it is quantized
+  at::Tensor weight;  // bytes where it is quantized, of (out, in)
   at::Tensor bias;    // undefined without
 
  private:
+  struct Features {
+    int64_t in, out;
+  };
+
+  Linear(Features own, bool with_bias, WeightForm form);
+  Features whole() const;
+  at::Tensor out_in(const at::Tensor& parameter) const;  // the weight, or bytes as they are
   at::Tensor product(const at::Tensor& input, const at::Tensor& with_bias) const;
 
-  int64_t in_features_, out_features_;         // this rank's
+  Features own_;  // this rank's
+  WeightForm form_ = WeightForm::kOutIn;
   std::unique_ptr<const LinearCut> cut_;       // null where it is whole
   std::unique_ptr<const TensorAxis> sharers_;  // the ranks that hold the same outputs, where there are several
   bool quantized_ = false;

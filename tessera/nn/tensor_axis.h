@@ -109,6 +109,7 @@ class PartRandomness {
 struct LinearCut {
   TensorAxis axis;
   std::optional<Cut> outputs, inputs;
+  int64_t stacked = 1;  // matrices in one, whose outputs follow each other and are each cut as `outputs`
 };
 
 }  // namespace tessera::nn

@@ -62,13 +62,15 @@ namespace {
 
 // Of a parameter that ranks hold parts of, the whole is computed, and this rank's part kept.
 void fill_part(const NamedParam& param, const FillParameter& fill, const at::Tensor& value) {
-  if (param.box == layout::Box::whole(param.spec.shape)) return fill(param.name(), value);
+  const std::vector<int64_t>& cut_shape = param.spec.cut_shape();
+  if (param.box == layout::Box::whole(cut_shape)) return fill(param.name(), value);
   at::Tensor whole = at::empty(param.spec.shape, value.options());
   fill(param.name(), whole);
+  whole = whole.view(cut_shape);
   for (size_t dim = 0; dim < param.box.extent.size(); ++dim) {
     whole = whole.narrow(static_cast<int64_t>(dim), param.box.offset[dim], param.box.extent[dim]);
   }
-  value.copy_(whole);
+  value.view(param.box.extent).copy_(whole);
 }
 
 }  // namespace

@@ -16,12 +16,12 @@ NamedParam placed(NamedParam param, const comm::Mesh& mesh) {
   if (param.spec.shape.empty() && param.spec.shards.empty()) param.spec.shape = param.full_shape();
   param.box = layout::local_box(param.spec, mesh.shape(), mesh.rank());
   param.counts = layout::is_first_holder(param.spec, mesh.shape(), mesh.rank());
-  if (param.box.extent == param.full_shape()) return param;
-  throw Error(
-      ErrorKind::kUsage,
-      {fmt::format("the parameter '{}' is of shape [{}] on rank {}, but its specification makes it [{}]", param.name(),
-                   fmt::join(param.full_shape(), ", "), mesh.rank(), fmt::join(param.box.extent, ", ")),
-       "initialize", "give ParamSpec::shape the global shape, and name the dimensions that ranks share"});
+  const std::vector<int64_t> expected = layout::shape_of_part(param.spec, param.box);
+  if (expected == param.full_shape()) return param;
+  throw Error(ErrorKind::kUsage,
+              {fmt::format("the parameter '{}' is of shape [{}] on rank {}, but its specification makes it [{}]",
+                           param.name(), fmt::join(param.full_shape(), ", "), mesh.rank(), fmt::join(expected, ", ")),
+               "initialize", "give ParamSpec::shape the global shape, and name the dimensions that ranks share"});
 }
 
 enum class Kind { kTrained, kFrozen, kBytes };

@@ -182,7 +182,7 @@ TEST_F(CheckpointFaults, AFormatToComeIsNamed) {
   text.replace(text.find("\"version\": 3"), 12, "\"version\": 9");
   std::ofstream(manifest) << text;
   EXPECT_THAT(load_error(path("run"), "", 1),
-              HasSubstr("its format version is 9, but this program knows versions up to 3"));
+              HasSubstr("its format version is 9, but this program knows versions up to 4"));
 }
 
 // In the background the training thread hears of it at a later step, whose work is done; training goes on.

@@ -62,6 +62,30 @@ TEST(ParamSpec, PartsMayBeNamedAndTheFirstOfThoseThatHoldOneCountsIt) {
   }
 }
 
+// Three matrices (2, 5) side by side in one (2, 15), each cut into columns 0:3 and 3:5.
+TEST(ParamSpec, MatricesInOneAreEachCut) {
+  const MeshShape mesh({{"dp_shard", 2}, {"tp", 2}});
+  const ParamSpec spec{.name = "w", .shape = {2, 15}, .folded = {2, 3, 5}, .shards = {{"tp", 2, {0, 3, 5}}}};
+  EXPECT_EQ(why_not_covered(spec.cut_shape(), boxes_of_first_holders(spec, mesh)), "");
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    const Box box = local_box(spec, mesh, rank);
+    EXPECT_EQ(box, rank % 2 == 0 ? (Box{{0, 0, 0}, {2, 3, 3}}) : (Box{{0, 0, 3}, {2, 3, 2}}));
+    EXPECT_EQ(shape_of_part(spec, box), (std::vector<int64_t>{2, rank % 2 == 0 ? 9 : 6}));
+  }
+}
+
+TEST(ParamSpec, AFoldHasTheShapesElementsInItsOrder) {
+  using Sizes = std::vector<int64_t>;
+  for (const Sizes& fold : {Sizes{2, 3, 5}, Sizes{2, 15}, Sizes{2, 1, 15}, Sizes{1, 2, 15}}) {
+    EXPECT_TRUE(is_fold(fold, {2, 15})) << testing::PrintToString(fold);
+  }
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  for (const Sizes& fold : {Sizes{}, Sizes{2}, Sizes{30}, Sizes{3, 10}, Sizes{2, 3, 5, 2}, Sizes{2, 3, 4},
+                            Sizes{2, -3, -5}, Sizes{2, 0, 15}, Sizes{kHuge, kHuge, kHuge}}) {
+    EXPECT_FALSE(is_fold(fold, {2, 15})) << testing::PrintToString(fold);
+  }
+}
+
 TEST(ParamSpec, WhatCannotBeShardedIsRefusedByName) {
   const MeshShape mesh({{"dp_shard", 2}, {"tp", 4}});
   const auto refusal = [&](const std::vector<int64_t>& shape, const Shard& shard) -> std::string {
@@ -80,6 +104,7 @@ TEST(ParamSpec, WhatCannotBeShardedIsRefusedByName) {
   EXPECT_THAT(refusal({8, 8}, {"tp", 0, {0, 3, 5, 8}}), HasSubstr("do not make it up over the 4 ranks"));
   EXPECT_THAT(refusal({8, 8}, {"tp", 0, {0, 3, 5, 6, 7}}), HasSubstr("do not make it up"));
   EXPECT_THAT(refusal({8, 8}, {"tp", 0, {0, 3, 2, 6, 8}}), HasSubstr("do not make it up"));
+  EXPECT_THROW(local_box({.name = "w", .shape = {8, 8}, .folded = {8, 3, 3}}, mesh, 0), Error);
 }
 
 }  // namespace
