@@ -21,6 +21,16 @@ def counts(text):
     return [count(word) for word in text.split(",")]
 
 
+def words_of(known):
+    """Of these, with commas between them."""
+    def read(text):
+        found = text.split(",")
+        if unknown := [word for word in found if word not in known]:
+            raise argparse.ArgumentTypeError(f"there is no '{unknown[0]}': {', '.join(known)}")
+        return found
+    return read
+
+
 def zero_stages(text):
     found = text.split(",")
     if not set(found) <= set("0123"):

@@ -19,8 +19,8 @@ std::string product_text(const std::vector<Axis>& axes) {
   return fmt::format("{}", fmt::join(factors, " × "));
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& fix) {
-  throw Error(ErrorKind::kUsage, {what, "the mesh", fix});
+[[noreturn]] void refuse(const std::string& what, const std::string& fix, const std::string& where = "the mesh") {
+  throw Error(ErrorKind::kUsage, {what, where, fix});
 }
 
 std::vector<std::vector<int>> row_by_row(const std::vector<Axis>& axes) {
@@ -70,7 +70,9 @@ MeshShape::MeshShape(std::vector<Axis> axes, std::vector<std::vector<int>> coord
          "each rank belongs to one group of each axis, and groups of one axis have one size");
 }
 
-MeshShape MeshShape::of_world(int ranks, std::vector<Axis> axes) {
+std::string MeshShape::product() const { return product_text(axes_); }
+
+MeshShape MeshShape::of_world(int ranks, std::vector<Axis> axes, const std::string& where) {
   int64_t taken = 1;
   Axis* rest = nullptr;
   for (Axis& axis : axes) {
@@ -98,7 +100,7 @@ MeshShape MeshShape::of_world(int ranks, std::vector<Axis> axes) {
         break;
       }
     }
-    refuse(fmt::format("{} ranks do not factor into {}", ranks, product_text(axes)), fix);
+    refuse(fmt::format("{} ranks do not factor into {}", ranks, product_text(axes)), fix, where);
   }
   if (rest != nullptr) rest->size = static_cast<int>(ranks / taken);
   return MeshShape(std::move(axes));

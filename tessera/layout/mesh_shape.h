@@ -34,8 +34,10 @@ class MeshShape {
   MeshShape(std::vector<Axis> axes, std::vector<std::vector<int>> coordinates);
 
   // These axes for a world of `ranks`: the one of size 0, if any, takes what the others leave. ErrorKind::kUsage where
-  // they do not factor; names the nearest sizes that do.
-  static MeshShape of_world(int ranks, std::vector<Axis> axes);
+  // they do not factor; names the nearest sizes that do, and `where` they were given.
+  static MeshShape of_world(int ranks, std::vector<Axis> axes, const std::string& where = "the mesh");
+
+  std::string product() const;  // "dp_shard 2 × tp 2"
 
   // All ranks are data parallel: one axis, dp_shard.
   static MeshShape of_data_parallel(int ranks) { return MeshShape({{kShardAxis, ranks}}); }

@@ -177,9 +177,9 @@ at::Tensor Gemma3Layer::attend(const at::Tensor& hidden, const DecoderInput& inp
   };
   AttentionHeads heads{
       .query = query_norm_->forward(split(*query_)), .key = key_norm_->forward(split(*key_)), .value = split(*value_)};
-  const double dropout = is_training() ? dropout_ : 0;
-  const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
-  return output_->forward(rotary_attention(std::move(heads), input, window_, {.scale = scale_, .dropout = dropout}));
+  return output_->forward(
+      rotary_attention(std::move(heads), input, window_,
+                       {.scale = scale_, .dropout = is_training() ? dropout_ : 0, .heads = &cut_.attention()}));
 }
 
 at::Tensor Gemma3Layer::feed_forward(const at::Tensor& hidden) const {

@@ -142,9 +142,9 @@ at::Tensor Gpt2Layer::attend(const at::Tensor& hidden, const DecoderInput& input
   };
   at::Tensor key = heads(1), value = heads(2);
   if (input.cache != nullptr) std::tie(key, value) = input.cache->append(key, value);
-  const double dropout = is_training() ? config_.attn_pdrop : 0;
-  const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
-  return nn::attention(heads(0), key, value, input.pattern, {.scale = scale_, .dropout = dropout});
+  return nn::attention(
+      heads(0), key, value, input.pattern,
+      {.scale = scale_, .dropout = is_training() ? config_.attn_pdrop : 0, .heads = &cut_.attention()});
 }
 
 at::Tensor Gpt2Layer::forward(const DecoderInput& input) {

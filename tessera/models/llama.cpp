@@ -271,9 +271,8 @@ at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& inpu
     heads.query = query_norm_->forward(heads.query);
     heads.key = key_norm_->forward(heads.key);
   }
-  const double dropout = is_training() ? dropout_ : 0;
-  const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
-  return rotary_attention(std::move(heads), input, window_, {.dropout = dropout});
+  return rotary_attention(std::move(heads), input, window_,
+                          {.dropout = is_training() ? dropout_ : 0, .heads = &cut_.attention()});
 }
 
 at::Tensor LlamaLayer::forward(const DecoderInput& input) {

@@ -284,13 +284,10 @@ T5Block::Seen T5Block::memory_of(const T5BlockInput& input) const {
 
 at::Tensor T5Block::attend(const Attention& by, const at::Tensor& normal, const Seen& seen,
                            const nn::AttentionPattern& pattern) const {
-  const double dropout_of_weights = is_training() ? config_.dropout_rate : 0;
-  const auto of_own_heads = [&] {
-    const nn::PartRandomness own(cut_.attention(), dropout_of_weights > 0, normal.device());
-    return nn::attention(split(*by.q, normal), seen.key, seen.value, pattern,
-                         {.scale = 1, .dropout = dropout_of_weights, .bias = seen.bias});
-  };
-  return dropout(by.o->forward(of_own_heads()));
+  const at::Tensor attended = nn::attention(
+      split(*by.q, normal), seen.key, seen.value, pattern,
+      {.scale = 1, .dropout = is_training() ? config_.dropout_rate : 0, .heads = &cut_.attention(), .bias = seen.bias});
+  return dropout(by.o->forward(attended));
 }
 
 at::Tensor T5Block::feed_forward(const at::Tensor& hidden) const {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/tensor_axis.h"
 
 namespace tessera::nn {
 namespace {
@@ -78,6 +79,8 @@ at::Tensor attend_in_documents(const at::Tensor& query, const at::Tensor& key, c
 
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionPattern& pattern, const AttentionOptions& options) {
+  const bool apart = options.heads != nullptr && options.dropout > 0;
+  const PartRandomness own(apart ? *options.heads : TensorAxis(), apart, query.device());
   return pattern.documents.empty() ? attend(query, key, value, pattern, options)
                                    : attend_in_documents(query, key, value, pattern, options);
 }

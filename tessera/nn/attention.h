@@ -9,6 +9,8 @@
 
 namespace tessera::nn {
 
+class TensorAxis;
+
 // Which tokens see which.
 struct AttentionPattern {
   bool causal = false;  // a token sees itself and those before it; queries are the last of the keys' tokens
@@ -21,8 +23,9 @@ struct AttentionPattern {
 };
 
 struct AttentionOptions {
-  double scale = 0;    // of query · key; 0: 1 / sqrt(head size)
-  double dropout = 0;  // of the weights
+  double scale = 0;                   // of query · key; 0: 1 / sqrt(head size)
+  double dropout = 0;                 // of the weights
+  const TensorAxis* heads = nullptr;  // over whose ranks the heads are cut: each drops weights of its own
   at::Tensor bias;  // added to query · key; broadcast to (batch, heads, queries, keys), in their dtype; undefined: 0
 };
 

@@ -21,6 +21,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/kernels/matrix_products.h"
+#include "tessera/nn/kept_value.h"
 
 namespace tessera::nn {
 namespace {
@@ -206,12 +207,6 @@ class TargetLoss : public torch::autograd::Function<TargetLoss> {
   }
 };
 
-// What autograd keeps for backward.
-struct KeptVocabulary : torch::CustomClassHolder {
-  explicit KeptVocabulary(CutVocabulary kept) : vocabulary(std::move(kept)) {}
-  CutVocabulary vocabulary;
-};
-
 // Keeps what it was given and computes the logits again.
 class TargetLogProbs : public torch::autograd::Function<TargetLogProbs> {
  public:
@@ -219,7 +214,7 @@ class TargetLogProbs : public torch::autograd::Function<TargetLogProbs> {
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias, const at::Tensor& labels,
                             const CutVocabulary& vocabulary) {
     context->save_for_backward({hidden, weight, labels, bias.value_or(at::Tensor())});
-    context->saved_data["vocabulary"] = c10::IValue::make_capsule(c10::make_intrusive<KeptVocabulary>(vocabulary));
+    context->saved_data["vocabulary"] = keep(vocabulary);
     return TargetRows(hidden, weight, bias, labels, vocabulary).log_probs();
   }
 
@@ -231,8 +226,7 @@ class TargetLogProbs : public torch::autograd::Function<TargetLogProbs> {
     TargetRows::Gradients gradients{.of_hidden = context->needs_input_grad(0),
                                     .of_weight = context->needs_input_grad(1),
                                     .of_bias = bias && context->needs_input_grad(2)};
-    const auto kept = context->saved_data["vocabulary"].toCapsule();
-    const CutVocabulary& vocabulary = static_cast<KeptVocabulary*>(kept.get())->vocabulary;
+    const auto vocabulary = kept<CutVocabulary>(context->saved_data["vocabulary"]);
     TargetRows(hidden, weight, bias, labels, vocabulary).log_prob_gradients(grads[0], gradients);
     return {gradients.hidden, rounded(gradients.weight, weight.scalar_type()),
             bias ? rounded(gradients.bias, bias->scalar_type()) : at::Tensor(), at::Tensor(), at::Tensor()};

@@ -18,6 +18,7 @@
 #include "tessera/comm/group.h"
 #include "tessera/layout/consecutive_parts.h"
 #include "tessera/layout/mesh_shape.h"
+#include "tessera/nn/kept_value.h"
 
 namespace tessera::nn {
 namespace {
@@ -31,25 +32,18 @@ at::Tensor summed(comm::Group& group, const at::Tensor& own, const std::string& 
   return sum;
 }
 
-// What autograd keeps for backward.
-struct KeptGroup : torch::CustomClassHolder {
-  explicit KeptGroup(SharedGroup kept) : group(std::move(kept)) {}
-  SharedGroup group;
-};
-
 class IntoParts : public torch::autograd::Function<IntoParts> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const SharedGroup& group,
                             const std::string& name) {
-    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<KeptGroup>(group));
+    context->saved_data["group"] = keep(group);
     context->saved_data["name"] = name;
     return x.view_as(x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
-    const auto kept = context->saved_data["group"].toCapsule();
-    comm::Group& group = *static_cast<KeptGroup*>(kept.get())->group;
-    return {summed(group, grads[0], context->saved_data["name"].toStringRef()), {}, {}};
+    const auto group = kept<SharedGroup>(context->saved_data["group"]);
+    return {summed(*group, grads[0], context->saved_data["name"].toStringRef()), {}, {}};
   }
 };
 

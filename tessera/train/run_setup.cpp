@@ -116,29 +116,15 @@ std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, c
 }
 
 layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks) {
-  const int64_t tensor = run.parallel.tensor;
-  if (tensor == 1) return layout::MeshShape::of_data_parallel(static_cast<int>(ranks));
-  if (ranks % tensor != 0) {
-    const int64_t fewer = ranks / tensor * tensor, more = fewer + tensor;
-    throw Error(
-        ErrorKind::kConfig,
-        {fmt::format("{} cannot be put together from groups of parallel.tensor: {}", count_of(ranks, "rank"), tensor),
-         run.name + ", parallel.tensor",
-         fmt::format("start {} ranks, or choose a number that divides {}",
-                     fewer == 0 ? fmt::format("{}", more) : fmt::format("{} or {}", fewer, more), ranks)});
-  }
-  return layout::MeshShape(
-      {{layout::kShardAxis, static_cast<int>(ranks / tensor)}, {layout::kTensorAxis, static_cast<int>(tensor)}});
+  const auto world = static_cast<int>(ranks), tensor = static_cast<int>(run.parallel.tensor);
+  if (tensor == 1) return layout::MeshShape::of_data_parallel(world);
+  return layout::MeshShape::of_world(world, {{layout::kShardAxis, 0}, {layout::kTensorAxis, tensor}},
+                                     run.name + ", parallel");
 }
 
 std::string ranks_in_words(const layout::MeshShape& mesh) {
-  std::string text = count_of(mesh.ranks(), "rank");
-  if (mesh.parts() == 1) return text;
-  const char* before = ": ";
-  for (const layout::Axis& axis : mesh.axes()) {
-    text += fmt::format("{}{} {}", std::exchange(before, " x "), axis.name, axis.size);
-  }
-  return text;
+  const std::string ranks = count_of(mesh.ranks(), "rank");
+  return mesh.parts() == 1 ? ranks : fmt::format("{}: {}", ranks, mesh.product());
 }
 
 config::DsConfigInput ds_config_input(const models::Model& model, int64_t data_ranks) {

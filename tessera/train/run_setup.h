@@ -39,7 +39,7 @@ std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, c
 // How so many ranks share the run: data parallel but for parallel.tensor, whose ranks are neighbours. Where that is 1,
 // the mesh has no such axis. ErrorKind::kConfig where they do not factor.
 layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks);
-std::string ranks_in_words(const layout::MeshShape& mesh);  // "4 ranks: dp_shard 2 x tp 2"
+std::string ranks_in_words(const layout::MeshShape& mesh);  // "4 ranks: dp_shard 2 × tp 2"
 
 // The ds_config for so many data-parallel ranks. Only the number of steps may be missing, which follows from the batch.
 config::DsConfigInput ds_config_input(const models::Model& model, int64_t data_ranks);

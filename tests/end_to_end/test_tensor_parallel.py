@@ -39,7 +39,7 @@ def trained_alike(folder, run_file, tensor, settings):
     """Runs it in one process and over so many tensor ranks: the same losses and norms, and the same weights at the end."""
     train(run_file, 1, {**settings, "output": folder / "one"})
     cut = train(run_file, tensor, {**settings, "output": folder / "cut", "parallel.tensor": tensor})
-    assert f"{tensor} ranks: dp_shard 1 x tp {tensor}" in cut.err
+    assert f"{tensor} ranks: dp_shard 1 × tp {tensor}" in cut.err
     one, others = metrics(folder / "one"), metrics(folder / "cut")
     assert len(one) == 20
     assert one[-1]["loss"] < 0.99 * one[0]["loss"]
@@ -158,7 +158,7 @@ def test_a_checkpoint_goes_on_over_any_mesh(tmp_path, family):
 
 
 @pytest.mark.parametrize(("ranks", "tensor", "family", "what", "fix"), [
-    (3, 2, "qwen2", "3 ranks cannot be put together from groups of parallel.tensor: 2", "start 2 or 4 ranks"),
+    (3, 2, "qwen2", "3 ranks do not factor into dp_shard × tp 2", "use 2 or 4 ranks, or tp 1"),
     (3, 3, "qwen3", "8 attention heads of 2 key heads cannot be cut over 3 ranks", "use at most 2 ranks, or 4, 6, 8"),
     (2, 0, "qwen3", "parallel.tensor", "1"),
 ])
