@@ -77,6 +77,10 @@ Group::~Group() = default;
 
 std::shared_ptr<Group> Group::alone() { return std::make_shared<Group>(World{}, nullptr, nullptr); }
 
+void Group::name_places(std::vector<std::string> places) {
+  if (connection_) connection_->board.name_places(std::move(places));
+}
+
 std::shared_ptr<Group> Group::with_channel(const std::string& name) {
   return std::shared_ptr<Group>(new Group(*this, name));
 }
@@ -172,17 +176,16 @@ void Group::explain(const PeerFailure& failure, const std::string& operation) co
 }
 
 Error Group::explained(const PeerFailure& failure, const std::string& operation) const {
-  const int peer = failure.peer();
   WaitBoard& board = connection_->board;
+  const std::string peer = ranks_in_words({failure.peer()}, board.places());
   if (!failure.late() && !board.hang_noticed()) {
     return Error(ErrorKind::kPeer,
-                 {fmt::format("rank {} went away during the {}{}: {}", peer, operation, of_group(), failure.what()),
-                  where(), "look at the end of that rank's output"});
+                 {fmt::format("{} went away during the {}{}: {}", peer, operation, of_group(), failure.what()), where(),
+                  "look at the end of that rank's output"});
   }
-  const std::string missed = failure.late()
-                                 ? fmt::format("rank {} did not join the {}{} within {}", peer, operation, of_group(),
-                                               format_duration(connection_->timeout))
-                                 : fmt::format("rank {} gave up during the {}{}", peer, operation, of_group());
+  const std::string missed = failure.late() ? fmt::format("{} did not join the {}{} within {}", peer, operation,
+                                                          of_group(), format_duration(connection_->timeout))
+                                            : fmt::format("{} gave up during the {}{}", peer, operation, of_group());
   return Error(ErrorKind::kPeer,
                {fmt::format("{}; {}", missed, board.report_hang(missed)), where(),
                 "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
@@ -299,8 +302,9 @@ void Group::explain_missing(const std::vector<std::string>& keys, const std::str
   }
   std::vector<int> missing;
   for (const int rank : *found) missing.push_back(member(rank));
-  const std::string missed = fmt::format("{} did not reach '{}'{} within {}", ranks_in_words(missing), label,
-                                         of_group(), format_duration(connection_->timeout));
+  const std::string missed =
+      fmt::format("{} did not reach '{}'{} within {}", ranks_in_words(missing, connection_->board.places()), label,
+                  of_group(), format_duration(connection_->timeout));
   throw Error(ErrorKind::kPeer, {fmt::format("{}; {}", missed, connection_->board.report_hang(missed)), where(),
                                  "look at that rank's output"});
 }

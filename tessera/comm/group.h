@@ -84,6 +84,9 @@ class Group {
   std::shared_ptr<Group> subgroup(const std::vector<int>& ranks, const std::string& name,
                                   const std::string& place = "");
 
+  // What errors and reports of this run call each rank of the world beside its number: "dp_shard 0, tp 1".
+  void name_places(std::vector<std::string> places);
+
   // The same ranks and connections that count on their own: collectives of two channels may interleave differently
   // on each rank (the gathers of stage 3 and the reductions of backward do). Every rank creates its channels in the
   // same order.

@@ -19,6 +19,7 @@ using Seconds = std::chrono::duration<double>;
 constexpr size_t kMostRows = 200;
 constexpr size_t kMostStacks = 16;  // different ones
 constexpr size_t kMostInWords = 4;  // different waits of a sentence
+constexpr size_t kMostPlaced = 4;   // ranks that are named with their places
 
 json json_of_wait(const RankState::Wait& wait) {
   return {{"operation", wait.awaited.operation},
@@ -81,19 +82,48 @@ std::string activity_of(const RankState& state) {
 
 const char* is_or_are(const std::vector<int>& ranks) { return ranks.size() == 1 ? "is" : "are"; }
 
+using Places = std::vector<std::string>;
+
+Places places_of(const std::vector<RankState>& states) {
+  Places places;
+  for (const RankState& state : states) places.push_back(state.place);
+  return places;
+}
+
+// "0 to 2, 5"; "1 (tp 1), 3 (tp 3)" where they have places and are few.
+std::string numbers_in_words(const std::vector<int>& ranks, const Places& places) {
+  const auto has_place = [&](int rank) { return !places.empty() && !places[static_cast<size_t>(rank)].empty(); };
+  const bool placed = ranks.size() <= kMostPlaced && std::all_of(ranks.begin(), ranks.end(), has_place);
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin < ranks.size();) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (placed || end - begin < 3) {
+      parts.push_back(std::to_string(ranks[begin]));
+      if (placed) parts.back() += fmt::format(" ({})", places[static_cast<size_t>(ranks[begin])]);
+      ++begin;
+      continue;
+    }
+    parts.push_back(fmt::format("{} to {}", ranks[begin], ranks[end - 1]));
+    begin = end;
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 // "rank 1 is not waiting in a collective: at 'next batches'; the others wait for that"
-std::string sentence_about_absent(const std::vector<const RankState*>& absent, bool somebody_waits) {
+std::string sentence_about_absent(const std::vector<const RankState*>& absent, bool somebody_waits,
+                                  const Places& places) {
   std::vector<std::string> parts;
   for (const auto& [text, ranks] : alike(absent, activity_of)) {
     if (parts.size() == kMostInWords) break;
     parts.push_back(
-        fmt::format("{} {} not waiting in a collective: {}", ranks_in_words(ranks), is_or_are(ranks), text));
+        fmt::format("{} {} not waiting in a collective: {}", ranks_in_words(ranks, places), is_or_are(ranks), text));
   }
   return fmt::format("{}{}", fmt::join(parts, "; "), somebody_waits ? "; the others wait for that" : "");
 }
 
 // Everybody waits.
-std::string sentence_about_waiting(const std::vector<const RankState*>& waiting) {
+std::string sentence_about_waiting(const std::vector<const RankState*>& waiting, const Places& places) {
   const auto first_of = [](const RankState& state) { return in_words(state.waits.front().awaited); };
   const auto groups = alike(waiting, first_of);
   if (groups.size() == 1) {
@@ -106,7 +136,7 @@ std::string sentence_about_waiting(const std::vector<const RankState*>& waiting)
       parts.push_back("others elsewhere");
       break;
     }
-    parts.push_back(fmt::format("{} {} waiting in the {}", ranks_in_words(ranks), is_or_are(ranks), text));
+    parts.push_back(fmt::format("{} {} waiting in the {}", ranks_in_words(ranks, places), is_or_are(ranks), text));
   }
   const Awaited& one = waiting.front()->waits.front().awaited;
   const bool one_channel = std::all_of(waiting.begin(), waiting.end(), [&](const RankState* state) {
@@ -123,7 +153,7 @@ std::string sentence_about_waiting(const std::vector<const RankState*>& waiting)
     for (const RankState* const state : waiting) {
       if (number_of(state) == number_of(*least)) behind.push_back(state->rank);
     }
-    verdict = fmt::format("{} {} behind", ranks_in_words(behind), is_or_are(behind));
+    verdict = fmt::format("{} {} behind", ranks_in_words(behind, places), is_or_are(behind));
   }
   return fmt::format("{}: {}", verdict, fmt::join(parts, "; "));
 }
@@ -159,32 +189,16 @@ std::string key_of(const RankState& state) {
   return fmt::format("{}", fmt::join(cells, "\x1f"));
 }
 
-// "0 to 2, 5"
-std::string numbers_in_words(const std::vector<int>& ranks) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin < ranks.size();) {
-    size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - begin < 3) {
-      parts.push_back(std::to_string(ranks[begin]));
-      ++begin;
-      continue;
-    }
-    parts.push_back(fmt::format("{} to {}", ranks[begin], ranks[end - 1]));
-    begin = end;
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
-}
-
 std::string table_of(const std::vector<RankState>& states) {
   std::vector<Row> rows = {kTitles};
+  const Places places = places_of(states);
   const auto groups = alike(those(states, [](const RankState&) { return true; }), key_of);
   for (const auto& [key, ranks] : groups) {
     if (rows.size() > kMostRows) break;
     const std::vector<Row> own = rows_of(states[static_cast<size_t>(ranks.front())]);
     for (size_t i = 0; i < own.size(); ++i) {
       rows.push_back(own[i]);
-      rows.back()[0] = i == 0 ? numbers_in_words(ranks) : "";
+      rows.back()[0] = i == 0 ? numbers_in_words(ranks, places) : "";
     }
   }
   std::vector<size_t> widths(kTitles.size(), 0);
@@ -249,21 +263,22 @@ RankState rank_state_of(const json& json) {
   return state;
 }
 
-std::string ranks_in_words(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", numbers_in_words(ranks));
+std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<std::string>& places) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", numbers_in_words(ranks, places));
 }
 
 std::string hang_conclusion(const std::vector<RankState>& states) {
   const auto silent = those(states, [](const RankState& state) { return !state.answers; });
   const auto absent = those(states, [](const RankState& state) { return state.answers && state.waits.empty(); });
   const auto waiting = those(states, [](const RankState& state) { return state.answers && !state.waits.empty(); });
+  const Places places = places_of(states);
   std::vector<std::string> sentences;
   if (!silent.empty()) {
-    sentences.push_back(fmt::format("{} {} not answer: stopped, too busy, or gone", ranks_in_words(ranks_of(silent)),
-                                    silent.size() == 1 ? "does" : "do"));
+    sentences.push_back(fmt::format("{} {} not answer: stopped, too busy, or gone",
+                                    ranks_in_words(ranks_of(silent), places), silent.size() == 1 ? "does" : "do"));
   }
-  if (!absent.empty()) sentences.push_back(sentence_about_absent(absent, !waiting.empty()));
-  if (sentences.empty()) sentences.push_back(sentence_about_waiting(waiting));
+  if (!absent.empty()) sentences.push_back(sentence_about_absent(absent, !waiting.empty(), places));
+  if (sentences.empty()) sentences.push_back(sentence_about_waiting(waiting, places));
   return fmt::format("{}", fmt::join(sentences, "; "));
 }
 
@@ -275,7 +290,7 @@ std::string hang_report(const std::vector<RankState>& states) {
   text += "  where their main threads are, innermost first:\n";
   for (size_t i = 0; i < std::min(stacks.size(), kMostStacks); ++i) {
     const RankState& first = states[static_cast<size_t>(stacks[i].ranks.front())];
-    text += fmt::format("    {}{}\n{}", ranks_in_words(stacks[i].ranks),
+    text += fmt::format("    {}{}\n{}", ranks_in_words(stacks[i].ranks, places_of(states)),
                         stacks[i].ranks.size() > 1 ? "" : fmt::format(", process {}", first.process), stacks[i].text);
   }
   if (stacks.size() > kMostStacks) text += "    … and others\n";

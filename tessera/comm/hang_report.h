@@ -4,6 +4,8 @@
 //   0, 2  gpu01  all-gather of 'layers.3'         1277    dp_shard  10 min 00 s
 //   1     gpu01  nothing: at 'next batches' for 9 min 00 s; last the reduce-scatter of 'layers.4' (number 1276), …
 //
+// Where ranks hold parts of a model, each is named with its place: rank 1 (dp_shard 0, tp 1).
+//
 // A number is that of a collective among those of its group and channel, which every rank counts alike.
 #pragma once
 
@@ -32,7 +34,8 @@ struct RankState {
   };
 
   int rank = 0;
-  bool answers = true;  // else nothing below is known
+  std::string place = {};  // in the mesh, "dp_shard 0, tp 1"; empty: its number says all. Not its own to say
+  bool answers = true;     // else nothing below is known
   std::string host = {};
   int process = 0;
   std::vector<Wait> waits = {};           // several: of several threads
@@ -55,7 +58,8 @@ std::string hang_conclusion(const std::vector<RankState>& states);
 // The table, the conclusion and the stacks; several lines.
 std::string hang_report(const std::vector<RankState>& states);
 
-// "rank 3", "ranks 0 to 2, 5, 7"; ascending.
-std::string ranks_in_words(const std::vector<int>& ranks);
+// "rank 3", "ranks 0 to 2, 5, 7"; ascending. `places` of all ranks, or none: "rank 3 (dp_shard 1, tp 1)", where they
+// are few.
+std::string ranks_in_words(const std::vector<int>& ranks, const std::vector<std::string>& places = {});
 
 }  // namespace tessera::comm

@@ -11,10 +11,15 @@
 namespace tessera::comm {
 
 Mesh::Mesh(std::shared_ptr<Group> world, layout::MeshShape shape) : world_(std::move(world)), shape_(std::move(shape)) {
-  if (shape_.ranks() == world_->size()) return;
-  throw Error(ErrorKind::kUsage,
-              {fmt::format("a mesh of {} ranks does not fit a world of {}", shape_.ranks(), world_->size()), "the mesh",
-               "make the sizes of its axes multiply to the number of ranks"});
+  if (shape_.ranks() != world_->size()) {
+    throw Error(ErrorKind::kUsage,
+                {fmt::format("a mesh of {} ranks does not fit a world of {}", shape_.ranks(), world_->size()),
+                 "the mesh", "make the sizes of its axes multiply to the number of ranks"});
+  }
+  if (shape_.parts() == 1) return;
+  std::vector<std::string> places;
+  for (int rank = 0; rank < shape_.ranks(); ++rank) places.push_back(shape_.describe(rank));
+  world_->name_places(std::move(places));
 }
 
 std::shared_ptr<Mesh> Mesh::data_parallel(std::shared_ptr<Group> world) {

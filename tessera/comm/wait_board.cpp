@@ -181,6 +181,9 @@ std::string WaitBoard::gather(const std::string& complaint) {
     if (missing.empty() || Watch::Clock::now() > end) break;
     std::this_thread::sleep_for(kPause);
   }
+  for (RankState& state : states) {
+    if (!places_.empty()) state.place = places_[static_cast<size_t>(state.rank)];
+  }
   const std::string conclusion = hang_conclusion(states);
   log_error("{}. What each rank waits for:\n{}", complaint, hang_report(states));
   store_->set(kConclusion, conclusion);

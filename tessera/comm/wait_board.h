@@ -19,6 +19,8 @@
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
 
 #include "tessera/comm/hang_report.h"
 
@@ -37,6 +39,10 @@ class WaitBoard {
     Awaited awaited;
     std::chrono::steady_clock::time_point since;
   };
+
+  // Of all ranks, as hang_report.h names them. From the thread that makes groups, before anything hangs.
+  void name_places(std::vector<std::string> places) { places_ = std::move(places); }
+  const std::vector<std::string>& places() const { return places_; }
 
   // This rank waits for something, for as long as this lives, which is not longer than the board does.
   class Waiting {
@@ -69,6 +75,7 @@ class WaitBoard {
   const int rank_;
   const int size_;
   c10::intrusive_ptr<c10d::Store> store_;
+  std::vector<std::string> places_;  // empty: none
   std::shared_ptr<Watch> watch_;
   std::thread watcher_;
 };

@@ -168,7 +168,7 @@ std::string MeshShape::describe(int rank) const {
   for (const Axis& axis : axes_) {
     if (axis.size > 1) places.push_back(fmt::format("{} {}", axis.name, coordinate(rank, axis.name)));
   }
-  return places.size() < 2 ? "" : fmt::format("{}", fmt::join(places, ", "));
+  return places.size() < 2 && parts() == 1 ? "" : fmt::format("{}", fmt::join(places, ", "));
 }
 
 }  // namespace tessera::layout

@@ -60,7 +60,8 @@ class MeshShape {
   int replicas() const { return ranks() / parts(); }  // data-parallel ranks
   int parts() const;  // product of the model axes: places that may hold different parts of the model
 
-  // "pp 1, dp_shard 0, tp 1"; empty where all axes but one have size 1.
+  // "pp 1, dp_shard 0, tp 1", of axes with several ranks; empty where that is one over which data is split, and a
+  // rank's number says all.
   std::string describe(int rank) const;
 
  private:

@@ -2,6 +2,7 @@
 #include "tessera/comm/hang_report.h"
 
 #include <ATen/ops/ones.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -123,9 +124,24 @@ TEST(HangReport, TheTableHasARowForRanksThatDoTheSameAndTheirStackOnce) {
       its main thread did not say)");
 }
 
+TEST(HangReport, RanksThatHoldPartsOfAModelAreNamedWithTheirPlaces) {
+  std::vector<RankState> states = {waiting(0, "all-gather of 'a'", 5),
+                                   busy(1, "next batches"),
+                                   waiting(2, "all-gather of 'a'", 5),
+                                   {.rank = 3, .answers = false}};
+  for (RankState& state : states) state.place = fmt::format("dp_shard {}, tp {}", state.rank / 2, state.rank % 2);
+  EXPECT_EQ(hang_conclusion(states),
+            "rank 3 (dp_shard 1, tp 1) does not answer: stopped, too busy, or gone; rank 1 (dp_shard 0, tp 1) is not "
+            "waiting in a collective: at 'next batches'; the others wait for that");
+  EXPECT_THAT(hang_report(states), AllOf(HasSubstr("  0 (dp_shard 0, tp 0), 2 (dp_shard 1, tp 0)  gpu01  all-gather"),
+                                         HasSubstr("  3 (dp_shard 1, tp 1)                        ?      no answer"),
+                                         HasSubstr("    rank 1 (dp_shard 0, tp 1), process 101\n")));
+}
+
 TEST(HangReport, RanksAreListedInFewWords) {
   EXPECT_EQ(ranks_in_words({3}), "rank 3");
   EXPECT_EQ(ranks_in_words({0, 1, 2, 5, 7, 8}), "ranks 0 to 2, 5, 7, 8");
+  EXPECT_EQ(ranks_in_words({0, 1, 2}, {"tp 0", "tp 1", "tp 2"}), "ranks 0 (tp 0), 1 (tp 1), 2 (tp 2)");
 }
 
 TEST(HangReport, WhatARankSaysComesOutAsItWentIn) {

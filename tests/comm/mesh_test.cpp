@@ -77,7 +77,8 @@ TEST(Mesh, AnErrorNamesTheGroupAndThePlace) {
                                                             << outcomes[0].output << "\n"
                                                             << outcomes[1].output;
     EXPECT_EQ(outcomes[2].exit_code, 1);
-    EXPECT_THAT(outcomes[2].output, HasSubstr("rank 3 did not join the all-gather of 'layers.3' in group tp within"));
+    EXPECT_THAT(outcomes[2].output,
+                HasSubstr("rank 3 (dp_shard 1, tp 1) did not join the all-gather of 'layers.3' in group tp within"));
     EXPECT_THAT(outcomes[2].output, HasSubstr("rank 2 (dp_shard 1, tp 0)"));
   }
 }

@@ -6,6 +6,8 @@ import signal
 import sys
 
 import pytest
+from test_causal_lm import run_of
+from test_tensor_parallel import MODELS
 from tessera_runs import (REPOSITORY, TESSERA, finish, rank_pids, start, steps_done, train_arguments, wait_until, write_run_file)
 
 PYTHON = {"PYTHONPATH": os.pathsep.join([str(TESSERA.parent / "python"), str(REPOSITORY / "python" / "deepspeed")]),
@@ -59,3 +61,17 @@ def test_a_rank_of_tessera_train_that_is_stopped(tiny_run, tmp_path):
     assert "rank 1 does not answer: stopped, too busy, or gone" in result.err, str(result)
     assert re.search(r"^ +0 +\S+ +\w[\w-]+ of '[^']+' +\d+ +world", result.err, re.MULTILINE), str(result)
     assert "tessera::train::" in result.err, str(result)  # where rank 0 is
+
+
+def test_a_stopped_rank_of_a_model_that_ranks_share_is_named_with_its_place(tmp_path):
+    """Of the other ranks of its tensor axis, and of its data axis."""
+    _, run_file = run_of(tmp_path, "qwen2", MODELS, packing="fill")
+    output = tmp_path / "out"
+    launcher = start(*train_arguments(run_file, 4, {"output": output, "training.max_steps": 100_000, "parallel.tensor": 2,
+                                                    "deepspeed.train_batch_size": 4}), env={"TESSERA_TIMEOUT": 3})
+    wait_until(lambda: steps_done(output) >= 3, "three steps")
+    os.kill(rank_pids(launcher.pid)[3], signal.SIGSTOP)
+    result = finish(launcher, timeout=60)
+    assert result.code == 1, str(result)
+    assert "rank 3 (dp_shard 1, tp 1) does not answer: stopped, too busy, or gone" in result.err, str(result)
+    assert "2 (dp_shard 1, tp 0)" in result.err, str(result)

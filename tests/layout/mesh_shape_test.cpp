@@ -85,6 +85,7 @@ TEST(MeshShape, AnAxisThatIsNotThereHasSizeOne) {
   EXPECT_EQ(mesh.coordinate(3, "tp"), 0);
   EXPECT_THAT(mesh.members(3, {"tp"}), ElementsAre(3));
   EXPECT_EQ(mesh.describe(3), "");
+  EXPECT_EQ(MeshShape({{"dp_shard", 1}, {"tp", 4}}).describe(3), "tp 3");
 }
 
 TEST(MeshShape, OneAxisMayTakeWhatTheOthersLeave) {
