@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings.h"
@@ -41,8 +42,11 @@ struct Tree {
 
 void add_module(Tree& self, const std::string& name) { self.tree.modules.push_back({name, {}}); }
 
+// Of each axis over which ranks hold parts: the dimension, of which they hold equal ones, or which parts they are.
+using Placements = std::map<std::string, std::variant<int, layout::Shard>>;
+
 void add_param(Tree& self, size_t module, const std::string& name, const at::Tensor& parameter,
-               const std::shared_ptr<zero::PartitionedParam>& partitioned, const std::map<std::string, int>& placements,
+               const std::shared_ptr<zero::PartitionedParam>& partitioned, const Placements& placements,
                const comm::Mesh& mesh, bool is_bytes) {
   zero::NamedParam param{.spec = {.name = name}, .tensor = parameter};
   if (is_bytes) param.spec.storage = layout::Storage::kBytes;
@@ -51,10 +55,14 @@ void add_param(Tree& self, size_t module, const std::string& name, const at::Ten
     self.partitioned[name] = partitioned;
   }
   if (!placements.empty()) param.spec.shape = param.full_shape();
-  for (const auto& [axis, dim] : placements) {
-    param.spec.shards.push_back({axis, dim});
-    const auto index = static_cast<size_t>(dim);  // one that is not there is an error of the specification's
-    if (index < param.spec.shape.size()) param.spec.shape[index] *= mesh.shape().size(axis);
+  for (const auto& [axis, placement] : placements) {
+    const auto* const shard = std::get_if<layout::Shard>(&placement);
+    param.spec.shards.push_back(shard != nullptr ? *shard : layout::Shard{axis, std::get<int>(placement)});
+    const layout::Shard& added = param.spec.shards.back();
+    const auto index = static_cast<size_t>(added.dim);  // one that is not there is an error of the specification's
+    if (index >= param.spec.shape.size()) continue;
+    int64_t& size = param.spec.shape[index];
+    size = added.bounds.empty() ? size * mesh.shape().size(axis) : added.bounds.back();
   }
   self.tree.modules.at(module).params.push_back(std::move(param));
 }
@@ -171,7 +179,8 @@ void bind_engine(py::module_& module) {
       .def("add_module", &add_module, py::arg("name"))
       .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"),
            py::arg("placements"), py::arg("mesh"), py::arg("is_bytes"),
-           "placements: {axis: dimension} that the mesh's ranks hold equal parts of; is_bytes: see layout::Storage")
+           "placements: {axis: dimension} that the mesh's ranks hold equal parts of, or {axis: Shard}; is_bytes: see "
+           "layout::Storage")
       .def(
           "add_fact", [](Tree& self, const std::string& fact) { self.tree.facts.push_back(fact); }, py::arg("fact"))
       .def("add_buffer", [](Tree& self, const at::Tensor& buffer) { self.tree.buffers.push_back(buffer); });

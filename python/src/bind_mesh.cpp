@@ -17,6 +17,16 @@ void bind_mesh(py::module_& module) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   py::class_<Mesh, std::shared_ptr<Mesh>>(module, "Mesh")
       .def_static("data_parallel", &Mesh::data_parallel, py::arg("world"), no_gil)
+      .def_static(
+          "of_world",
+          [](std::shared_ptr<comm::Group> world, const std::vector<std::pair<std::string, int>>& sizes,
+             const std::string& where) {
+            std::vector<layout::Axis> axes;
+            for (const auto& [name, size] : sizes) axes.push_back({name, size});
+            const int ranks = world->size();
+            return std::make_shared<Mesh>(std::move(world), layout::MeshShape::of_world(ranks, std::move(axes), where));
+          },
+          py::arg("world"), py::arg("axes"), py::arg("where"), "axes: (name, size), outermost first; 0: what is left")
       .def_static("of_coordinates", &Mesh::of_coordinates, py::arg("world"), py::arg("axes"), py::arg("own"),
                   "Collective. own: this rank's coordinate on each axis", no_gil)
       .def_property_readonly("world", &Mesh::world)

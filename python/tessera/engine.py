@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tessera import _core, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, zero
+from tessera import _core, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, tensor_parallel, zero
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import write_weights
@@ -454,8 +454,8 @@ class Engine(nn.Module):
 
     def consolidated_state_dict(self, exclude_frozen_parameters=False, keeps_on=0):
         """The module's state dict with whole parameters in the dtype of training, on the CPU; gathered unit by unit.
-        Collective; {} on other ranks than `keeps_on` (None: on every rank, whose own part of the model it is)."""
-        if self._mesh.parts > 1 and keeps_on is not None:
+        Collective; {} on other ranks than `keeps_on` (None: on every rank; of a model that the program has cut, its own part)."""
+        if self._mesh.parts > 1 and keeps_on is not None and not tensor_parallel.is_cut(self.module):
             raise made(_core.UsageError, "the weights cannot be put together yet where ranks hold different parts of the model",
                        "the mesh of initialize", "save a checkpoint, and load it without that axis")
         keeps = keeps_on is None or self._world.rank == keeps_on
@@ -469,8 +469,10 @@ class Engine(nn.Module):
             if exclude_frozen_parameters and not trainable:
                 continue
             self.core.hold_units([number])
-            if keeps:
-                values.update((id(tensor), tensor.detach().to("cpu", copy=True)) for tensor in of_unit.get(number, []))
+            for tensor in of_unit.get(number, []):
+                value = tensor.tessera_part.whole(tensor) if hasattr(tensor, "tessera_part") else tensor.detach()
+                if keeps:
+                    values[id(tensor)] = value.to("cpu", copy=True)
             self.core.drop_units([number])
         if not keeps:
             return {}

@@ -4,12 +4,12 @@ import logging
 
 import torch
 
-from tessera import _core, kept_in_fp32, optimizers, parallelism, schedules
+from tessera import _core, kept_in_fp32, optimizers, parallelism, schedules, tensor_parallel
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
 from tessera.error_report import made
-from tessera.mesh import megatron_placements, mesh_of
+from tessera.mesh import mesh_of
 from tessera.optimizers import TorchStep
 from tessera.world import world_of
 from tessera.zero_optimizer import with_live_groups
@@ -23,7 +23,7 @@ _PLACEHOLDER = {"type": "SGD", "params": {"lr": 0.0}}  # for an engine that neve
 
 def initialize(args=None, model=None, optimizer=None, model_parameters=None, training_data=None, lr_scheduler=None,
                distributed_port=29500, mpu=None, dist_init_required=None, collate_fn=None, config=None, mesh_param=None,
-               config_params=None, device=None, mesh=None, placements=megatron_placements, engine_class=Engine):
+               config_params=None, device=None, mesh=None, placements=tensor_parallel.placements, engine_class=Engine):
     """Collective. Returns (engine, optimizer, dataloader, lr_scheduler); the last three may be None.
 
     config: a dict, a path or base64 of JSON; or args.deepspeed_config. optimizer: a torch.optim.Optimizer, or a function
@@ -38,7 +38,12 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     source = chosen_source(args, config, config_params)
     raw = read_config(source)
     parallelism.refuse_model_parallelism(model, mpu)
-    mesh = _core.Mesh.data_parallel(world_of(_data_parallel_group(mpu))) if mesh is None else mesh_of(mesh)
+    shared_by = tensor_parallel.size_for(model, raw)
+    if shared_by > 1:
+        mesh = _tensor_mesh(shared_by, mpu, mesh)
+        tensor_parallel.cut(model, mesh)
+    else:
+        mesh = _core.Mesh.data_parallel(world_of(_data_parallel_group(mpu))) if mesh is None else mesh_of(mesh)
     parallelism.refuse_sequence_parallelism(mesh_param, mesh.data.size)
     parallelism.refuse_spread_experts(model, mesh.data)
 
@@ -59,6 +64,15 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 
+def _tensor_mesh(size, mpu, mesh):
+    """Neighbours share a model; the others have data of their own."""
+    for name, given in (("mpu", mpu), ("mesh", mesh)):
+        if given is not None:
+            raise made(_core.UsageError, f"{size} ranks are to share each layer, and {name} places the ranks, too",
+                       f"{tensor_parallel.KEY} and the argument {name} of initialize", "give one of them")
+    return _core.Mesh.of_world(world_of(), [("dp_shard", 0), ("tp", size)], tensor_parallel.KEY)
+
+
 def _values_of_the_engine(raw, place):
     """The configuration without what is decided here."""
     values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler", *_OBSERVERS)}
@@ -68,6 +82,8 @@ def _values_of_the_engine(raw, place):
                    "'torch_autocast.lower_precision_safe_modules' chooses whose gradients are communicated in the dtype of "
                    "autocast: not supported yet", place,
                    "take it out: gradients are communicated in fp32, or all in 'communication_data_type'")
+    for key in ("autotp_size", "tp", "tensor_parallel"):  # the mesh has them
+        _taken_out(values, "tensor_parallel", key)
     kept_in_fp32.setting_of(raw, place)
     _taken_out(values, "data_types", "keep_in_fp32_modules")
     return values

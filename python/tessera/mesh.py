@@ -49,9 +49,3 @@ def _named_groups(groups):
                f"a mesh cannot be made of this {type(groups).__name__}: it has neither names of dimensions nor "
                "get_data_parallel_group()", "the argument mesh of initialize",
                "give a DeviceMesh with mesh_dim_names, a dict from axes to process groups, or an mpu")
-
-
-def megatron_placements(name, parameter):
-    """{axis: dimension} over which ranks hold parts of a parameter, as Megatron's layers say it of their own."""
-    del name
-    return {"tp": parameter.partition_dim} if getattr(parameter, "tensor_model_parallel", False) else {}

@@ -1,5 +1,5 @@
-"""Parallelism other than over the data, as programs ask initialize() and zero.Init for it. Tessera has none of it from
-Python yet, so each form is refused by name before anything is allocated. A size of 1 is no parallelism, and is fine.
+"""Parallelism other than over the data, as programs ask initialize() and zero.Init for it by an mpu, a pipeline or a mesh. Tessera has none
+of these from Python yet (tensor_parallel.py has what it has), so each is refused by name before anything is allocated. A size of 1 is none.
 """
 
 import sys

@@ -59,6 +59,20 @@ class OutOfParts : public torch::autograd::Function<OutOfParts> {
   }
 };
 
+class GatherParts : public torch::autograd::Function<GatherParts> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& own, const TensorAxis& axis,
+                            const Cut& cut) {
+    context->saved_data["begin"] = cut.own().begin;
+    context->saved_data["numel"] = cut.own().numel();
+    return axis.joined(own, cut);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0].narrow(-1, context->saved_data["begin"].toInt(), context->saved_data["numel"].toInt()), {}, {}};
+  }
+};
+
 std::vector<layout::Range> uniform_parts(int64_t items, int64_t parts) {
   const std::vector<int64_t> bounds = layout::uniform_bounds(items, parts);
   std::vector<layout::Range> ranges;
@@ -66,8 +80,8 @@ std::vector<layout::Range> uniform_parts(int64_t items, int64_t parts) {
   return ranges;
 }
 
-[[noreturn]] void refuse(const std::string& what, const std::string& fix) {
-  throw Error(ErrorKind::kConfig, {what, "parallel.tensor", fix});
+[[noreturn]] void refuse(const std::string& what, const std::string& key, const std::string& fix) {
+  throw Error(ErrorKind::kConfig, {what, key, fix});
 }
 
 // The numbers of ranks over which the heads go round, in words.
@@ -118,9 +132,15 @@ TensorAxis TensorAxis::called(const std::string& name) const {
   return result;
 }
 
+TensorAxis TensorAxis::asked_by(const std::string& key) const {
+  TensorAxis result = *this;
+  result.key_ = key;
+  return result;
+}
+
 Cut TensorAxis::cut(int64_t items, const std::string& what) const {
   if (items < size()) {
-    refuse(fmt::format("{} {} cannot be cut over {} ranks", items, what, size()),
+    refuse(fmt::format("{} {} cannot be cut over {} ranks", items, what, size()), key_,
            fmt::format("use at most {} ranks", items));
   }
   return {.parts = uniform_parts(items, size()), .rank = rank()};
@@ -135,7 +155,7 @@ TensorAxis::Heads TensorAxis::cut_heads(int64_t heads, int64_t key_heads) const 
   const int64_t sharing = size() / key_heads;  // ranks that hold the same key head
   if (size() % key_heads != 0 || sharing > group) {
     refuse(fmt::format("{} attention heads of {} key heads cannot be cut over {} ranks", heads, key_heads, size()),
-           sizes_that_fit(heads, key_heads));
+           key_, sizes_that_fit(heads, key_heads));
   }
   Heads result{.query = {.rank = rank()}, .key = {.rank = rank()}};
   const std::vector<layout::Range> within = uniform_parts(group, sharing);
@@ -154,6 +174,10 @@ at::Tensor TensorAxis::into_parts(const at::Tensor& x) const {
 
 at::Tensor TensorAxis::out_of_parts(const at::Tensor& x) const {
   return size_ > 1 ? OutOfParts::apply(x, group_, name_) : x;
+}
+
+at::Tensor TensorAxis::gathered(const at::Tensor& own, const Cut& cut) const {
+  return size_ > 1 ? GatherParts::apply(own, *this, cut) : own;
 }
 
 at::Tensor TensorAxis::shared_parameter(const at::Tensor& parameter) const {
@@ -206,8 +230,12 @@ at::Tensor TensorAxis::joined(const at::Tensor& own, const Cut& cut) const {
   padded.narrow(-1, 0, own.size(-1)).copy_(own.detach());
   const at::Tensor all = of_all(padded);
   std::vector<at::Tensor> parts;
+  int64_t end = 0;
   for (int64_t rank = 0; rank < size(); ++rank) {
-    parts.push_back(all.select(0, rank).narrow(-1, 0, cut.parts[static_cast<size_t>(rank)].numel()));
+    const layout::Range& part = cut.parts[static_cast<size_t>(rank)];
+    if (part.end == end) continue;  // its neighbour's too
+    parts.push_back(all.select(0, rank).narrow(-1, 0, part.numel()));
+    end = part.end;
   }
   return at::cat(parts, -1);
 }

@@ -53,6 +53,9 @@ class TensorAxis {
   // The same, whose exchanges are called this in errors and reports, e.g. "layers.3.mlp".
   TensorAxis called(const std::string& name) const;
 
+  // The same, asked for by this key of a configuration: where errors of sizes are.
+  TensorAxis asked_by(const std::string& key) const;
+
   // `items` over the ranks; where they do not divide, the first ranks have one more. ErrorKind::kConfig where there are
   // fewer than ranks; `what` names them, in the plural.
   Cut cut(int64_t items, const std::string& what) const;
@@ -74,6 +77,9 @@ class TensorAxis {
   // A parameter that all ranks hold whole, and of which each uses what concerns its own part: undefined stays so.
   at::Tensor shared_parameter(const at::Tensor& parameter) const;
 
+  // Parts of the last dimension, put together; backward: this rank's part of the gradient, which is the same on all.
+  at::Tensor gathered(const at::Tensor& own, const Cut& cut) const;
+
   // The ranks that hold the same part as this one.
   TensorAxis sharers(const Cut& cut) const;
 
@@ -87,6 +93,7 @@ class TensorAxis {
   int size_ = 1;
   std::shared_ptr<comm::Group> group_;  // null: one rank, or for arithmetic alone
   std::string name_ = "the tensor axis";
+  std::string key_ = "parallel.tensor";
 };
 
 // While it lives, random numbers of a device are this rank's own: for dropout of what is cut. Before and after, ranks

@@ -33,6 +33,7 @@ NAMES = {
         deepspeed.runtime.pipe.engine: PipelineEngine
         deepspeed.runtime.pipe.module: PipelineModule
         deepspeed.utils: OnDevice log_dist logger
+        tessera.tensor_parallel: set_autotp_mode tp_model_init
     """,
     "deepspeed.accelerator": """
         deepspeed.accelerator.abstract_accelerator: DeepSpeedAccelerator
@@ -63,6 +64,8 @@ NAMES = {
         deepspeed._blocks: CSVConfig CometConfig DeepSpeedMonitorConfig TensorBoardConfig WandbConfig get_monitor_config
     """,
     "deepspeed.ops": "deepspeed.ops.op_builder: __compatible_ops__",
+    "deepspeed.module_inject": "",
+    "deepspeed.module_inject.layers": "tessera.tensor_parallel: GatherReplacedLayerParams",
     "deepspeed.ops.adagrad": "tessera.optimizers: DeepSpeedCPUAdagrad",
     "deepspeed.ops.adam": "tessera.optimizers: DeepSpeedCPUAdam FusedAdam",
     "deepspeed.ops.adam.cpu_adam": "tessera.optimizers: DeepSpeedCPUAdam",

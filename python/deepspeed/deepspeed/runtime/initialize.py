@@ -10,7 +10,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config_keys import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.utils import groups
-from tessera import _core, parallelism
+from tessera import _core, parallelism, tensor_parallel
 from tessera.error_report import made
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -35,7 +35,7 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
     parallelism.refuse_sequence_parallelism(mesh_param, dist.get_world_size())
     _make_groups(model, mpu, mesh_param)
     try:
-        return tessera.initialize(
+        made_here = tessera.initialize(
             args=args, model=model, optimizer=optimizer, model_parameters=model_parameters, training_data=training_data,
             lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, mesh_param=mesh_param,
             config_params=config_params, device=torch.device(accelerator.current_device_name()),
@@ -44,6 +44,9 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
         named = DeepSpeedConfigError(*error.args)
         vars(named).update(vars(error))
         raise named from error
+    if tensor_parallel.is_cut(model):
+        groups._init_tp_mesh_device(made_here[0].mp_world_size)
+    return made_here
 
 
 def _check_local_rank(args):

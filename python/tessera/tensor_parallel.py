@@ -1,0 +1,256 @@
+"""A model over the ranks of a tensor axis, as the plan says that transformers' models bring: {pattern of module names: style}.
+
+Each layer of the plan keeps this rank's part of its weights, and exchanges what others need (tessera/nn/tensor_axis.h). Heads and features
+need not divide; where there are fewer key heads than ranks, several ranks hold the same one. What the plan does not name is whole on every
+rank, where it computes the same.
+"""
+
+import re
+import typing
+
+import torch
+import torch.distributed as dist
+
+from tessera import _core
+from tessera.error_report import made
+
+KEY = "tensor_parallel.autotp_size"
+_KEYS_AND_VALUES = ("k_proj", "v_proj", "key", "value")
+_asked = {}  # id of a model -> the size that tp_model_init() was given for it, until initialize()
+
+
+def tp_model_init(model, tp_size, dtype, config=None, **unused):
+    """DeepSpeed's: initialize() will cut the model over so many ranks. Returns the model, with parameters of this dtype."""
+    del config, unused
+    _asked[id(model)] = tp_size
+    return model.to(dtype) if dtype is not None else model
+
+
+def set_autotp_mode(training=False):
+    """DeepSpeed's: a model is cut for training and for evaluation alike."""
+    del training
+
+
+def size_for(model, config):
+    """The ranks over which a model is to be cut: by tp_model_init(), else by the configuration; 1: it is not."""
+    block = config.get("tensor_parallel") if isinstance(config.get("tensor_parallel"), dict) else {}
+    groups = [block[key] for key in ("tp", "tensor_parallel") if isinstance(block.get(key), dict)]
+    sizes = [_asked.pop(id(model), 0), block.get("autotp_size", 0), *(group.get("tp_size", 1) for group in groups)]
+    return max(size if isinstance(size, int) else 0 for size in (1, *sizes))
+
+
+def cut(model, mesh, plan=None):
+    """Collective. Every rank brings the whole model; rank 0's values are taken. UsageError for a model without a plan, and for what its plan
+    asks that cannot be done."""
+    axis = _core.TensorAxis(group=mesh.group(["tp"]), key=KEY)
+    plan = plan if plan is not None else getattr(model, "_tp_plan", None)
+    if not plan:
+        raise _refused(f"{type(model).__name__} does not say how it is cut: it has no tensor-parallel plan", model)
+    _take_values_of_rank_0(model)
+    styles = [(re.compile(re.escape(pattern).replace(r"\*", r"[^.]+") + r"\Z"), style) for pattern, style in plan.items()]
+    modules = dict(model.named_modules())
+    found = 0
+    for path, module in modules.items():
+        style = next((style for pattern, style in styles if pattern.match(path)), None)
+        if style is None:
+            continue
+        make = _MAKERS.get(style)
+        if make is None:
+            raise _refused(f"the plan of {type(model).__name__} asks for the style '{style}' for '{path}'", path)
+        make(module, path, modules[path.rpartition(".")[0]], axis.called(path))
+        found += 1
+    if not found:
+        raise _refused(f"the plan of {type(model).__name__} names no module that it has", model)
+    for module in modules.values():
+        _tell_heads(module, axis)
+
+
+class Part(typing.NamedTuple):
+    """What a rank has of a parameter that is cut, as parameter.tessera_part."""
+
+    axis: _core.TensorAxis
+    cut: _core.Cut
+    dim: int
+
+    def whole(self, own):
+        """Collective over the axis."""
+        return self.axis.joined(own.detach().movedim(self.dim, -1), self.cut).movedim(-1, self.dim).contiguous()
+
+    def of(self, whole):
+        begin, end = self.cut.own
+        return whole.narrow(self.dim, begin, end - begin)
+
+
+def is_cut(model):
+    return any(hasattr(parameter, "tessera_part") for parameter in model.parameters())
+
+
+def placements(name, parameter):
+    """{axis: Shard} of a parameter that cut() has cut, and Megatron's layers' {axis: dimension}."""
+    del name
+    if hasattr(parameter, "tessera_part"):
+        return {"tp": parameter.tessera_part.cut.shard(parameter.tessera_part.dim)}
+    return {"tp": parameter.partition_dim} if getattr(parameter, "tensor_model_parallel", False) else {}
+
+
+def _refused(what, where):
+    return made(_core.UsageError, what, KEY if not isinstance(where, str) else f"the module '{where}'",
+                "use a model whose plan cuts linear layers, embeddings and norms, or tensor parallelism of size 1")
+
+
+def _take_values_of_rank_0(model):
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            if hasattr(tensor, "ds_id") and tensor.numel() == 0:
+                raise _refused("the model was made in pieces, by zero.Init", model)
+            dist.broadcast(tensor.data, 0)
+
+
+# ---- layers
+
+
+class ColumnLinear(torch.nn.Linear):
+    """Has some of the outputs, of inputs that every rank has."""
+
+    def forward(self, x):
+        weight, bias = self.weight, self.bias
+        if self.sharers.size > 1:
+            weight, bias = self.sharers.shared_parameter(weight), None if bias is None else self.sharers.shared_parameter(bias)
+        return torch.nn.functional.linear(self.axis.into_parts(x), weight, bias)
+
+
+class GatheringLinear(ColumnLinear):
+    """… and puts them together."""
+
+    def forward(self, x):
+        return self.axis.gathered(super().forward(x), self.outputs)
+
+
+class RowLinear(torch.nn.Linear):
+    """Has some of the inputs; every rank gets the outputs."""
+
+    def forward(self, x):
+        y = self.axis.out_of_parts(torch.nn.functional.linear(x, self.weight))
+        return y if self.bias is None else y + self.bias
+
+
+class WordEmbedding(torch.nn.Embedding):
+    """Has some of the words."""
+
+    def forward(self, ids):
+        padding = -1 if self.padding_idx is None else self.padding_idx
+        return _core.embedded_of_cut(ids, self.weight, padding, self.axis, self.words)
+
+
+def _become(module, kind, base, path, **own):
+    if type(module).forward is not base.forward:
+        raise _refused(f"'{path}' is of the class {type(module).__name__}, whose forward is its own", path)
+    module.__class__ = kind
+    vars(module).update(own)
+
+
+def _keep(parameter, axis, cut_of_it, dim):
+    """This rank's part; a parameter that two modules share is cut once."""
+    if parameter is None or hasattr(parameter, "tessera_part"):
+        return
+    parameter.tessera_part = Part(axis, cut_of_it, dim)
+    parameter.data = parameter.tessera_part.of(parameter.data).clone(memory_format=torch.contiguous_format)
+
+
+def _column(module, path, parent, axis, kind=ColumnLinear):
+    outputs = _cut_of_attention(path, parent, axis, module.out_features) or axis.cut(module.out_features, f"outputs of '{path}'")
+    _become(module, kind, torch.nn.Linear, path, axis=axis, outputs=outputs, sharers=axis.sharers(outputs),
+            out_features=outputs.own[1] - outputs.own[0])
+    _keep(module.weight, axis, outputs, 0)
+    _keep(module.bias, axis, outputs, 0)
+
+
+def _gathering(module, path, parent, axis):
+    _column(module, path, parent, axis, GatheringLinear)
+
+
+def _row(module, path, parent, axis):
+    inputs = _cut_of_attention(path, parent, axis, module.in_features) or axis.cut(module.in_features, f"inputs of '{path}'")
+    _become(module, RowLinear, torch.nn.Linear, path, axis=axis, in_features=inputs.own[1] - inputs.own[0])
+    _keep(module.weight, axis, inputs, 1)
+
+
+def _words(module, path, parent, axis):
+    words = axis.cut(module.num_embeddings, "words")
+    _become(module, WordEmbedding, torch.nn.Embedding, path, axis=axis, words=words, num_embeddings=words.own[1] - words.own[0])
+    _keep(module.weight, axis, words, 0)
+
+
+def _shared(module, path, parent, axis):
+    """A norm of heads: each rank has seen its own heads' part of the gradient."""
+    names = [name for name, parameter in module._parameters.items() if parameter is not None]
+
+    def of_all(name):
+        return property(lambda self: self.axis.shared_parameter(self._parameters[name]))
+    module.__class__ = type(f"Shared{type(module).__name__}", (type(module),), {name: of_all(name) for name in names})
+    vars(module)["axis"] = axis
+
+
+_MAKERS = {"colwise": _column, "colwise_gather_output": _gathering, "colwise_rep": _gathering, "rowwise": _row, "embedding_rowwise": _words,
+           "replicated_with_grad_allreduce": _shared}
+
+
+# ---- heads
+
+
+def _heads_of(attention):
+    """(heads, key heads) of the whole, and a head's size; None for another module."""
+    config, size = getattr(attention, "config", None), getattr(attention, "head_dim", getattr(attention, "head_size", None))
+    heads = getattr(config, "num_attention_heads", None)
+    if not isinstance(size, int) or heads is None:
+        return None
+    return heads, getattr(config, "num_key_value_heads", None) or heads, size
+
+
+def _cut_of_attention(path, attention, axis, features):
+    """The cut by heads of features of an attention layer; None for another layer's."""
+    known = _heads_of(attention)
+    if known is None:
+        return None
+    heads, key_heads, size = known
+    query, key = axis.cut_heads(heads, key_heads)
+    is_key = path.rpartition(".")[2] in _KEYS_AND_VALUES
+    if features == (key_heads if is_key else heads) * size:
+        return (key if is_key else query).times(size)
+    if heads == key_heads and features == 3 * heads * size:
+        return query.times(3 * size)  # of each head its query, key and value, as GPT-NeoX has them
+    raise _refused(f"'{path}' has {features} features, which are not its {heads} heads of {size}", path)
+
+
+def _tell_heads(attention, axis):
+    """What an attention module says of its heads is from now on said of this rank's."""
+    known = _heads_of(attention)
+    if known is None or not any(isinstance(child, ColumnLinear) for child in attention.children()):
+        return
+    query, key = (cut.own[1] - cut.own[0] for cut in axis.cut_heads(*known[:2]))
+    for name, value in (("num_key_value_groups", query // key), ("num_heads", query), ("num_attention_heads", query),
+                        ("num_key_value_heads", key)):
+        if name in vars(attention):
+            setattr(attention, name, value)
+
+
+# ---- whole weights
+
+
+class GatherReplacedLayerParams:
+    """DeepSpeed's: within it these parameters are whole on every rank of the axis, and what was written to them is kept. Collective."""
+
+    def __init__(self, params, module, enabled=True):
+        del module
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        self._cut = [parameter for parameter in params if enabled and hasattr(parameter, "tessera_part")]
+
+    def __enter__(self):
+        self._own = [parameter.data for parameter in self._cut]
+        for parameter in self._cut:
+            parameter.data = parameter.tessera_part.whole(parameter.data)
+
+    def __exit__(self, *error):
+        for parameter, own in zip(self._cut, self._own, strict=True):
+            own.copy_(parameter.tessera_part.of(parameter.data))
+            parameter.data = own

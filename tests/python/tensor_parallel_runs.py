@@ -1,0 +1,159 @@
+"""transformers' models over tensor ranks, by their own plans, on four ranks: run by test_tensor_parallel.py. Prints JSON, {"<function>": what
+rank 0 got}.
+
+The expected losses, norms and weights are those of plain PyTorch with the whole model and the whole batch on each rank.
+"""
+
+import sys
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+import tessera  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import transformers  # noqa: E402
+from tessera import tensor_parallel  # noqa: E402
+
+from misuse_runs import said  # noqa: E402
+from named_runs import NamedRuns  # noqa: E402
+
+run = NamedRuns()
+STEPS, CLIP = 20, 0.5
+SIZES = {"hidden_size": 30, "intermediate_size": 45, "num_hidden_layers": 2, "max_position_embeddings": 64, "vocab_size": 53}
+MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
+    "llama": (transformers.LlamaConfig, {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10, "attention_bias": True,
+                                         "mlp_bias": True}),
+    "tied": (transformers.LlamaConfig, {"num_attention_heads": 10, "num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True}),
+    "qwen3": (transformers.Qwen3Config, {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 10}),
+    "neox": (transformers.GPTNeoXConfig, {"num_attention_heads": 3, "use_parallel_residual": False}),
+}
+
+
+def made(name):
+    kind, sizes = MODELS[name]
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(kind(**{**SIZES, **sizes}), attn_implementation="sdpa")
+    with torch.no_grad():
+        for each in model.modules():  # so that what is in no gradient is seen
+            if "Norm" in type(each).__name__:
+                each.weight.uniform_(0.5, 1.5)
+    return model
+
+
+def texts():
+    return torch.randint(53, (4, 12), generator=torch.Generator().manual_seed(3))
+
+
+def settings(stage, **more):
+    return {"train_batch_size": 4, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}}, **more}
+
+
+def plainly(name, steps=STEPS):
+    """(losses, norms, weights)."""
+    model = made(name)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    losses, norms = [], []
+    for _ in range(steps):
+        loss = model(input_ids=texts(), labels=texts()).loss
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses, norms, model.state_dict()
+
+
+def on_engine(engine, data_rank, data_ranks, steps=STEPS):
+    losses, norms = [], []
+    own = texts().chunk(data_ranks)[data_rank]
+    for _ in range(steps):
+        loss = engine(input_ids=own, labels=own).loss
+        engine.backward(loss)
+        engine.step()
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, loss.item())
+        losses.append(sum(found) / len(found))
+        norms.append(float(engine.get_global_grad_norm()))
+    return losses, norms
+
+
+def difference(weights, expected):
+    assert weights.keys() == expected.keys()
+    return max(float((weights[name] - value).abs().max()) for name, value in expected.items())
+
+
+@run
+def models_by_their_plans():
+    """[model, ranks that share it, stage]: the losses and norms, and what a whole model loads of the checkpoint."""
+    results = {}
+    for name, size, stage in [("llama", 2, 0), ("llama", 2, 3), ("tied", 4, 1), ("qwen3", 4, 2), ("neox", 2, 2)]:
+        expected = plainly(name)
+        model = made(name)
+        if dist.get_rank() > 0:  # rank 0's values count
+            torch.nn.init.ones_(next(model.parameters()))
+        engine, *_ = tessera.initialize(model=model, config=settings(stage, tensor_parallel={"autotp_size": size}))
+        cut = sum(hasattr(parameter, "tessera_part") for parameter in model.parameters())
+        losses = on_engine(engine, dist.get_rank() // size, dist.get_world_size() // size)
+        together = engine.consolidated_state_dict()
+        folder = [tempfile.mkdtemp()]
+        dist.broadcast_object_list(folder)
+        engine.save_checkpoint(folder[0], tag="twenty")
+        whole, *_ = tessera.initialize(model=made(name), config=settings(3))
+        whole.load_checkpoint(folder[0])
+        found = whole.consolidated_state_dict(keeps_on=None)
+        results[f"{name}, {size} ranks, stage {stage}"] = {
+            "cut": cut, "expected": expected[:2], "found": losses,
+            "of the weights": difference({key: found[key] for key in expected[2]}, expected[2]),
+            "of what was put together": difference({key: together[key] for key in expected[2]}, expected[2]) if together else 0}
+    return results
+
+
+@run
+def through_deepspeed_s_names():
+    """tp_model_init, an optimizer of the program's own, groups, and weights that are whole for a while and written to."""
+    import deepspeed
+    from deepspeed.module_inject.layers import GatherReplacedLayerParams
+    from deepspeed.utils import groups
+
+    expected = plainly("qwen3", steps=4)
+    model = deepspeed.tp_model_init(model=made("qwen3"), tp_size=2, dtype=torch.float32)
+    is_whole_still = not tensor_parallel.is_cut(model)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01),
+        config={"train_batch_size": 4, "gradient_clipping": CLIP, "zero_optimization": {"stage": 1}})
+    losses, norms = on_engine(engine, dist.get_rank() // 2, 2, steps=4)
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    before = tuple(weight.shape)
+    with GatherReplacedLayerParams([weight], model, enabled=True):
+        within = tuple(weight.shape)
+        gathered = float((weight - expected[2]["model.layers.0.self_attn.q_proj.weight"]).abs().max())
+        weight.data.zero_()
+    return {"whole until initialize": is_whole_still, "expected": expected[:2], "found": [losses, norms],
+            "shapes": [before, within, tuple(weight.shape)], "gathered": gathered, "written": float(weight.abs().max()),
+            "ranks": [groups.get_tensor_model_parallel_world_size(), groups.get_tensor_model_parallel_rank(),
+                      dist.get_process_group_ranks(groups.get_tensor_model_parallel_group()), engine.get_tensor_parallel_rank(),
+                      engine.mp_world_size, engine.dp_world_size]}
+
+
+@run
+def what_cannot_be_cut():
+    def start(model, **more):
+        return said(tessera.initialize, model=model, config=settings(1, tensor_parallel={"autotp_size": 4}), **more)
+
+    class Own(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    own = made("qwen3")
+    own.model.layers[1].mlp.up_proj.__class__ = Own
+    return {"no plan": start(torch.nn.Linear(4, 4)), "heads": start(made("llama")), "a forward of its own": start(own),
+            "sizes": said(tessera.initialize, model=made("llama"), config=settings(1, tensor_parallel={"autotp_size": 3})),
+            "a style": said(tensor_parallel.cut, made("qwen3"), tessera._core.Mesh.of_world(
+                tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"), {"lm_head": "moe_tp_experts"})}
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    run.print_results(sys.argv[1:])

@@ -1,0 +1,45 @@
+"""transformers' models over the ranks of a tensor axis, by the plans that they bring: tensor_parallel_runs.py is the program, on four ranks."""
+
+from pathlib import Path
+
+import pytest
+from ranks import run_for_json
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return run_for_json(Path(__file__).with_name("tensor_parallel_runs.py"), count=4, timeout=300)
+
+
+@pytest.mark.parametrize("case", ["llama, 2 ranks, stage 0", "llama, 2 ranks, stage 3", "tied, 4 ranks, stage 1", "qwen3, 4 ranks, stage 2",
+                                  "neox, 2 ranks, stage 2"])
+def test_a_model_cut_by_its_plan_trains_as_the_whole_model(runs, case):
+    result = runs["models_by_their_plans"][case]
+    assert result["cut"] > 10
+    for found, expected in zip(result["found"], result["expected"], strict=True):
+        assert len(found) == 20
+        assert found == pytest.approx(expected, rel=1e-5)
+    assert result["expected"][0][-1] < 0.99 * result["expected"][0][0]
+    assert result["of the weights"] < 1e-3  # the checkpoint, loaded where every rank has the whole
+    assert result["of what was put together"] < 1e-3
+
+
+def test_deepspeed_s_names_do_the_same(runs):
+    run = runs["through_deepspeed_s_names"]
+    assert run["whole until initialize"]
+    for found, expected in zip(run["found"], run["expected"], strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+    assert run["shapes"] == [[40, 30], [80, 30], [40, 30]]
+    assert run["gathered"] < 1e-4 and run["written"] == 0
+    assert run["ranks"] == [2, 0, [0, 1], 0, 2, 2]
+
+
+@pytest.mark.parametrize("case, words", [
+    ("no plan", "Linear does not say how it is cut"),
+    ("heads", "6 attention heads of 3 key heads cannot be cut over 4 ranks"),
+    ("a forward of its own", "'model.layers.1.mlp.up_proj' is of the class Own, whose forward is its own"),
+    ("sizes", "4 ranks do not factor into dp_shard × tp 3"),
+    ("a style", "asks for the style 'moe_tp_experts' for 'lm_head'")])
+def test_what_cannot_be_cut_is_refused_by_name(runs, case, words):
+    kind, text = runs["what_cannot_be_cut"][case]
+    assert kind in ("UsageError", "ConfigError") and words in text and "fix:" in text, text
