@@ -12,13 +12,11 @@
 #include <memory>
 #include <string>
 
+#include "bench/causal_training.h"
 #include "tessera/base/allocator.h"
 #include "tessera/comm/group.h"
-#include "tessera/config/ds_config.h"
-#include "tessera/engine/engine.h"
 #include "tessera/models/generation.h"
 #include "tessera/models/initial_values.h"
-#include "tessera/models/model.h"
 #include "tessera/nn/layers.h"
 #include "tessera/storage/cpu_allocator.h"
 
@@ -48,30 +46,10 @@ at::Tensor random_tokens(const Model& model, at::IntArrayRef shape) {
 
 // A step; returns its loss.
 std::function<double()> trainer(const Model& model, const json& options) {
-  const int64_t rows = options["micro_batch"], length = options["length"];
-  const json ds_config{{"train_micro_batch_size_per_gpu", rows},
-                       {"gradient_clipping", 0},
-                       {"bf16", {{"enabled", options["precision"] == "bf16"}}},
-                       {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-4}}}}},
-                       {"tessera", {{"lazy_publish", true}}}};
-  const std::shared_ptr<ModelEngine<models::Network>> engine =
-      initialize(model.network, config::parse_ds_config(ds_config, "bench/models", {.data_parallel_size = 1}),
-                 {.world = comm::Group::alone(), .fill = model.fill()});
-  engine->train();
-  models::NamedTensors batch;
-  const at::Tensor ids = random_tokens(model, {rows, length});
-  batch.set("input_ids", ids);
-  at::Tensor labels = ids.clone();
-  labels.select(1, 0).fill_(-100);  // has nothing before it
-  batch.set("labels", labels);
-  return [engine, batch, targets = rows * (length - 1)] {
-    const at::Tensor sum = engine->call(
-        [](models::Network& network, const models::NamedTensors& in) { return network.loss_sum(in); }, batch);
-    const at::Tensor loss = sum / targets;
-    engine->backward(loss);
-    engine->step();
-    return loss.item<double>();
-  };
+  const at::Tensor ids =
+      random_tokens(model, {options["micro_batch"].get<int64_t>(), options["length"].get<int64_t>()});
+  return causal_trainer(model.network, ids, options["precision"],
+                        {.world = comm::Group::alone(), .fill = model.fill()});
 }
 
 // Returns the number of new tokens.

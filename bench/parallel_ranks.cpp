@@ -1,9 +1,9 @@
 // One rank of bench/parallel: `parallel_ranks OPTIONS`, as parallel_ranks.py, with RANK, WORLD_SIZE, … as a launcher
 // sets them.
 //
-// OPTIONS is JSON: "model" (a folder), "precision" (fp32 or bf16), "micro_batch", "length". The ranks share one model
-// and train on the same random tokens, given by the file "tokens" (int64, micro_batch x length). Takes a step at once
-// and one more for each line on stdin; answers with the seconds and the loss.
+// OPTIONS is JSON: "model" (a folder), "precision" (fp32 or bf16), "tokens" (a file of int64,
+// micro_batch x length), "micro_batch", "length". The ranks share one model and train on the same tokens. Takes a step
+// at once and one more for each line on stdin; answers with the seconds and the loss.
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -13,13 +13,11 @@
 #include <memory>
 #include <string>
 
+#include "bench/causal_training.h"
 #include "tessera/base/allocator.h"
 #include "tessera/comm/group.h"
 #include "tessera/comm/mesh.h"
-#include "tessera/config/ds_config.h"
-#include "tessera/engine/engine.h"
 #include "tessera/models/initial_values.h"
-#include "tessera/models/model.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/storage/cpu_allocator.h"
 
@@ -41,37 +39,19 @@ int main(int argc, char** argv) {
   keep_freed_memory();
   storage::use_reusing_cpu_allocator();
   const json options = json::parse(argv[1]);
-  const int64_t rows = options["micro_batch"], length = options["length"];
-  const json ds_config{{"train_micro_batch_size_per_gpu", rows},
-                       {"gradient_clipping", 0},
-                       {"bf16", {{"enabled", options["precision"] == "bf16"}}},
-                       {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-4}}}}},
-                       {"tessera", {{"lazy_publish", true}}}};
   const auto world = comm::init_distributed();
   const auto mesh = std::make_shared<comm::Mesh>(
       world, layout::MeshShape({{layout::kShardAxis, 1}, {layout::kTensorAxis, world->size()}}));
   const auto model = models::read_model(options["model"], "CausalLM").model;
   const auto network = model->network_over(nn::TensorAxis(mesh->group({layout::kTensorAxis})));
   models::InitialValues values(*model, *network, options["model"], /*seed=*/42);
-  const auto engine =
-      initialize(network, config::parse_ds_config(ds_config, "bench/parallel", {.data_parallel_size = 1}),
-                 {.mesh = mesh, .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, value); }});
-  engine->train();
-  models::NamedTensors batch;
-  const at::Tensor ids = read_tokens(options["tokens"], rows, length);
-  batch.set("input_ids", ids);
-  at::Tensor labels = ids.clone();
-  labels.select(1, 0).fill_(-100);  // has nothing before it
-  batch.set("labels", labels);
+  const auto step = causal_trainer(
+      network, read_tokens(options["tokens"], options["micro_batch"], options["length"]), options["precision"],
+      {.mesh = mesh, .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, value); }});
   std::string line;
   do {
     const auto begin = std::chrono::steady_clock::now();
-    const at::Tensor sum =
-        engine->call([](models::Network& net, const models::NamedTensors& in) { return net.loss_sum(in); }, batch);
-    const at::Tensor loss = sum / (rows * (length - 1));
-    engine->backward(loss);
-    engine->step();
-    const double result = loss.item<double>();
+    const double result = step();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     std::printf("%.6f %.9g\n", seconds.count(), result);
     std::fflush(stdout);

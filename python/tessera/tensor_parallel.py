@@ -16,13 +16,12 @@ from tessera.error_report import made
 
 KEY = "tensor_parallel.autotp_size"
 _KEYS_AND_VALUES = ("k_proj", "v_proj", "key", "value")
-_asked = {}  # id of a model -> the size that tp_model_init() was given for it, until initialize()
 
 
 def tp_model_init(model, tp_size, dtype, config=None, **unused):
     """DeepSpeed's: initialize() will cut the model over so many ranks. Returns the model, with parameters of this dtype."""
     del config, unused
-    _asked[id(model)] = tp_size
+    vars(model)["tessera_tp_size"] = tp_size  # until initialize()
     return model.to(dtype) if dtype is not None else model
 
 
@@ -35,7 +34,7 @@ def size_for(model, config):
     """The ranks over which a model is to be cut: by tp_model_init(), else by the configuration; 1: it is not."""
     block = config.get("tensor_parallel") if isinstance(config.get("tensor_parallel"), dict) else {}
     groups = [block[key] for key in ("tp", "tensor_parallel") if isinstance(block.get(key), dict)]
-    sizes = [_asked.pop(id(model), 0), block.get("autotp_size", 0), *(group.get("tp_size", 1) for group in groups)]
+    sizes = [vars(model).pop("tessera_tp_size", 0), block.get("autotp_size", 0), *(group.get("tp_size", 1) for group in groups)]
     return max(size if isinstance(size, int) else 0 for size in (1, *sizes))
 
 

@@ -287,10 +287,11 @@ std::string hang_report(const std::vector<RankState>& states) {
   text += fmt::format("  so: {}\n", hang_conclusion(states));
   const auto answers = those(states, [](const RankState& state) { return state.answers; });
   const auto stacks = alike(answers, stack_of);
+  const Places places = places_of(states);
   text += "  where their main threads are, innermost first:\n";
   for (size_t i = 0; i < std::min(stacks.size(), kMostStacks); ++i) {
     const RankState& first = states[static_cast<size_t>(stacks[i].ranks.front())];
-    text += fmt::format("    {}{}\n{}", ranks_in_words(stacks[i].ranks, places_of(states)),
+    text += fmt::format("    {}{}\n{}", ranks_in_words(stacks[i].ranks, places),
                         stacks[i].ranks.size() > 1 ? "" : fmt::format(", process {}", first.process), stacks[i].text);
   }
   if (stacks.size() > kMostStacks) text += "    … and others\n";

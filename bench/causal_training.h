@@ -1,0 +1,44 @@
+// A causal language model in training, for bench/models and bench/parallel: the same step, on one rank and over many.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tessera/config/ds_config.h"
+#include "tessera/engine/engine.h"
+#include "tessera/models/model.h"
+
+namespace tessera {
+
+// What takes a step on these tokens, (rows, length) int64, and returns its loss: AdamW without clipping, at stage 0.
+inline std::function<double()> causal_trainer(const std::shared_ptr<models::Network>& network, const at::Tensor& ids,
+                                              const std::string& precision, InitializeOptions options) {
+  const int64_t rows = ids.size(0), length = ids.size(1);
+  const nlohmann::json ds_config{{"train_micro_batch_size_per_gpu", rows},
+                                 {"gradient_clipping", 0},
+                                 {"bf16", {{"enabled", precision == "bf16"}}},
+                                 {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-4}}}}},
+                                 {"tessera", {{"lazy_publish", true}}}};
+  const std::shared_ptr<ModelEngine<models::Network>> engine =
+      initialize(network, config::parse_ds_config(ds_config, "bench", {.data_parallel_size = 1}), std::move(options));
+  engine->train();
+  models::NamedTensors batch;
+  batch.set("input_ids", ids);
+  at::Tensor labels = ids.clone();
+  labels.select(1, 0).fill_(-100);  // has nothing before it
+  batch.set("labels", labels);
+  return [engine, batch, targets = rows * (length - 1)] {
+    const at::Tensor sum =
+        engine->call([](models::Network& net, const models::NamedTensors& in) { return net.loss_sum(in); }, batch);
+    const at::Tensor loss = sum / targets;
+    engine->backward(loss);
+    engine->step();
+    return loss.item<double>();
+  };
+}
+
+}  // namespace tessera
