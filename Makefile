@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test storm storm-peers soak demo bench gpu fuzz sanitize peers peers-test format check clean
+.PHONY: help build configured-with-tests test test-whole storm storm-peers soak demo bench gpu fuzz sanitize peers peers-test format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -27,9 +27,13 @@ configured-with-tests:
 	@cmake --preset release -DTESSERA_BUILD_TESTS=ON -DTESSERA_BUILD_PYTHON=ON > build.log 2>&1 || { cat build.log; exit 1; }
 	@rm -f build.log
 
-test: configured-with-tests  ## Build and run all tests
+test: configured-with-tests  ## Build and run the tests, of those with many or long cases a sample
 	@cmake --build --preset release -j $(JOBS)
 	@scripts/run_tests
+
+test-whole: configured-with-tests  ## The same with every case, about half an hour more
+	@cmake --build --preset release -j $(JOBS)
+	@scripts/run_tests --whole
 
 storm: configured-with-tests  ## Faults by the thousand, into tests/storm/results.md, over an hour (ARGS="--only hosts": 20 minutes)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli io_faults

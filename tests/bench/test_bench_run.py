@@ -29,6 +29,7 @@ def measured(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sample()
 def test_the_losses_of_all_frameworks_agree(measured):
     lines = [json.loads(line) for line in (measured / "values" / "training-fp32.jsonl").read_text().splitlines()]
     for what, cases in (("first loss", {"no communication", "Tessera, stage 0", "torch DDP", "Tessera, stage 3", "FSDP2, stage 3"}),
@@ -100,6 +101,7 @@ def test_without_a_gpu_its_program_says_so(tmp_path):
     assert not (tmp_path / "gpu.md").exists()
 
 
+@pytest.mark.sample()
 def test_the_gpus_program_finds_the_largest_model(tmp_path):
     """Tried on the CPU, where all that is tried trains."""
     done = bench("gpu", "--quick", "--device", "cpu", "--output", tmp_path / "gpu.md")

@@ -72,6 +72,7 @@ def test_large_collectives_may_be_waited_for_in_any_order(mpi, count):
     checks(mpi, count, "large_collectives_may_be_waited_for_in_any_order")
 
 
+@pytest.mark.sample("mpich")
 def test_a_message_may_have_more_bytes_than_an_int_counts(mpi):
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 6 * 2**30:
         pytest.skip("it takes 6 GiB of free memory")

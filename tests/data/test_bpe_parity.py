@@ -128,6 +128,7 @@ def test_nasty_texts_and_code(variant):
     compare(*variant, NASTY + CODE + ["<s>a</s> b", "x <|end|> y", "a<|begin|><|end|>", "<unk>"])
 
 
+@pytest.mark.sample("llama3", "metaspace first", "no bytes")
 def test_each_character_between_two_letters(variant, request):
     """Whether a character is of a word (\\w) the package asks a newer Unicode than ICU 72's 15.0."""
     by_word_characters = "marked pieces" in request.node.name

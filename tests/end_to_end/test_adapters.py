@@ -46,6 +46,7 @@ def same_weights(got, want):
         torch.testing.assert_close(got[name], value.float(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample("llama-3", "gpt2-0", "rslora and a whole module-3", "dora-0", "dora of gpt2-3")
 @pytest.mark.parametrize("stage", [0, 3])
 @pytest.mark.parametrize("family, options", [("llama", {}), ("gpt2", {}), ("llama", {"use_rslora": True, "modules_to_save": ["lm_head"]}),
                                              ("llama", {"use_dora": True}), ("gpt2", {"use_dora": True, "use_rslora": True})],
@@ -99,6 +100,7 @@ def test_a_new_adapter_changes_nothing_at_first(tmp_path):
     assert a.shape == (8, 64) and a.abs().max() < 1 / 8 + 0.01 and a.std() == pytest.approx(1 / 8 / 3 ** 0.5, rel=0.1)  # uniform in 1 / sqrt(64)
 
 
+@pytest.mark.sample("fp32-llama", "bf16-gpt2")
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 def test_a_new_dora_begins_with_the_lengths_of_the_rows(tmp_path, family, precision):

@@ -102,6 +102,7 @@ print(f"loss {engine.global_rank} of {torch.distributed.get_world_size()}: {loss
 """
 
 
+@pytest.mark.sample()
 def test_programs_for_deepspeed_run_from_the_wheels_alone(root, tmp_path):
     """In the archive's own environment, without a network; Python itself is the machine's."""
     done = bundle("--python", "--output", tmp_path / "tessera.tar")

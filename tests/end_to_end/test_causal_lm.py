@@ -63,6 +63,7 @@ def test_transformers_trains_alike(tmp_path, family):
         torch.testing.assert_close(exported.get_parameter(name), parameter, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample("llama-bf16", "gemma3-fp32", "gpt2-bf16")
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("family", MODELS)
 def test_the_same_bits_at_every_stage(tmp_path, family, precision):

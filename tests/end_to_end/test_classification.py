@@ -113,6 +113,7 @@ def load_export(output, name):
     return model.eval()
 
 
+@pytest.mark.sample("Bert-3", "Roberta-0", "DistilBert-3")
 @pytest.mark.parametrize("stage", [0, 3])
 @pytest.mark.parametrize("name", MODELS)
 def test_transformers_trains_alike(tmp_path, name, stage):
@@ -143,6 +144,7 @@ def test_transformers_trains_alike(tmp_path, name, stage):
     assert last["eval_f1"] == pytest.approx(sum(f1_of(wanted, given, label) for label in present) / len(present), rel=1e-12)
 
 
+@pytest.mark.sample("Roberta")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_bits_at_every_stage(tmp_path, name):
     make_model(tmp_path, name, **labelled())

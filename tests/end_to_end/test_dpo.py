@@ -79,6 +79,7 @@ def losses(folder):
     return [row["loss"] for row in metrics(folder)]
 
 
+@pytest.mark.sample("1-0", "2-3")
 @pytest.mark.parametrize("nproc, stage", [(1, 0), (2, 0), (1, 3), (2, 3)])
 def test_torch_trains_alike(tmp_path, nproc, stage):
     model, run_file, settings = preference_run(tmp_path)
@@ -112,6 +113,7 @@ def test_messages_are_written_by_the_template(tmp_path):
     assert losses(tmp_path / "out") == pytest.approx(trained_by_torch(model, pairs=pairs), rel=1e-5)
 
 
+@pytest.mark.sample("0-lora", "3-dora")
 @pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_new_adapter_beside_peft_whose_reference_is_the_model_without_it(tmp_path, stage, dora):
@@ -143,6 +145,7 @@ def test_an_adapter_that_was_trained_before_is_its_own_reference(tmp_path):
     assert losses(tmp_path / "out") == pytest.approx(trained_by_torch(adapted), rel=1e-5)
 
 
+@pytest.mark.sample("fp32-whole model", "bf16-adapter")
 @pytest.mark.parametrize("adapter", [{}, {"adapter.rank": 4, "adapter.dropout": 0.1}], ids=["whole model", "adapter"])
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 def test_the_same_bits_at_every_stage(tmp_path, adapter, precision):
@@ -157,6 +160,7 @@ def test_the_same_bits_at_every_stage(tmp_path, adapter, precision):
     assert losses_and_norms(tmp_path / "again") == bits[0]
 
 
+@pytest.mark.sample("1-whole model", "2-adapter")
 @pytest.mark.parametrize("adapter", [{}, {"adapter.rank": 4}], ids=["whole model", "adapter"])
 @pytest.mark.parametrize("nproc", [1, 2])
 def test_evaluations_report_rewards(tmp_path, nproc, adapter):
@@ -190,6 +194,7 @@ def resumed(folder, change=None, **more):
     return run_file, settings, tessera(*train_arguments(run_file, 2, {**settings, "training.max_steps": 10}, resume="auto"))
 
 
+@pytest.mark.sample("without the file-whole model", "-adapter")
 @pytest.mark.parametrize("adapter", [{}, {"adapter.rank": 4}], ids=["whole model", "adapter"])
 @pytest.mark.parametrize("deleted", [False, True], ids=["", "without the file"])
 def test_a_run_resumes_to_the_same_bits(tmp_path, deleted, adapter):

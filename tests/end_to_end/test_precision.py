@@ -37,6 +37,7 @@ def smoothed(losses, width=10):
     return [sum(losses[i:i + width]) / width for i in range(len(losses) - width + 1)]
 
 
+@pytest.mark.sample()
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_the_loss_curve_stays_within_2_percent_of_fp32s(curves, precision):
     assert len(curves["fp32"]) == 100

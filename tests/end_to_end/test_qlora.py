@@ -39,6 +39,7 @@ def nf4_bytes(numel):
     return -(-(-(-numel // 2) + scales) // 4) * 4 + 4 * -(-scales // 256) + 4
 
 
+@pytest.mark.sample("llama-dora", "gpt2-lora")
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
 @pytest.mark.parametrize("family", MODELS)
 def test_bitsandbytes_trains_alike(tmp_path, family, options):
@@ -82,6 +83,7 @@ def test_a_new_dora_begins_with_the_lengths_of_the_rows_that_are_kept(tmp_path, 
         assert (value / weight.norm(dim=0 if family == "gpt2" else 1) - 1).abs().max() > 1e-3  # those before were others
 
 
+@pytest.mark.sample("dora")
 @pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
 def test_the_same_bits_at_every_stage_and_offloaded(tmp_path, dora):
     run_file = run_of(tmp_path, "llama", packing="fill")
@@ -202,6 +204,7 @@ def larger_model(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sample("3-True-nf4")
 @pytest.mark.parametrize("stage, recomputes, quantization", [(0, False, "nf4"), (3, True, "nf4"), (0, True, "none")], ids=str)
 def test_the_peak_is_what_the_estimate_says(tmp_path, larger_model, stage, recomputes, quantization):
     deepspeed = {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},

@@ -39,6 +39,7 @@ def of_stages(tmp_path, run, settings, steps=10):
     return [tmp_path / f"stage{stage}" for stage in STAGES]
 
 
+@pytest.mark.sample()
 def test_accumulation_has_the_same_bits_within_the_two_pairs_of_stages(accumulated_minilm_runs):
     """Stages 0 and 1 reduce once a step, 2 and 3 once a micro batch: another order of additions, so 1e-6 between."""
     outputs = [accumulated_minilm_runs / f"stage{stage}" for stage in STAGES]

@@ -37,6 +37,7 @@ def run_of(folder, starts=None, ends=None, **config):
     return model, write_run_file(folder, run)
 
 
+@pytest.mark.sample("longest-t5", "max_length-t5-1.1")
 @pytest.mark.parametrize("config", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}], ids=["t5", "t5-1.1"])
 @pytest.mark.parametrize("padding", ["longest", "max_length"])
 def test_transformers_trains_alike(tmp_path, config, padding):
@@ -74,6 +75,7 @@ def test_the_same_bits_at_every_stage(tmp_path, precision):
     assert losses_and_norms(tmp_path / "again") == bits[0]
 
 
+@pytest.mark.sample("2-3-5-[CLS]", "3-3-5-[PAD]")
 @pytest.mark.parametrize("ranks, stage, scored, starts", [(1, 0, 7, "[PAD]"), (2, 3, 5, "[CLS]"), (3, 3, 5, "[PAD]"), (3, 2, 2, "[PAD]")])
 def test_an_evaluation_scores_what_the_model_writes(tmp_path, ranks, stage, scored, starts):
     """By sacrebleu, of what transformers writes with the exported model. Ranks have texts of different lengths, fewer texts, or none. The

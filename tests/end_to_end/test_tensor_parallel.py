@@ -123,6 +123,7 @@ def test_dropout_of_parts_has_the_same_bits_at_every_stage_and_again(tmp_path):
     assert losses_and_norms(tmp_path / "again") == bits
 
 
+@pytest.mark.sample("bf16")
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 def test_the_same_bits_at_every_stage_beside_data_parallel_ranks(tmp_path, precision):
     _, run_file = run_of(tmp_path, "llama, 3 key heads", MODELS, packing="fill")

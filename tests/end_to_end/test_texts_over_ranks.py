@@ -49,6 +49,7 @@ def folder(request, tmp_path_factory):
     return where / "model"
 
 
+@pytest.mark.sample("llama-drawn", "gemma3-beams", "gpt2-greedy", "gpt2-bf16", "t5-beams", "t5-bf16")
 @pytest.mark.parametrize("how", [[], ["--beams", 3], ["--temperature", 0.9, "--top-k", 20, "--seed", 3], ["--dtype", "bf16"]], ids=["greedy", "beams", "drawn", "bf16"])
 def test_ranks_write_what_one_process_writes(folder, how):
     flags = ["generate", "--model", folder, *asked(PROMPTS), "--max-new-tokens", 20, *how]

@@ -9,6 +9,7 @@ from installed_tree import ROOT, run
 GUIDE = (ROOT / "docs" / "cpp-guide.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
 FILES = {"cmake": "#", "cpp": "//", "json": "//"}  # how a file of that kind begins the comment that names it
+pytestmark = pytest.mark.sample()  # minutes: it builds four programs
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[-+]\d+)?")
 
 

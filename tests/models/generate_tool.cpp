@@ -1,10 +1,10 @@
 // For test_generation.py: the tokens that a Hugging Face folder's model goes on with.
 //
-//   generate_tool FOLDER '{"prompts": [[5, 6], [7]], "max_new_tokens": 20, "beams": 3, …}'
+//   generate_tool FOLDER '{"prompts": [[5, 6], [7]], "max_new_tokens": 20, "beams": 3, …}' …
 //
-// The keys are those of models::GenerationOptions; "prompt": of one row. Prints the new tokens, a line a row. With
-// "turns", prompts of which each begins with what is kept of the one before: a line each, of its new tokens, and behind
-// a bar how many positions were computed for them.
+// The keys of a request are those of models::GenerationOptions; "prompt": of one row. Prints of each request the new
+// tokens, a line a row. With "turns", prompts of which each begins with what is kept of the one before: a line each, of
+// its new tokens, and behind a bar how many positions were computed for them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,10 +20,13 @@ using namespace tessera;
 
 namespace {
 
-void run(const std::string& folder, const nlohmann::json& given) {
+std::shared_ptr<models::GenerativeNetwork> load(const std::string& folder) {
   const std::string type = models::model_type_of(models::read_model_config(folder));
   const auto loaded = models::load_network(folder, type == "t5" ? "Seq2SeqLM" : "CausalLM");
-  const auto network = std::dynamic_pointer_cast<models::GenerativeNetwork>(loaded);
+  return std::dynamic_pointer_cast<models::GenerativeNetwork>(loaded);
+}
+
+void answer(models::GenerativeNetwork& network, const nlohmann::json& given) {
   std::vector<std::vector<int32_t>> prompts;
   if (given.contains("prompt")) prompts.push_back(given["prompt"].get<std::vector<int32_t>>());
   if (given.contains("prompts")) prompts = given["prompts"].get<std::vector<std::vector<int32_t>>>();
@@ -44,12 +47,12 @@ void run(const std::string& folder, const nlohmann::json& given) {
     options.on_token = nullptr;
     for (const auto& prompt : given["turns"].get<std::vector<std::vector<int32_t>>>()) {
       const int64_t before = kept.computed;
-      const auto made = models::generate(*network, prompt, options);
+      const auto made = models::generate(network, prompt, options);
       fmt::print("{} | {}\n", fmt::join(made, " "), kept.computed - before);
     }
     return;
   }
-  const auto made = models::generate_rows(*network, prompts, options);
+  const auto made = models::generate_rows(network, prompts, options);
   if (heard != made) throw std::logic_error("what was heard is not what was made");
   for (const auto& row : made) fmt::print("{}\n", fmt::join(row, " "));
 }
@@ -57,6 +60,9 @@ void run(const std::string& folder, const nlohmann::json& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  return models::run_tool([&] { run(argv[1], nlohmann::json::parse(argv[2])); });
+  if (argc < 3) return 2;
+  return models::run_tool([&] {
+    const auto network = load(argv[1]);
+    for (int i = 2; i < argc; ++i) answer(*network, nlohmann::json::parse(argv[i]));
+  });
 }

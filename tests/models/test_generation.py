@@ -1,6 +1,7 @@
 """Generated tokens against transformers' generate() on the same weights, token for token: greedy, drawn from the same generator's
 numbers, and by beam search."""
 
+import itertools
 import json
 import subprocess
 
@@ -23,10 +24,15 @@ def model(request, tmp_path_factory):
     return folder, model
 
 
-def generated_rows(folder, **options):
-    done = subprocess.run([GENERATE, folder, json.dumps(options)], capture_output=True, text=True, timeout=120)
+def generate(folder, *requests):
+    """The rows of all requests, one behind the other."""
+    done = subprocess.run([GENERATE, folder, *map(json.dumps, requests)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return [[int(token) for token in line.split()] for line in done.stdout.splitlines()]
+
+
+def generated_rows(folder, **options):
+    return generate(folder, options)
 
 
 def generated(folder, **options):
@@ -53,9 +59,9 @@ def wanted(model, prompt, **options):
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_greedy(model, prompt):
     folder, reference = model
-    for stop in ([], [EOS], [EOS, *range(60, 70)]):
-        got = generated(folder, prompt=prompt, max_new_tokens=30, stop_tokens=stop)
-        assert got == wanted(reference, prompt, max_new_tokens=30, do_sample=False, eos_token_id=stop or None)
+    stops = [[], [EOS], [EOS, *range(60, 70)]]
+    got = generate(folder, *({"prompt": prompt, "max_new_tokens": 30, "stop_tokens": stop} for stop in stops))
+    assert got == [wanted(reference, prompt, max_new_tokens=30, do_sample=False, eos_token_id=stop or None) for stop in stops]
 
 
 @pytest.mark.parametrize("how", [{"temperature": 1.0}, {"temperature": 0.7, "top_k": 20}, {"temperature": 1.3, "top_p": 0.8},
@@ -63,30 +69,33 @@ def test_greedy(model, prompt):
 def test_drawn(model, how):
     folder, reference = model
     options = {"top_k": 0, "top_p": 1.0, **how}
-    for seed in (1, 2):
+    got = generate(folder, *({"prompt": PROMPTS[1], "max_new_tokens": 30, "seed": seed, **how} for seed in (1, 2)))
+    for seed, row in zip((1, 2), got, strict=True):
         torch.manual_seed(seed)
-        want = wanted(reference, PROMPTS[1], max_new_tokens=30, do_sample=True, eos_token_id=None, **options)
-        assert generated(folder, prompt=PROMPTS[1], max_new_tokens=30, seed=seed, **how) == want
+        assert row == wanted(reference, PROMPTS[1], max_new_tokens=30, do_sample=True, eos_token_id=None, **options)
 
 
+@pytest.mark.sample("llama3-1.0-2", "llama3-0.0-3", "mistral-2.0-5", "gemma3-0.0-2", "gpt2-1.0-3", "gpt2-2.0-5", "t5-0.0-5", "t5-1.0-2", "t5-1.1-2.0-3", "silu-1.0-5")
 @pytest.mark.parametrize("beams", [2, 3, 5])
 @pytest.mark.parametrize("penalty", [1.0, 0.0, 2.0])
 def test_beams(model, beams, penalty):
     folder, reference = model
-    for prompt in PROMPTS:
-        for stop in ([EOS], [EOS, *range(60, 75)]):
-            got = generated(folder, prompt=prompt, max_new_tokens=16, stop_tokens=stop, beams=beams, length_penalty=penalty)
-            want = wanted(reference, prompt, max_new_tokens=16, do_sample=False, num_beams=beams, length_penalty=penalty,
-                          early_stopping=False, eos_token_id=stop)
-            assert got == want, (prompt, stop)
+    cases = list(itertools.product(PROMPTS, ([EOS], [EOS, *range(60, 75)])))
+    rows = generate(folder, *({"prompt": prompt, "max_new_tokens": 16, "stop_tokens": stop, "beams": beams, "length_penalty": penalty}
+                              for prompt, stop in cases))
+    for (prompt, stop), got in zip(cases, rows, strict=True):
+        want = wanted(reference, prompt, max_new_tokens=16, do_sample=False, num_beams=beams, length_penalty=penalty,
+                      early_stopping=False, eos_token_id=stop)
+        assert got == want, (prompt, stop)
 
 
 def test_rows_of_different_lengths_are_each_what_they_are_alone(model):
     folder, reference = model
     free = generated_rows(folder, prompts=PROMPTS, max_new_tokens=24)
     for stop in ([], [free[1][4]]):  # which ends one row at least before the others
-        got = generated_rows(folder, prompts=PROMPTS, max_new_tokens=24, stop_tokens=stop)
-        assert got == [generated(folder, prompt=prompt, max_new_tokens=24, stop_tokens=stop) for prompt in PROMPTS]
+        how = {"max_new_tokens": 24, "stop_tokens": stop}
+        got = generated_rows(folder, prompts=PROMPTS, **how)
+        assert got == generate(folder, *({"prompt": prompt, **how} for prompt in PROMPTS))
         assert got == wanted_rows(reference, PROMPTS, max_new_tokens=24, do_sample=False, eos_token_id=stop or None)
     assert len(got[1]) <= 5 and len(free[1]) == 24
 

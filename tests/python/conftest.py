@@ -16,10 +16,6 @@ def here(request):
     return TESTS / "clients"
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "peers: compares with DeepSpeed itself (make peers-test)")
-
-
 @pytest.fixture
 def figure(record_property):
     """Notes a difference from DeepSpeed for the table that `make peers-test` ends with, and returns it."""

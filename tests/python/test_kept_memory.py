@@ -52,6 +52,7 @@ def program(tmp_path):
     return path
 
 
+@pytest.mark.sample("0", "3")
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_steps_need_no_new_pages_and_a_deleted_engine_frees_its_own(program, stage):
     said = run_for_json(program, stage)

@@ -68,6 +68,7 @@ class Runs:
         return run_for_json(PROGRAM, json.dumps({"model": str(self.model), "config": self.config, **task}), count=1)
 
 
+@pytest.mark.sample("WarmupDecayLR-2", "WarmupCosineLR-3")
 @pytest.mark.parametrize("name, stage", [("WarmupLR", 0), ("WarmupDecayLR", 2), ("WarmupCosineLR", 3), ("linear", 1)])
 def test_a_run_goes_on_at_the_other_door_with_the_next_steps_rate(name, stage, tiny_bert, texts, tmp_path):  # noqa: F811
     runs = Runs(name, stage, tiny_bert, texts, tmp_path)

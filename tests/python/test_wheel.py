@@ -69,6 +69,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sample("run_bert.py", "lora_sft.py")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_example_trains_from_the_installed_wheels(program, python, tmp_path):
     command = PROGRAMS[program].format(out=tmp_path / "out").split()

@@ -36,6 +36,7 @@ def plain(folder, here):
                     f"--master_port={ranks.free_port()}")
 
 
+@pytest.mark.sample("3")
 @pytest.mark.parametrize("stage", [2, 3])
 def test_losses_are_those_of_ddp(stage, folder, plain, here):
     own = folder / f"stage {stage}"
