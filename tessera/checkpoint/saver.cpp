@@ -34,18 +34,22 @@ struct Outcome {
   std::string error;  // empty: it went well
   storage::FileSum sum;
   json tensors = nullptr;  // which parts of the model, from one of the ranks that share these; null from the others
+  json aliases = nullptr;  // … and their other names
 };
 
 std::string to_text(const Outcome& outcome) {
   json text{{"error", outcome.error}, {"bytes", outcome.sum.bytes}, {"xxh3", storage::to_text(outcome.sum.blocks)}};
   if (!outcome.tensors.is_null()) text["tensors"] = outcome.tensors;
+  if (!outcome.aliases.is_null()) text["aliases"] = outcome.aliases;
   return text.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
 Outcome outcome_of(const std::string& text) {
   const json parsed = json::parse(text);
-  return {
-      parsed.at("error"), {parsed.at("bytes"), storage::blocks_of(parsed.at("xxh3"))}, parsed.value("tensors", json())};
+  return {parsed.at("error"),
+          {parsed.at("bytes"), storage::blocks_of(parsed.at("xxh3"))},
+          parsed.value("tensors", json()),
+          parsed.value("aliases", json())};
 }
 
 // What `work` throws becomes text: std::bad_alloc and the like count too, as no rank may be left waiting.
@@ -139,9 +143,10 @@ struct Saver::Job {
   bool leads = false;    // makes and publishes the folder
   bool reports = false;  // says so
   bool sets_latest = true;
-  std::string shard;       // this rank's file
-  Manifest manifest;       // where leads; its tensors, where all ranks hold the same part of the model
-  json own_tensors;        // … else those of this part, on the first of the ranks that hold it
+  std::string shard;  // this rank's file
+  Manifest manifest;  // where leads; its tensors, where all ranks hold the same part of the model
+  json own_tensors;   // … else those of this part, on the first of the ranks that hold it
+  json own_aliases;
   ShardPlan plan;          // in the foreground
   size_t image_bytes = 0;  // in the background
   Retention retention;
@@ -207,6 +212,7 @@ void Saver::run(Job& job) {
             mine.sum = writer.finish();
           }
           mine.tensors = std::move(job.own_tensors);
+          mine.aliases = std::move(job.own_aliases);
         }))) {
       return;
     }
@@ -217,6 +223,8 @@ void Saver::run(Job& job) {
       uint64_t bytes = 0;
       for (const Outcome& outcome : written) {
         if (!outcome.tensors.is_null()) merge_tensors(job.manifest.tensors, tensors_of(outcome.tensors));
+        if (!outcome.aliases.is_null())
+          job.manifest.aliases.merge(outcome.aliases.get<std::map<std::string, std::string>>());
       }
       require_whole(job.manifest.tensors, written.size());
       for (size_t rank = 0; rank < written.size(); ++rank) {
@@ -277,6 +285,7 @@ std::string Saver::save(const SaveInput& given) {
     if (job.leads) job.manifest.tensors = plan_tensors(input);
   } else if (input.model.groups().all->rank() == 0) {
     job.own_tensors = to_json(plan_tensors(input));
+    job.own_aliases = job.manifest.aliases;
   }
   job.retention = input.options.retention;
   job.sets_latest = input.options.sets_latest;

@@ -215,6 +215,9 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
 
   run.dpo = dpo_of(run);
   run.parallel.tensor = number("parallel.tensor");
+  run.parallel.pipeline = number("parallel.pipeline");
+  run.parallel.schedule = text("parallel.schedule");
+  run.parallel.stages_per_rank = number("parallel.stages_per_rank");
   run.training.epochs = value_of(run, "training.epochs").get<double>();
   run.training.max_steps = number("training.max_steps");
   run.training.seed = number("training.seed");

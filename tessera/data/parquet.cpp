@@ -34,7 +34,11 @@ Error damaged(const std::string& message, const std::string& path) {
 }
 
 void check(const arrow::Status& status, const std::string& path) {
-  if (!status.ok()) throw damaged(status.message(), path);
+  if (status.ok()) return;
+  if (status.detail() == nullptr) throw damaged(status.message(), path);
+  // What the system said: "[errno 5] Input/output error".
+  throw Error(ErrorKind::kData, {"the Parquet file cannot be read: " + status.detail()->ToString(), path,
+                                 "check the file's permissions and the disk"});
 }
 
 template <class StringArray>

@@ -16,6 +16,7 @@
 #include "tessera/engine/stepping.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/engine/wiring.h"
+#include "tessera/nn/deferred_weights.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/dtype.h"
 #include "tessera/zero/memory_budget.h"
@@ -184,8 +185,22 @@ at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& optio
   const bool divides = options.divides_by_accumulation && config_->batch.accumulation != 1;
   const at::Tensor divided = divides ? widened(loss) / config_->batch.accumulation : widened(loss);
   scale(divided).backward({}, options.retain_graph);
-  finish_backward();
+  if (!options.puts_off_weights) finish_backward();
   return divided;
+}
+
+void Engine::backward_from(const at::Tensor& output, const at::Tensor& gradient, bool puts_off_weights) {
+  const Activity activity("backward");
+  begin_backward();
+  if (output.requires_grad()) output.backward(gradient);
+  if (!puts_off_weights) finish_backward();
+}
+
+void Engine::backward_weights(nn::DeferredWeights& weights) {
+  const Activity activity("backward");
+  begin_backward();
+  weights.run();
+  finish_backward();
 }
 
 void Engine::step() {

@@ -37,7 +37,8 @@ struct ModelTree;
 }  // namespace engine
 namespace nn {
 class ActivationStore;
-}
+class DeferredWeights;
+}  // namespace nn
 namespace optim {
 class RunningSchedule;
 }
@@ -61,6 +62,13 @@ class Engine {
   // without the loss scale. Instead of this, a program may call backward on scale(loss) by itself.
   at::Tensor backward(const at::Tensor& loss, const BackwardOptions& options = {});
   at::Tensor scale(const at::Tensor& loss) const;
+
+  // Of a part of the model whose output others went on from: from the gradient that came back, which has the loss scale
+  // already. Nothing flows where the output depends on no parameter that is trained.
+  void backward_from(const at::Tensor& output, const at::Tensor& gradient, bool puts_off_weights = false);
+
+  // The rest of a backward that put weights off.
+  void backward_weights(nn::DeferredWeights& weights);
 
   // After an exception in a forward or backward: the engine can go on with the next forward. Gradients that were
   // accumulated are forgotten.

@@ -53,6 +53,9 @@ struct InitializeOptions {
 struct BackwardOptions {
   bool divides_by_accumulation = true;  // the loss by gradient_accumulation_steps, as DeepSpeed does
   bool retain_graph = false;
+
+  // The gradients of linear layers' weights come later: Engine::backward_weights() ends this backward.
+  bool puts_off_weights = false;
 };
 
 struct LoadedCheckpoint {
@@ -61,4 +64,14 @@ struct LoadedCheckpoint {
   checkpoint::ClientTensors tensors = {};
 };
 
+namespace engine {
+
+// Of a model whose layers are spread over a pipeline (pipeline_run.h): one stage's forward of one micro batch.
+struct StagePass {
+  int stage = 0;
+  int micro_batch = 0;
+  at::Tensor entering = {};  // what the stage before made; undefined for the first
+};
+
+}  // namespace engine
 }  // namespace tessera

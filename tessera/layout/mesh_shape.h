@@ -15,6 +15,7 @@ inline constexpr const char* kReplicateAxis = "dp_replicate";  // data parallel;
 inline constexpr const char* kShardAxis = "dp_shard";          // data parallel; ZeRO shards training state
 inline constexpr const char* kContextAxis = "cp";              // parts of one sequence; for ZeRO as dp_shard
 inline constexpr const char* kTensorAxis = "tp";               // parts of each matrix (nn/tensor_axis.h)
+inline constexpr const char* kPipelineAxis = "pp";             // consecutive layers (pipeline/schedule.h)
 
 // Over which data, not the model, is split.
 bool is_data_axis(const std::string& name);

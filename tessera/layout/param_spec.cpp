@@ -118,6 +118,12 @@ Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank) {
 bool is_first_holder(const ParamSpec& spec, const MeshShape& mesh, int rank) {
   for (const std::string& axis : mesh.model_axes()) {
     const int place = mesh.coordinate(rank, axis);
+    const auto holders =
+        std::find_if(spec.holders.begin(), spec.holders.end(), [&](const Holders& each) { return each.axis == axis; });
+    if (holders != spec.holders.end()) {
+      if (place != holders->coordinates.front()) return false;
+      continue;
+    }
     const auto shard =
         std::find_if(spec.shards.begin(), spec.shards.end(), [&](const Shard& each) { return each.axis == axis; });
     if (shard == spec.shards.end() ? place != 0 : is_repeated(*shard, mesh.size(axis), place)) return false;

@@ -22,6 +22,14 @@ struct Shard {
   std::vector<int64_t> bounds = {};
 };
 
+// Of a model axis, the ranks that have a parameter at all: those at these coordinates, rising. Where there are several,
+// each has a gradient of its own, and the parameter's is their sum: embeddings that are a pipeline's first layer and
+// its last.
+struct Holders {
+  std::string axis;
+  std::vector<int> coordinates;
+};
+
 // What its elements are.
 enum class Storage {
   kFloating,  // numbers, in the dtypes that the run's precision gives them
@@ -34,7 +42,8 @@ struct ParamSpec {
   // The shape as shards count its dimensions, where matrices lie side by side in one and each is cut: (in, 3, out) of
   // (in, 3 out), whose columns are queries, keys and values. In row-major order it is the same tensor. Empty: `shape`.
   std::vector<int64_t> folded{};
-  std::vector<Shard> shards{};  // outermost first, where two cut the same dimension; replicated over any other axis
+  std::vector<Shard> shards{};     // outermost first, where two cut the same dimension; replicated over any other axis
+  std::vector<Holders> holders{};  // of an axis that is not among them, every rank is one
   bool trains = true;
   bool decays = true;  // weight decay applies to it
   Storage storage = Storage::kFloating;

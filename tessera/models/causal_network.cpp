@@ -196,35 +196,73 @@ std::vector<int64_t> document_lengths(const at::Tensor& positions) {
   return lengths;
 }
 
-at::Tensor CausalNetwork::decode(const NamedTensors& batch, Caches* caches) {
+// What the layers of one forward pass have in common.
+struct CausalNetwork::Pass {
+  at::Tensor positions;
+  std::vector<nn::Rotary::Table> turns;  // of each kind of layer
+  DecoderInput input;
+  Caches* caches;
+};
+
+CausalNetwork::Pass CausalNetwork::pass_over(const NamedTensors& batch, Caches* caches) const {
   const at::Tensor& ids = batch.at("input_ids");
   const int64_t before = caches == nullptr ? 0 : caches->front().length();
-  at::Tensor positions = batch.get("position_ids");
-  DecoderInput input{.pattern = {.causal = true}};
+  Pass pass{
+      .positions = batch.get("position_ids"), .turns = {}, .input = {.pattern = {.causal = true}}, .caches = caches};
   if (batch.get("attention_mask").defined()) {
-    input.pattern.present = batch.get("attention_mask").to(at::kBool);
-  } else if (positions.defined() && before == 0) {
-    input.pattern.documents = document_lengths(positions);
+    pass.input.pattern.present = batch.get("attention_mask").to(at::kBool);
+  } else if (pass.positions.defined() && before == 0) {
+    pass.input.pattern.documents = document_lengths(pass.positions);
   }
-  if (!positions.defined()) positions = at::arange(before, before + ids.size(1), ids.options()).unsqueeze(0);
-  const std::vector<nn::Rotary::Table> tables = turns(positions);
-  input.hidden = embed(ids, positions);
-  for (size_t layer = 0; layer < layers(); ++layer) {
-    input.cache = caches == nullptr ? nullptr : &(*caches)[layer];
-    if (!tables.empty()) input.turns = tables[kind_of(layer)];
-    const at::Tensor hidden = std::move(input.hidden);
-    const auto run = [this, layer, input](const at::Tensor& of) {
+  if (!pass.positions.defined()) {
+    pass.positions = at::arange(before, before + ids.size(1), ids.options()).unsqueeze(0);
+  }
+  pass.turns = turns(pass.positions);
+  return pass;
+}
+
+at::Tensor CausalNetwork::run_layers(Pass& pass, size_t first, size_t end, at::Tensor hidden) {
+  for (size_t layer = first; layer < end; ++layer) {
+    pass.input.cache = pass.caches == nullptr ? nullptr : &(*pass.caches)[layer];
+    if (!pass.turns.empty()) pass.input.turns = pass.turns[kind_of(layer)];
+    const auto run = [this, layer, input = pass.input](const at::Tensor& of) {
       DecoderInput with = input;
       with.hidden = of;
       return run_layer(layer, with);
     };
-    input.hidden = checkpoints_activations_ ? nn::checkpoint(run, hidden) : run(hidden);
+    hidden = checkpoints_activations_ ? nn::checkpoint(run, hidden) : run(hidden);
   }
-  return normalized(input.hidden);
+  return hidden;
 }
 
-at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) {
-  return head()(decode(batch, nullptr), next_labels(batch));
+at::Tensor CausalNetwork::decode(const NamedTensors& batch, Caches* caches) {
+  Pass pass = pass_over(batch, caches);
+  return normalized(run_layers(pass, 0, layers(), embed(batch.at("input_ids"), pass.positions)));
+}
+
+at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) { return run_links(0, layers() + 2, {}, batch); }
+
+at::Tensor CausalNetwork::run_links(size_t first, size_t end, const at::Tensor& entering, const NamedTensors& batch) {
+  Pass pass = pass_over(batch, nullptr);
+  const size_t after_layers = layers() + 1;
+  at::Tensor hidden = first == 0 ? embed(batch.at("input_ids"), pass.positions) : entering;
+  hidden = run_layers(pass, std::max<size_t>(first, 1) - 1, std::min(end, after_layers) - 1, std::move(hidden));
+  return end > after_layers ? head()(normalized(hidden), next_labels(batch)) : hidden;
+}
+
+std::vector<std::vector<std::string>> CausalNetwork::links() const {
+  const auto all = named_modules("", /*include_self=*/false);
+  std::vector<std::vector<std::string>> paths;
+  for (const auto& modules : modules_of_links()) {
+    paths.emplace_back();
+    for (const torch::nn::Module* const module : modules) {
+      const auto found =
+          std::find_if(all.begin(), all.end(), [&](const auto& item) { return item.value().get() == module; });
+      TESSERA_INVARIANT(found != all.end());
+      paths.back().push_back(found->key());
+    }
+  }
+  return paths;
 }
 
 at::Tensor CausalNetwork::log_probs(const NamedTensors& batch) {

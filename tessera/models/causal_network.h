@@ -68,6 +68,8 @@ class LanguageHead : public nn::UnitModule<LanguageHead>, public nn::HoldsParts 
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels, Of);  // -> nn::target_log_probs
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
+  bool has(const at::Tensor& weight) const { return weight_.is_same(weight); }
+
  private:
   at::Tensor weight_;
   nn::CutVocabulary vocabulary_;
@@ -102,8 +104,13 @@ class CausalNetwork : public Network, public GenerativeNetwork {
 
   void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
 
+  // The embeddings, each layer, the head with what stands before it.
+  std::vector<std::vector<std::string>> links() const override;
+  at::Tensor run_links(size_t first, size_t end, const at::Tensor& entering, const NamedTensors& batch) override;
+
  protected:
   virtual size_t layers() const = 0;
+  virtual std::vector<std::vector<const torch::nn::Module*>> modules_of_links() const = 0;
   virtual at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) = 0;
 
   // Of each kind of layer, by what its queries and keys are turned; nothing without rotary positions.
@@ -115,6 +122,9 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   virtual LanguageHead& head() = 0;
 
  private:
+  struct Pass;
+  Pass pass_over(const NamedTensors& batch, Caches* caches) const;
+  at::Tensor run_layers(Pass& pass, size_t first, size_t end, at::Tensor hidden);
   at::Tensor decode(const NamedTensors& batch, Caches* caches);
   bool checkpoints_activations_ = false;
 };

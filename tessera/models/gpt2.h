@@ -64,6 +64,7 @@ class Gpt2LMHeadModel : public CausalNetwork {
   at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
   LanguageHead& head() override { return *head_; }
+  std::vector<std::vector<const torch::nn::Module*>> modules_of_links() const override;
 
  private:
   double dropout_;

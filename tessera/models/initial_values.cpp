@@ -7,8 +7,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <sstream>
 
 #include "tessera/base/log.h"
+#include "tessera/comm/group.h"
 #include "tessera/models/adapters.h"
 #include "tessera/nn/lora.h"
 #include "tessera/nn/nf4_product.h"
@@ -87,13 +90,22 @@ void InitialValues::fill_magnitude(const std::string& name, const at::Tensor& va
   value.copy_(nn::adapted_row_norms(weight, a, b, /*scale=*/1));
 }
 
-void InitialValues::report(const std::vector<std::string>& new_modules) const {
+void InitialValues::report(const std::vector<std::string>& new_modules, comm::Group& parts) const {
+  const std::string mine = fmt::format("{}", fmt::join(missing_, "\n"));
+  const std::vector<std::string> texts = parts.exchange_texts(mine, "the weights that are missing");
+  if (parts.rank() != 0) return;
   if (!weights_) {
     log_info("the model starts from random weights (model.init: random)");
     return;
   }
   std::vector<std::string> fresh, missing;
-  for (const std::string& name : missing_) (is_below(name, new_modules) ? fresh : missing).push_back(name);
+  std::set<std::string> seen;
+  for (const std::string& text : texts) {
+    std::istringstream lines(text);
+    for (std::string name; std::getline(lines, name);) {
+      if (seen.insert(name).second) (is_below(name, new_modules) ? fresh : missing).push_back(name);
+    }
+  }
   if (!fresh.empty()) log_info("new: {}", fmt::join(fresh, ", "));
   if (!missing.empty()) log_warning("not in the weights, so initialized at random: {}", fmt::join(missing, ", "));
   if (!unexpected_.empty()) log_warning("in the weights but not in the model: {}", fmt::join(unexpected_, ", "));

@@ -13,6 +13,10 @@
 #include "tessera/models/model.h"
 #include "tessera/nn/layers.h"
 
+namespace tessera::comm {
+class Group;
+}
+
 namespace tessera::models {
 
 class InitialValues {
@@ -26,8 +30,9 @@ class InitialValues {
   // norms of its weight's rows.
   void fill(const std::string& name, at::Tensor value);
 
-  // Logs the names without partner, and apart from them those below `new_modules`, which the weights may lack.
-  void report(const std::vector<std::string>& new_modules = {}) const;
+  // Logs the names without partner, and apart from them those below `new_modules`, which the weights may lack. Ranks
+  // that hold other parts of the model tell theirs: collective over `parts`, whose first rank logs.
+  void report(const std::vector<std::string>& new_modules, comm::Group& parts) const;
 
  private:
   void fill_floating(const std::string& name, const at::Tensor& value);

@@ -25,6 +25,11 @@ ModelConfig read_model_config(const std::string& folder) {
   return {.values = read_json_file(path), .path = path};
 }
 
+at::Tensor Network::run_links(size_t /*first*/, size_t /*end*/, const at::Tensor& /*entering*/,
+                              const NamedTensors& /*batch*/) {
+  TESSERA_INVARIANT(!"a network that has links runs them");
+}
+
 std::shared_ptr<Network> Model::network_over(const nn::TensorAxis& axis) const {
   if (axis.size() == 1) return network();
   throw Error(ErrorKind::kConfig,

@@ -70,6 +70,14 @@ class Network : public torch::nn::Module {
 
   // Keeps only each block's input and recomputes the rest in backward (nn/activation_checkpoint.h); off at first.
   virtual void checkpoint_activations(bool on) = 0;
+
+  // The chain of which the network consists, from its inputs to its loss, as the paths of each link's modules; modules
+  // of a parameter that two links share are in both. Empty: a pipeline cannot cut it. See models/stages.h.
+  virtual std::vector<std::vector<std::string>> links() const { return {}; }
+
+  // Some links in a row, [first, end): what leaves them, of what entered, which is undefined for the first one. The
+  // last gives loss_sum().
+  virtual at::Tensor run_links(size_t first, size_t end, const at::Tensor& entering, const NamedTensors& batch);
 };
 
 class Model {

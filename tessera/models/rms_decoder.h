@@ -87,6 +87,13 @@ class RmsDecoder : public CausalNetwork {
   at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
   LanguageHead& head() override { return *head_; }
+  std::vector<std::vector<const torch::nn::Module*>> modules_of_links() const override {
+    std::vector<std::vector<const torch::nn::Module*>> links{{embeddings_.get()}};
+    for (const auto& layer : layers_) links.push_back({layer.get()});
+    links.push_back({norm_.get(), head_.get()});
+    if (head_->has(embeddings_->weight)) links.back().push_back(embeddings_.get());
+    return links;
+  }
 
   std::shared_ptr<TokenEmbeddings> embeddings_;
   std::vector<std::shared_ptr<Layer>> layers_;

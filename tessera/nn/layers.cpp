@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/kernels/matrix_products.h"
+#include "tessera/nn/deferred_weights.h"
 #include "tessera/nn/lora.h"
 #include "tessera/nn/nf4_product.h"
 #include "tessera/nn/tensor_axis.h"
@@ -122,6 +123,7 @@ Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias, Linear
 Linear::~Linear() = default;
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
+  if (is_deferred(weight)) return linear_with_deferred_weight(input, weight, bias);
   if (input.is_cpu() && !kernels::has_fast_products(input.scalar_type())) {
     return LinearInFp32::apply(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   }

@@ -16,12 +16,17 @@ std::string fits_always(const ScheduleSize& /*size*/) { return ""; }
 
 int keeps_all(int /*rank*/, const ScheduleSize& size) { return size.micro_batches; }
 
-Actions gpipe_of(const ScheduleSize& size, int rank) {
+Actions all_forwards_first(const std::vector<int>& stages, int micro_batches) {
   Actions actions;
-  for (int micro = 0; micro < size.micro_batches; ++micro) actions.push_back({Work::kForward, rank, micro});
-  for (int micro = 0; micro < size.micro_batches; ++micro) actions.push_back({Work::kBackward, rank, micro});
+  const auto each = [&](Work work, int stage) {
+    for (int micro = 0; micro < micro_batches; ++micro) actions.push_back({work, stage, micro});
+  };
+  for (const int stage : stages) each(Work::kForward, stage);
+  for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) each(Work::kBackward, *stage);
   return actions;
 }
+
+Actions gpipe_of(const ScheduleSize& size, int rank) { return all_forwards_first({rank}, size.micro_batches); }
 
 int keeps_as_many_as_follow(int rank, const ScheduleSize& size) {
   return std::min(size.ranks - rank, size.micro_batches);
@@ -244,6 +249,23 @@ Schedule make_schedule(const std::string& name, ScheduleSize size, const std::st
     TESSERA_INVARIANT(kept[static_cast<size_t>(rank)] <= kind.most_kept(rank, size));
   }
   return schedule;
+}
+
+Schedule with_micro_batches(const Schedule& schedule, int micro_batches) {
+  const auto& entry = schedules().find(schedule.name, "the pipeline");
+  const ScheduleSize size{
+      .ranks = schedule.ranks, .micro_batches = micro_batches, .stages_per_rank = schedule.stages() / schedule.ranks};
+  if (entry.make.why_not(size).empty()) return make_schedule(schedule.name, size);
+  Schedule other{.name = schedule.name,
+                 .ranks = schedule.ranks,
+                 .micro_batches = micro_batches,
+                 .rank_of_stage = schedule.rank_of_stage,
+                 .actions = {}};
+  for (int rank = 0; rank < other.ranks; ++rank) {
+    other.actions.push_back(all_forwards_first(other.stages_of(rank), micro_batches));
+  }
+  TESSERA_INVARIANT(why_it_does_not_run(other).empty());
+  return other;
 }
 
 }  // namespace tessera::pipeline

@@ -75,4 +75,8 @@ Registry<ScheduleKind> schedules();
 // ErrorKind::kConfig for a name that is not there, or a size that the schedule cannot have. `where` they were given.
 Schedule make_schedule(const std::string& name, ScheduleSize size, const std::string& where = "the pipeline");
 
+// For a step of another number of micro batches, such as the last one of an epoch: the same schedule, or over the same
+// stages all forwards and then all backwards where it cannot have so few.
+Schedule with_micro_batches(const Schedule& schedule, int micro_batches);
+
 }  // namespace tessera::pipeline

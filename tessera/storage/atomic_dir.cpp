@@ -8,9 +8,25 @@
 
 #include "tessera/base/atomic_file.h"
 #include "tessera/base/fault_point.h"
+#include "tessera/base/log.h"
 
 namespace tessera::storage {
 namespace fs = std::filesystem;
+
+namespace {
+
+// What took the folder's place is published, so that nothing fails any more: a disk that failed once is asked again,
+// and what is left is said.
+void remove_earlier(const fs::path& folder) {
+  std::error_code error;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    fs::remove_all(folder, error);
+    if (!error) return;
+  }
+  log_warning("the earlier folder could not be removed, and takes room: {} ({})", folder.string(), error.message());
+}
+
+}  // namespace
 
 fs::path aside_of(const fs::path& final_folder) { return final_folder.string() + ".saving"; }
 
@@ -31,7 +47,7 @@ void publish(const fs::path& final_folder) {
       renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, final_folder.c_str(), RENAME_EXCHANGE) == 0) {
     fault_point();
     sync_folder_of(final_folder);
-    fs::remove_all(aside, error);
+    remove_earlier(aside);
     return;
   }
   if (fs::exists(final_folder, error)) {
@@ -44,7 +60,7 @@ void publish(const fs::path& final_folder) {
   fs::rename(aside, final_folder, error);
   if (error) machine_refused("the folder cannot be renamed", error.value(), aside);
   sync_folder_of(final_folder);
-  fs::remove_all(final_folder.string() + ".old", error);
+  remove_earlier(final_folder.string() + ".old");
 }
 
 void abandon(const fs::path& final_folder) noexcept {

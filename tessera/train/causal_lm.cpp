@@ -15,7 +15,8 @@ TaskType causal_lm_task() {
               },
           .loss = batch_loss,
           .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; },
-          .keeps_tokens = true};
+          .keeps_tokens = true,
+          .runs_by_stages = true};
 }
 
 }  // namespace tessera::train

@@ -22,10 +22,9 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, data_ranks));
   for (const std::string& warning : config.warnings) log_warning("{}", warning);
 
-  const plan::ModelCensus census = memory_census(run, model, 1);
+  const plan::ModelCensus census = census_of_whole(run, model);
   if (run.training.memory_check) {
-    const bool is_whole = mesh.parts() == 1;
-    plan::check_fits({.model = is_whole ? census : memory_census(run, model, mesh.size(layout::kTensorAxis)),
+    plan::check_fits({.model = memory_census(run, model, mesh, config.batch),
                       .setup = memory_setup(run, config, data_ranks),
                       .room = plan::machine_room(swap_folder(run, config)),
                       .ranks_of_host = ranks,

@@ -12,6 +12,7 @@
 
 #include "tessera/base/suggest.h"
 #include "tessera/config/ds_config.h"
+#include "tessera/engine/pipeline_run.h"
 
 namespace tessera::train {
 
@@ -80,23 +81,37 @@ LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& opti
   // Stage 3 gathers in each forward, so every rank runs as many: one that has no samples left runs some again,
   // uncounted.
   const int64_t per_rank = (all + group.size() - 1) / group.size();
+  const auto batches = static_cast<int>((per_rank + options.micro_batch - 1) / options.micro_batch);
+  const auto count = static_cast<int64_t>(own.size());
+  const auto is_counted = [&](int batch) { return batch * options.micro_batch < count; };
+  const auto samples_of = [&](int batch) {
+    const int64_t first = batch * options.micro_batch;
+    if (!is_counted(batch)) return std::span<const size_t>(own).first(1);
+    return std::span<const size_t>(own).subspan(static_cast<size_t>(first),
+                                                static_cast<size_t>(std::min(options.micro_batch, count - first)));
+  };
   LossSum sum;
-  engine.eval();
-  for (int64_t first = 0; first < per_rank; first += options.micro_batch) {
-    const auto count = static_cast<int64_t>(own.size());
-    const bool counted = first < count;
-    const std::span<const size_t> samples =
-        counted ? std::span(own).subspan(first, std::min(options.micro_batch, count - first)) : std::span(own).first(1);
-    const BatchLoss batch = task.eval_loss(samples);
-    const double loss = batch.sum.item<double>();
-    if (options.progress) options.progress(std::min((first + options.micro_batch) * group.size(), all), all);
-    if (!counted) continue;
+  const auto add = [&](int batch, const BatchLoss& seen) {
+    const double loss = seen.sum.item<double>();
+    if (options.progress) options.progress(std::min((batch + 1) * options.micro_batch * group.size(), all), all);
+    if (!is_counted(batch)) return;
     sum.loss += loss;
-    sum.targets += batch.targets;
-    sum.tokens += batch.tokens;
-    sum.tallies.resize(batch.tallies.size());
-    std::transform(batch.tallies.begin(), batch.tallies.end(), sum.tallies.begin(), sum.tallies.begin(), std::plus<>());
+    sum.targets += seen.targets;
+    sum.tokens += seen.tokens;
+    sum.tallies.resize(seen.tallies.size());
+    std::transform(seen.tallies.begin(), seen.tallies.end(), sum.tallies.begin(), sum.tallies.begin(), std::plus<>());
+  };
+  engine.eval();
+  if (engine::PipelineRun* const pipeline = task.pipeline()) {
+    pipeline->evaluate(batches, [&](const engine::StagePass& pass) {
+      const BatchLoss seen = task.eval_stage(samples_of(pass.micro_batch), pass);
+      if (pipeline->is_last(pass.stage)) add(pass.micro_batch, seen);
+      return seen.sum;
+    });
+    engine.train();
+    return sum_over_ranks(pipeline->ranks_of_losses(), sum);
   }
+  for (int batch = 0; batch < batches; ++batch) add(batch, task.eval_loss(samples_of(batch)));
   const std::vector<double> more = task.eval_tallies();
   sum.tallies.insert(sum.tallies.end(), more.begin(), more.end());
   engine.train();

@@ -94,7 +94,8 @@ TaskType instruction_task() {
       .read = [](const DataSource& source) -> std::unique_ptr<TaskData> { return std::make_unique<ChatData>(source); },
       .loss = batch_loss,
       .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; },
-      .keeps_tokens = true};
+      .keeps_tokens = true,
+      .runs_by_stages = true};
 }
 
 }  // namespace tessera::train

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "tessera/base/allocator.h"
 #include "tessera/base/error.h"
@@ -19,9 +23,11 @@
 #include "tessera/comm/rendezvous.h"
 #include "tessera/config/run_file.h"
 #include "tessera/data/chat_template.h"
+#include "tessera/engine/pipeline_run.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/models/initial_values.h"
+#include "tessera/models/stages.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
@@ -59,7 +65,7 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
     room.available = std::max<uint64_t>(room.available, std::stoull(seen.substr(host.size())));
   }
   if (const int64_t told = comm::ranks_of_this_host()) ranks_of_host = std::min(ranks_of_host, told);
-  const plan::ModelCensus census = memory_census(run, model, mesh.shape().size(layout::kTensorAxis));
+  const plan::ModelCensus census = memory_census(run, model, mesh.shape(), config.batch);
   plan::check_fits({.model = census,
                     .setup = memory_setup(run, config, mesh.shape().replicas()),
                     .room = room,
@@ -70,11 +76,15 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
 
 // The files of weights are mapped only while this runs: their pages would count as this process's memory.
 std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const models::FolderModel& folder_model,
-                                           const config::DsConfig& config, const std::shared_ptr<comm::Mesh>& mesh) {
+                                           const config::DsConfig& config, const std::shared_ptr<comm::Mesh>& mesh,
+                                           const std::optional<models::StageBounds>& stages) {
   const models::Model& model = *folder_model.model;
   const at::Device device = device_of(run, *mesh->world());
-  // Dropout differs by the data: ranks that hold parts of one model drop the same of what all of them have.
-  const auto seed = static_cast<uint64_t>(run.training.seed + mesh->data_group()->rank());
+  // Dropout differs by the data and by the layers: ranks that hold parts of the same layers drop the same of what all
+  // of them have.
+  const comm::Group& sharers = *mesh->data_group();
+  const int stage = mesh->coordinate(layout::kPipelineAxis);
+  const auto seed = static_cast<uint64_t>(run.training.seed + stage * sharers.size() + sharers.rank());
   engine::seed_random_state(seed);
   if (!device.is_cpu()) engine::seed_random_state(seed, device);
   const nn::TensorAxis axis(mesh->group({layout::kTensorAxis}));
@@ -83,13 +93,22 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
   const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
   models::InitialValues values(model, *network, pretrained ? run.model.path : "",
                                static_cast<uint64_t>(run.training.seed), run.adapter.path);
+  std::map<std::string, std::vector<int>> holders;
+  if (stages) {
+    holders = models::holders_of(*network, *stages);
+    models::keep_stages_of(stage, *network, *stages);
+  }
   auto engine =
       initialize(network, config,
                  {.mesh = mesh,
+                  .specify =
+                      [&](layout::ParamSpec& spec) {
+                        if (stages) spec.holders = {{layout::kPipelineAxis, holders.at(spec.name)}};
+                      },
                   .device = device,
                   .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
                   .no_decay = [&](const std::string& name) { return !model.decays(name); }});
-  if (mesh->rank() == 0) values.report(folder_model.as.new_modules);
+  if (sharers.rank() == 0) values.report(folder_model.as.new_modules, *mesh->group(mesh->shape().model_axes()));
   return engine;
 }
 
@@ -175,9 +194,16 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   config::DsConfig config = config::resolve_ds_config(run, input);
   set_defaults_of_training(config);
 
-  const auto engine = make_engine(run, model, config, mesh);
+  std::optional<models::StageBounds> stages;
+  if (mesh->shape().has(layout::kPipelineAxis)) stages = stages_of(run, model, config.batch);
+  const auto engine = make_engine(run, model, config, mesh, stages);
+  std::unique_ptr<engine::PipelineRun> pipeline;
+  if (stages) {
+    pipeline = std::make_unique<engine::PipelineRun>(*engine, *mesh, run.parallel.schedule,
+                                                     static_cast<int>(run.parallel.stages_per_rank));
+  }
   if (world->rank() == 0) {
-    const plan::ModelCensus census = memory_census(run, model, 1);
+    const plan::ModelCensus census = census_of_whole(run, model);
     if (!run.model.freeze.empty())
       log_info("model.freeze: {} parameters keep their values", format_count(census.frozen));
     if (adapter_of(run)) {
@@ -198,13 +224,17 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
                                            : [&](const data::Batch& batch) { return task_type.loss(*engine, batch); };
   const LossOfBatch eval_loss =
       task_type.eval_loss ? [&](const data::Batch& batch) { return task_type.eval_loss(*engine, batch); } : loss;
-  BatchTask<data::Batch> task({.train = run_data.train,
-                               .loss = loss,
-                               .eval = run_data.eval,
-                               .eval_loss = eval_loss,
-                               .metrics = metrics_of(run),
-                               .eval_tallies = [&] { return run_data.eval_tallies(*engine); }},
-                              loader);
+  BatchTask<data::Batch> task(
+      {.train = run_data.train,
+       .loss = loss,
+       .eval = run_data.eval,
+       .eval_loss = eval_loss,
+       .metrics = metrics_of(run),
+       .eval_tallies = [&] { return run_data.eval_tallies(*engine); },
+       .pipeline = pipeline.get(),
+       .stage = [&](const data::Batch& batch,
+                    const engine::StagePass& pass) { return stage_of_batch(*engine, batch, stages->bounds, pass); }},
+      loader);
   const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, model, max_steps)).run();
   finish_run(options, run, report, *engine);
   return report.wants_requeue ? kRequeueCode : 0;

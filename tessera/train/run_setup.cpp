@@ -14,6 +14,8 @@
 #include "tessera/models/quantized_model.h"
 #include "tessera/models/sequence_classifier.h"
 #include "tessera/monitor/monitors.h"
+#include "tessera/pipeline/partition.h"
+#include "tessera/pipeline/schedule.h"
 #include "tessera/train/evaluation.h"
 #include "tessera/train/run.h"
 #include "tessera/train/tasks.h"
@@ -116,10 +118,13 @@ std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, c
 }
 
 layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks) {
-  const auto world = static_cast<int>(ranks), tensor = static_cast<int>(run.parallel.tensor);
-  if (tensor == 1) return layout::MeshShape::of_data_parallel(world);
-  return layout::MeshShape::of_world(world, {{layout::kShardAxis, 0}, {layout::kTensorAxis, tensor}},
-                                     run.name + ", parallel");
+  const auto world = static_cast<int>(ranks);
+  const auto tensor = static_cast<int>(run.parallel.tensor), pipeline = static_cast<int>(run.parallel.pipeline);
+  std::vector<layout::Axis> axes{{layout::kShardAxis, 0}};
+  if (pipeline > 1) axes.insert(axes.begin(), {layout::kPipelineAxis, pipeline});
+  if (tensor > 1) axes.push_back({layout::kTensorAxis, tensor});
+  if (axes.size() == 1) return layout::MeshShape::of_data_parallel(world);
+  return layout::MeshShape::of_world(world, std::move(axes), run.name + ", parallel");
 }
 
 std::string ranks_in_words(const layout::MeshShape& mesh) {
@@ -159,8 +164,47 @@ plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsCon
   return setup;
 }
 
-plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model, int tensor_ranks) {
-  return models::census_of(*model.model, model.as.name, run.model.path + "/config.json", tensor_ranks);
+plan::ModelCensus census_of_whole(const config::RunFile& run, const models::FolderModel& model) {
+  return models::census_of(*model.model, model.as.name, run.model.path + "/config.json");
+}
+
+plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model,
+                                const layout::MeshShape& mesh, const config::BatchSizes& batch) {
+  const int tensor_ranks = mesh.size(layout::kTensorAxis);
+  const std::string where = run.model.path + "/config.json";
+  if (mesh.size(layout::kPipelineAxis) == 1) {
+    return models::census_of(*model.model, model.as.name, where, tensor_ranks);
+  }
+  return models::census_of_stages(*model.model, model.as.name, where, tensor_ranks, stages_of(run, model, batch));
+}
+
+models::StageBounds stages_of(const config::RunFile& run, const models::FolderModel& model,
+                              const config::BatchSizes& batch) {
+  const config::RunFile::Parallel& parallel = run.parallel;
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    throw Error(ErrorKind::kConfig, {what, run.name + ", parallel.pipeline", fix});
+  };
+  if (!task_of(run).runs_by_stages) {
+    refuse(fmt::format("the task {} does not train over a pipeline yet", run.task), "leave parallel.pipeline out");
+  }
+  const auto network = model.model->network();
+  const std::vector<double> links = models::arithmetic_of_links(*network);
+  if (links.empty()) {
+    refuse(fmt::format("{} cannot be cut into a pipeline yet", model.as.name), "leave parallel.pipeline out");
+  }
+  const pipeline::Schedule schedule =
+      pipeline::make_schedule(parallel.schedule,
+                              {.ranks = static_cast<int>(parallel.pipeline),
+                               .micro_batches = static_cast<int>(batch.accumulation),
+                               .stages_per_rank = static_cast<int>(parallel.stages_per_rank)},
+                              run.name + ", parallel");
+  if (schedule.stages() > static_cast<int>(links.size())) {
+    refuse(fmt::format("{} stages are more than the model can be cut into: its embeddings, {} and its head",
+                       schedule.stages(), count_of(static_cast<int64_t>(links.size()) - 2, "layer")),
+           fmt::format("use at most {} ranks",
+                       static_cast<int>(links.size()) / (schedule.stages() / static_cast<int>(parallel.pipeline))));
+  }
+  return {.bounds = pipeline::balanced_bounds(links, schedule.stages()), .rank_of_stage = schedule.rank_of_stage};
 }
 
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {
@@ -231,8 +275,9 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   }
   load_tokenizer_of(run, *model.model);
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
-  if (mesh.parts() > 1) memory_census(checked, model, mesh.size(layout::kTensorAxis));  // refuses what cannot be cut
-  config::require_supported(config::resolve_ds_config(run, ds_config_input(*model.model, mesh.replicas())));
+  const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.replicas()));
+  if (mesh.parts() > 1) memory_census(checked, model, mesh, config.batch);  // refuses what cannot be cut
+  config::require_supported(config);
   check_files("data.train", run.data.train);
   check_files("data.eval", run.data.eval);
   check_evaluations(run);

@@ -14,6 +14,7 @@
 #include "tessera/layout/mesh_shape.h"
 #include "tessera/models/adapters.h"
 #include "tessera/models/model.h"
+#include "tessera/models/stages.h"
 #include "tessera/plan/memory_check.h"
 #include "tessera/train/task.h"
 
@@ -36,8 +37,8 @@ std::vector<Metric> metrics_of(const config::RunFile& run);
 // Of the folder that the run file names, checked against the model.
 std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model);
 
-// How so many ranks share the run: data parallel but for parallel.tensor, whose ranks are neighbours. Where that is 1,
-// the mesh has no such axis. ErrorKind::kConfig where they do not factor.
+// How so many ranks share the run: data parallel but for parallel.pipeline, outermost, and parallel.tensor, whose ranks
+// are neighbours. Where one is 1, the mesh has no such axis. ErrorKind::kConfig where they do not factor.
 layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks);
 std::string ranks_in_words(const layout::MeshShape& mesh);  // "4 ranks: dp_shard 2 × tp 2"
 
@@ -50,9 +51,17 @@ int64_t steps_of_run(const config::RunFile& run, int64_t steps_per_epoch);
 // What `tessera train` fills in that the run file leaves open.
 void set_defaults_of_training(config::DsConfig& config);
 
-// For plan::check_fits: all but the room and the ranks of a host. The census is of one tensor rank's part.
+// For plan::check_fits: all but the room and the ranks of a host. The census is of the rank's part that takes
+// most.
 plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t data_ranks);
-plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model, int tensor_ranks);
+plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model,
+                                const layout::MeshShape& mesh, const config::BatchSizes& batch);
+plan::ModelCensus census_of_whole(const config::RunFile& run, const models::FolderModel& model);
+
+// Which layers the ranks of a pipeline have. ErrorKind::kConfig where the model, the task or the schedule do not go
+// with one of so many ranks.
+models::StageBounds stages_of(const config::RunFile& run, const models::FolderModel& model,
+                              const config::BatchSizes& batch);
 
 // Where the run swaps to, or could: a folder.
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config);

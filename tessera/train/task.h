@@ -33,12 +33,15 @@
 namespace tessera::config {
 struct RunFile;
 }
+namespace tessera::engine {
+class PipelineRun;
+}
 
 namespace tessera::train {
 
 // Of one forward pass on one rank.
 struct BatchLoss {
-  at::Tensor sum;       // scalar: the loss added up over the targets; backward starts here
+  at::Tensor sum;       // scalar: the loss added up over the targets; of a stage before the last, what leaves it
   int64_t targets = 0;  // as Samples::count_targets counts them
   int64_t tokens = 0;   // without padding, for the rate of the progress bar; 0: not counted
 
@@ -86,6 +89,12 @@ class Task {
   virtual std::string facts() const { return ""; }
   virtual BatchLoss loss(size_t micro_batch) = 0;
 
+  // Where the model's layers are spread over ranks: who runs them, borrowed. Then run_stage() and eval_stage() take the
+  // place of loss() and eval_loss(), for one stage of the micro batch or the samples.
+  virtual engine::PipelineRun* pipeline() const { return nullptr; }
+  virtual BatchLoss run_stage(const engine::StagePass& pass);
+  virtual BatchLoss eval_stage(std::span<const size_t> samples, const engine::StagePass& pass);
+
   // What is held out from training; 0: nothing.
   virtual size_t eval_samples() const = 0;
   virtual BatchLoss eval_loss(std::span<const size_t> samples) = 0;
@@ -106,6 +115,8 @@ struct TaskParts {
   std::function<BatchLoss(const Batch&)> eval_loss = nullptr;   // of what is held out, with tallies; null: as `loss`
   std::vector<Metric> metrics = {};                             // of its tallies
   std::function<std::vector<double>()> eval_tallies = nullptr;  // Task::eval_tallies; null: none
+  engine::PipelineRun* pipeline = nullptr;                      // borrowed; then `stage` instead of both losses
+  std::function<BatchLoss(const Batch&, const engine::StagePass&)> stage = nullptr;
 };
 
 template <class Batch>
@@ -124,6 +135,13 @@ class BatchTask final : public Task {
   size_t micro_batches() const override { return step_.micro_batches.size(); }
   std::string facts() const override { return facts_; }
   BatchLoss loss(size_t micro_batch) override { return parts_.loss(step_.micro_batches[micro_batch]); }
+  engine::PipelineRun* pipeline() const override { return parts_.pipeline; }
+  BatchLoss run_stage(const engine::StagePass& pass) override {
+    return parts_.stage(step_.micro_batches[static_cast<size_t>(pass.micro_batch)], pass);
+  }
+  BatchLoss eval_stage(std::span<const size_t> samples, const engine::StagePass& pass) override {
+    return parts_.stage(parts_.eval.collate(samples, /*epoch=*/0), pass);
+  }
   size_t eval_samples() const override { return parts_.eval.size; }
   BatchLoss eval_loss(std::span<const size_t> samples) override {
     const Batch batch = parts_.eval.collate(samples, /*epoch=*/0);
@@ -150,6 +168,10 @@ using NetworkEngine = ModelEngine<models::Network>;
 // A batch through a network: its arrays as tensors on the engine's device, Network::loss_sum of them, and the batch's
 // own counts of targets and tokens.
 BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch);
+
+// One stage of it, of which `bounds` has the links (models/stages.h); targets and tokens are the last one's.
+BatchLoss stage_of_batch(NetworkEngine& engine, const data::Batch& batch, const std::vector<int64_t>& bounds,
+                         const engine::StagePass& pass);
 
 // The arrays as tensors on the engine's device; on the CPU over the batch's own memory, which outlives the forward.
 models::NamedTensors tensors_of(NetworkEngine& engine, const data::Batch& batch);
@@ -261,6 +283,7 @@ struct TaskType {
   LossOfBatch (*start)(const TaskStart& start) = nullptr;
 
   bool keeps_tokens = false;     // honours data.cache
+  bool runs_by_stages = false;   // its loss is batch_loss, also of what is held out: parallel.pipeline
   int64_t rows_of_sample = 1;    // of a batch's arrays: for the estimate of memory
   bool without_dropout = false;  // unless the run file says model.dropout
   double rate_share = 1;         // of the learning rates of runs without a run file (quick_run.h)

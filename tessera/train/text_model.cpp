@@ -96,7 +96,7 @@ void load_weights(TextModel& text, const std::shared_ptr<comm::Group>& world) {
     text.engine = initialize(text.network, engine_config(options.dtype), {.world = world, .fill = fill});
     report_shards(text, *world);
   }
-  if (world->rank() == 0) values.report();
+  if (world->rank() == 0) values.report({}, *comm::Group::alone());
   report_doubts(text.config, world->rank());
 }
 

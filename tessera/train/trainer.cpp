@@ -15,6 +15,7 @@
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/checkpoint/retention.h"
 #include "tessera/comm/agreement.h"
+#include "tessera/engine/pipeline_run.h"
 #include "tessera/monitor/monitors.h"
 #include "tessera/storage/folder_lock.h"
 #include "tessera/train/evaluation.h"
@@ -53,6 +54,7 @@ class Trainer::Loop {
   void open_output();
   void train_step();
   LossSum take_step(const data::StepPlace& step);
+  void step_engine();
   void look_for_divergence(double loss, double loss_scale);
   void require_some_training() const;
   LossSum evaluate_now();
@@ -226,20 +228,37 @@ LossSum Trainer::Loop::take_step(const data::StepPlace& step) {
   const double scale = shares / static_cast<double>(std::max<int64_t>(1, step.target_tokens));
   LossSum mine;
   const size_t count = task_.micro_batches();
+  const auto add = [&mine](const BatchLoss& batch) {
+    mine.loss += batch.sum.item<double>();
+    mine.targets += batch.targets;
+    mine.tokens += batch.tokens;
+  };
+  if (engine::PipelineRun* const pipeline = task_.pipeline()) {
+    pipeline->train(static_cast<int>(count), [&](const engine::StagePass& pass) {
+      const BatchLoss batch = task_.run_stage(pass);
+      if (!pipeline->is_last(pass.stage)) return batch.sum;
+      add(batch);
+      return batch.sum * scale;
+    });
+    step_engine();
+    return sum_over_ranks(pipeline->ranks_of_losses(), mine);
+  }
   for (size_t micro = 0; micro < count; ++micro) {
     engine_.set_gradient_accumulation_boundary(micro + 1 == count);
     const BatchLoss batch = task_.loss(micro);
     engine_.backward(batch.sum * scale);
-    try {
-      engine_.step();
-    } catch (const checkpoint::SaveFailed& error) {  // the step is taken
-      report_failed_save(error);
-    }
-    mine.loss += batch.sum.item<double>();
-    mine.targets += batch.targets;
-    mine.tokens += batch.tokens;
+    step_engine();
+    add(batch);
   }
   return sum_over_ranks(engine_.data_group(), mine);
+}
+
+void Trainer::Loop::step_engine() {
+  try {
+    engine_.step();
+  } catch (const checkpoint::SaveFailed& error) {  // the step is taken
+    report_failed_save(error);
+  }
 }
 
 LossSum Trainer::Loop::evaluate_now() {

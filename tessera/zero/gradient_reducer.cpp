@@ -229,6 +229,15 @@ at::Tensor GradientReducer::reduced_shard(size_t unit) const {
   return units_[unit]->grad().tensor().narrow(0, shard.begin, shard.numel());
 }
 
+void GradientReducer::add_over(size_t unit, comm::Group& group) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor sum = owned_grad(unit);
+  group.start_all_reduce(sum, /*scale=*/1, units_[unit]->name()).finish();
+  if (!units_[unit]->grad().swapped()) return;
+  units_[unit]->grad().store(sum);
+  gradients_[unit].squares = units_[unit]->counted_squares(sum);
+}
+
 double GradientReducer::sum_of_squares(size_t unit) const {
   return units_[unit]->grad().swapped() ? gradients_[unit].squares : units_[unit]->counted_squares(reduced_shard(unit));
 }

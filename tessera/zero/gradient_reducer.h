@@ -58,6 +58,9 @@ class GradientReducer {
   // known already where that rests on disk.
   double sum_of_squares(size_t unit) const;
 
+  // What reduced_shard() gives becomes the sum of it over the group. Collective.
+  void add_over(size_t unit, comm::Group& group);
+
   // Which parameters had a gradient on this rank since the last clear().
   const std::vector<bool>& used(size_t unit) const { return gradients_[unit].used; }
 

@@ -73,6 +73,13 @@ void ShardedModel::abandon_pass() {
   reducer_->abandon();
 }
 
+comm::Group& ShardedModel::holders_group(const layout::Holders& holders) {
+  std::shared_ptr<comm::Group>& group = holders_groups_[{holders.axis, holders.coordinates}];
+  if (!group)
+    group = mesh_->group({holders.axis})->subgroup(holders.coordinates, holders.axis + " of shared parameters");
+  return *group;
+}
+
 std::vector<size_t> ShardedModel::all_units() const {
   std::vector<size_t> all(built_.units.size());
   std::iota(all.begin(), all.end(), 0);

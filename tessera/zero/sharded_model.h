@@ -17,8 +17,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/zero/gradient_hooks.h"
@@ -69,6 +72,9 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   // Before parameters change: nothing stays whole that nobody holds.
   void let_go_all();
 
+  // The ranks that hold such a parameter, and are this one's place otherwise.
+  comm::Group& holders_group(const layout::Holders& holders);
+
   std::optional<ParamPlace> place_of(const at::Tensor& parameter) const;
 
   // Whether a model that still lives takes this parameter's gradients.
@@ -103,6 +109,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   DataGroups groups_;
   DataGroups gathers_;     // channels
   DataGroups reductions_;  // …
+  std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<comm::Group>> holders_groups_;
   std::vector<TileBuffers> tile_buffers_;
   BuiltUnits built_;
   std::optional<Residency> residency_;

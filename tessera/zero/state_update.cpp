@@ -12,6 +12,7 @@
 
 #include "tessera/base/trace.h"
 #include "tessera/optim/clip.h"
+#include "tessera/zero/shared_gradients.h"
 #include "tessera/zero/unit_peers.h"
 
 namespace tessera::zero {
@@ -251,6 +252,7 @@ void update_whole_model(ShardedModel& model, const optim::Optimizer& optimizer, 
 
 StepPlan plan_step(ShardedModel& model, const StepInput& input) {
   const at::NoGradGuard no_grad;
+  sum_over_holders(model);
   const Gathered gathered = exchange(model);
   if (model.policy().refuses_unused) check_all_used(model, gathered.users);
   const double norm = std::sqrt(gathered.norm_square) / input.loss_scale;

@@ -6,6 +6,7 @@
 #include <arrow/table.h>
 #include <gmock/gmock.h>
 #include <parquet/arrow/writer.h>
+#include <sys/resource.h>
 
 #include "tessera/base/error.h"
 #include "tessera/data/reader.h"
@@ -69,6 +70,17 @@ TEST_P(AllReaders, RefuseAFileThatIsNotThere) {
   const ErrorReport report = report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); });
   EXPECT_EQ(report.what, "no such file");
   EXPECT_EQ(report.where, path());
+}
+
+TEST_P(AllReaders, SayWhatTheSystemSaysWhereAFileCannotBeOpened) {
+  write_rows(GetParam(), path(), {"one"});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const ErrorReport report = report_of(ErrorKind::kData, [&] { read_texts(path(), "text"); });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(report.what, HasSubstr("Too many open files"));
 }
 
 TEST_P(AllReaders, RefuseAnEmptyFileAndOneWithoutRows) {

@@ -37,9 +37,13 @@ def without_bias_of_keys(name, value):
 
 def trained_alike(folder, run_file, tensor, settings):
     """Runs it in one process and over so many tensor ranks: the same losses and norms, and the same weights at the end."""
-    train(run_file, 1, {**settings, "output": folder / "one"})
-    cut = train(run_file, tensor, {**settings, "output": folder / "cut", "parallel.tensor": tensor})
-    assert f"{tensor} ranks: dp_shard 1 × tp {tensor}" in cut.err
+    trained_as_one(folder, run_file, tensor, {**settings, "parallel.tensor": tensor}, f"dp_shard 1 × tp {tensor}")
+
+
+def trained_as_one(folder, run_file, ranks, settings, mesh):
+    train(run_file, 1, {**{key: value for key, value in settings.items() if not key.startswith("parallel.")}, "output": folder / "one"})
+    cut = train(run_file, ranks, {**settings, "output": folder / "cut"})
+    assert f"{ranks} ranks: {mesh}" in cut.err
     one, others = metrics(folder / "one"), metrics(folder / "cut")
     assert len(one) == 20
     assert one[-1]["loss"] < 0.99 * one[0]["loss"]

@@ -63,15 +63,19 @@ def test_a_rank_of_tessera_train_that_is_stopped(tiny_run, tmp_path):
     assert "tessera::train::" in result.err, str(result)  # where rank 0 is
 
 
-def test_a_stopped_rank_of_a_model_that_ranks_share_is_named_with_its_place(tmp_path):
-    """Of the other ranks of its tensor axis, and of its data axis."""
+@pytest.mark.parametrize(("settings", "stopped", "behind"), [
+    ({"parallel.tensor": 2}, "rank 3 (dp_shard 1, tp 1)", "2 (dp_shard 1, tp 0)"),
+    ({"parallel.pipeline": 2, "deepspeed.train_micro_batch_size_per_gpu": 1}, "rank 3 (pp 1, dp_shard 1)", "1 (pp 0, dp_shard 1)"),
+], ids=["tensor", "pipeline"])
+def test_a_stopped_rank_of_a_model_that_ranks_share_is_named_with_its_place(tmp_path, settings, stopped, behind):
+    """Of the other ranks of its axis of the model, and of its data axis."""
     _, run_file = run_of(tmp_path, "qwen2", MODELS, packing="fill")
     output = tmp_path / "out"
-    launcher = start(*train_arguments(run_file, 4, {"output": output, "training.max_steps": 100_000, "parallel.tensor": 2,
-                                                    "deepspeed.train_batch_size": 4}), env={"TESSERA_TIMEOUT": 3})
+    launcher = start(*train_arguments(run_file, 4, {"output": output, "training.max_steps": 100_000, "deepspeed.train_batch_size": 4,
+                                                    **settings}), env={"TESSERA_TIMEOUT": 3})
     wait_until(lambda: steps_done(output) >= 3, "three steps")
     os.kill(rank_pids(launcher.pid)[3], signal.SIGSTOP)
     result = finish(launcher, timeout=60)
     assert result.code == 1, str(result)
-    assert "rank 3 (dp_shard 1, tp 1) does not answer: stopped, too busy, or gone" in result.err, str(result)
-    assert "2 (dp_shard 1, tp 0)" in result.err, str(result)
+    assert f"{stopped} does not answer: stopped, too busy, or gone" in result.err, str(result)
+    assert behind in result.err, str(result)

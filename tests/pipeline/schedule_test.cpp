@@ -97,6 +97,20 @@ TEST(PipelineSchedule, RanksIdleAsLongAsTheFormulasSay) {
   }
 }
 
+TEST(PipelineSchedule, AShortStepHasTheSameStages) {
+  for (const auto& entry : schedules().entries()) {
+    const Schedule schedule = make_schedule(entry.name, {.ranks = 3, .micro_batches = 6});
+    for (int micro = 1; micro <= 6; ++micro) {
+      SCOPED_TRACE(std::string(entry.name) + ", " + std::to_string(micro));
+      const Schedule other = with_micro_batches(schedule, micro);
+      EXPECT_EQ(why_it_does_not_run(other), "");
+      EXPECT_EQ(other.micro_batches, micro);
+      EXPECT_EQ(other.rank_of_stage, schedule.rank_of_stage);
+    }
+    EXPECT_EQ(with_micro_batches(schedule, 6).actions, schedule.actions);
+  }
+}
+
 TEST(PipelineSchedule, MessagesThatTakeTimeMakeItLonger) {
   const Schedule schedule = make_schedule("1f1b", {.ranks = 3, .micro_batches = 1});
   EXPECT_EQ(play(schedule, {.message = 5}).length, 3 * 3 + 4 * 5);  // two there, two back

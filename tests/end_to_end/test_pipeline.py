@@ -1,0 +1,116 @@
+"""One model whose layers are spread over the ranks of a pipeline: the training of one process, the same bits at every stage, evaluations,
+checkpoints of any mesh."""
+
+import json
+import math
+
+import pytest
+from fixtures import STAGES
+from tessera_runs import evaluations, largest_difference, losses_and_norms, metrics, tessera, train, train_arguments
+from test_causal_lm import run_of
+from test_tensor_parallel import MODELS, trained_as_one
+
+DEEP = {name: (config, {**sizes, **({"n_layer": 5} if name == "gpt2" else {"num_hidden_layers": 5})}) for name, (config, sizes) in MODELS.items()}
+TIED = "llama, 2 key heads, tied"
+
+
+def over(pipeline, schedule="1f1b", micro_batches=4, **more):
+    """In 5 layers between embeddings and head. A micro batch is a row."""
+    return {"parallel.pipeline": pipeline, "parallel.schedule": schedule, "deepspeed.train_batch_size": micro_batches,
+            "deepspeed.train_micro_batch_size_per_gpu": 1, **more}
+
+
+@pytest.mark.parametrize(("family", "ranks", "settings", "mesh"), [
+    ("llama, 3 key heads", 2, over(2), "pp 2 × dp_shard 1"), ("llama, 3 key heads", 7, over(7), "pp 7 × dp_shard 1"),
+    (TIED, 3, over(3, micro_batches=3), "pp 3 × dp_shard 1"), ("gemma3", 4, over(4, "gpipe"), "pp 4 × dp_shard 1"),
+    ("gpt2", 2, over(2, "interleaved"), "pp 2 × dp_shard 1"),
+    (TIED, 3, over(3, "interleaved", micro_batches=6), "pp 3 × dp_shard 1"),
+    ("llama, 3 key heads", 3, over(3, "zb1p"), "pp 3 × dp_shard 1"), ("gpt2", 2, over(2, "zb1p"), "pp 2 × dp_shard 1"),
+    (TIED, 2, over(2, "dualpipev"), "pp 2 × dp_shard 1"), ("gpt2", 3, over(3, "dualpipev", micro_batches=6), "pp 3 × dp_shard 1"),
+    ("qwen3", 4, over(2, "zb1p", **{"parallel.tensor": 2, "deepspeed.zero_optimization.stage": 3}), "pp 2 × dp_shard 1 × tp 2"),
+    ("qwen3", 4, over(2, micro_batches=4, **{"parallel.tensor": 2}), "pp 2 × dp_shard 1 × tp 2"),
+    (TIED, 8, over(2, micro_batches=4, **{"parallel.tensor": 2}), "pp 2 × dp_shard 2 × tp 2"),
+], ids=lambda value: "" if isinstance(value, dict) else str(value))
+def test_the_ranks_of_a_pipeline_train_as_one_process(tmp_path, family, ranks, settings, mesh):
+    _, run_file = run_of(tmp_path, family, DEEP, packing="fill")
+    trained_as_one(tmp_path, run_file, ranks, settings, mesh)
+
+
+# By SGD: see test_tensor_parallel.py. The embeddings are frozen, so nothing goes back to the first rank but what its layers' adapters need.
+@pytest.mark.parametrize("pipeline", [2, 7])
+def test_an_adapter_over_a_pipeline_trains_as_in_one_process(tmp_path, pipeline):
+    _, run_file = run_of(tmp_path, "llama, 3 key heads", DEEP, packing="fill")
+    trained_as_one(tmp_path, run_file, pipeline, over(pipeline, **{
+        "adapter.rank": 3, "adapter.use_dora": "true", "deepspeed.optimizer.type": "SGD", "deepspeed.optimizer.params.lr": 0.5,
+        "deepspeed.zero_optimization.stage": 3}), f"pp {pipeline} × dp_shard 1")
+
+
+@pytest.mark.parametrize("family", [TIED, "gpt2"])
+@pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}, {"deepspeed.fp16.enabled": "true"}], ids=["fp32", "bf16", "fp16"])
+def test_the_same_bits_at_every_stage_beside_data_parallel_ranks(tmp_path, family, precision):
+    """Where gradients are reduced once a step, and where once a micro batch, adds in two orders: see test_same_bits_at_every_stage.py."""
+    _, run_file = run_of(tmp_path, family, DEEP, packing="fill")
+    more = over(2, micro_batches=8, **{"training.max_steps": 6, "deepspeed.gradient_clipping": 0.5, **precision})
+    for stage in STAGES:
+        train(run_file, 4, {**more, "deepspeed.zero_optimization.stage": stage, "output": tmp_path / f"stage{stage}"})
+    bits = [losses_and_norms(tmp_path / f"stage{stage}") for stage in STAGES]
+    assert len(bits[0]) == 6
+    assert bits[0] == bits[1] and bits[2] == bits[3]
+    train(run_file, 4, {**more, "deepspeed.zero_optimization.stage": 3, "training.activation_checkpointing": "true", "output": tmp_path / "again"})
+    assert losses_and_norms(tmp_path / "again") == bits[3]
+    train(run_file, 4, {**more, "deepspeed.zero_optimization.stage": 3, "deepspeed.zero_optimization.offload_optimizer.device": "nvme",
+                        "deepspeed.zero_optimization.offload_optimizer.nvme_path": tmp_path, "output": tmp_path / "nvme"})
+    assert losses_and_norms(tmp_path / "nvme") == bits[3]
+    if precision:
+        return
+    assert largest_difference(metrics(tmp_path / "stage0"), metrics(tmp_path / "stage3")) < 1e-5
+    train(run_file, 1, {**more, "parallel.pipeline": 1, "output": tmp_path / "one"})
+    assert largest_difference(metrics(tmp_path / "stage3"), metrics(tmp_path / "one")) < 1e-5
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_an_evaluation_over_a_pipeline_is_that_of_one_process(tmp_path, schedule):
+    """Of an odd number of texts, so that data-parallel ranks look at different numbers of them."""
+    _, run_file = run_of(tmp_path, TIED, DEEP, packing="none")
+    settings = {"training.max_steps": 2, "training.eval_at_start": "true", "training.eval_steps": 1, "data.eval_share": 0.3}
+    train(run_file, 1, {**over(2, **settings), "parallel.pipeline": 1, "output": tmp_path / "one"})
+    train(run_file, 4, {**over(2, schedule, **settings), "output": tmp_path / "cut"})
+    one, cut = evaluations(tmp_path / "one"), evaluations(tmp_path / "cut")
+    assert len(one) == len(cut) == 3 and one[0]["eval_samples"] == cut[0]["eval_samples"] > 1
+    for name in ("eval_loss", "eval_perplexity"):
+        assert [row[name] for row in cut] == pytest.approx([row[name] for row in one], rel=1e-5)
+    assert one[-1]["eval_loss"] < one[0]["eval_loss"]
+
+
+def test_a_checkpoint_goes_on_over_any_mesh(tmp_path):
+    """Ranks, pipeline and tensor ranks among them, of each life; the losses are those of a run without an end."""
+    _, run_file = run_of(tmp_path, TIED, DEEP, packing="fill")
+    more = {"deepspeed.train_batch_size": 4, "deepspeed.zero_optimization.stage": 1}
+    train(run_file, 1, {**more, "training.max_steps": 12, "output": tmp_path / "whole"})
+    lives = [(2, 2, 1, "1f1b"), (4, 2, 2, "1f1b"), (1, 1, 1, "1f1b"), (3, 3, 1, "gpipe"), (2, 1, 2, "1f1b"), (2, 2, 1, "interleaved")]
+    for life, (ranks, pipeline, tensor, schedule) in enumerate(lives):
+        train(run_file, ranks, {**more, "parallel.pipeline": pipeline, "parallel.tensor": tensor, "parallel.schedule": schedule,
+                                "deepspeed.train_micro_batch_size_per_gpu": 1 if pipeline > 1 else 2,
+                                "training.max_steps": 2 * life + 2, "output": tmp_path / "parts"}, **({"resume": "auto"} if life else {}))
+        manifest = json.loads((tmp_path / "parts" / "checkpoints" / f"global_step{2 * life + 2}" / "manifest.json").read_text())
+        assert manifest["aliases"] == {"lm_head.weight": "model.embed_tokens.weight"}
+    whole, parts = metrics(tmp_path / "whole"), metrics(tmp_path / "parts")
+    assert [row["step"] for row in parts] == [row["step"] for row in whole] == list(range(1, 13))
+    assert largest_difference(parts, whole) < 1e-5
+    assert not math.isclose(whole[0]["loss"], whole[-1]["loss"], rel_tol=0.01)
+
+
+@pytest.mark.parametrize(("ranks", "settings", "what", "fix"), [
+    (3, over(2), "3 ranks do not factor into pp 2 × dp_shard", "use 2 or 4 ranks"),
+    (8, over(8), "8 stages are more than the model can be cut into: its embeddings, 5 layers and its head", "use at most 7 ranks"),
+    (4, over(4, "interleaved"), "8 stages are more than", "use at most 3 ranks"),
+    (2, over(2, "interleaved", micro_batches=3), "rounds of 2, and 3 are no multiple: use 2 or 4", "gradient_accumulation_steps"),
+    (2, over(2, "1f2b"), "there is no pipeline schedule '1f2b'", "did you mean '1f1b'?"),
+    (2, over(2, "dualpipev", micro_batches=3), "use 4 or more, not 3", "gradient_accumulation_steps"),
+    (2, over(2, task="dpo"), "the task dpo does not train over a pipeline yet", "leave parallel.pipeline out"),
+], ids=lambda value: "" if isinstance(value, dict) else str(value))
+def test_what_does_not_go_round_is_refused_before_a_rank_starts(tmp_path, ranks, settings, what, fix):
+    _, run_file = run_of(tmp_path, TIED, DEEP)
+    result = tessera(*train_arguments(run_file, ranks, settings))
+    assert result.code == 2, str(result)
+    assert what in result.err and fix in result.err and "[rank" not in result.err, str(result)
