@@ -261,7 +261,7 @@ PipelineRun::PipelineRun(Engine& engine, comm::Mesh& mesh, const std::string& sc
                 {fmt::format("the pipeline schedule {} does not go with torch_autocast", first.name), "the pipeline",
                  "use 1f1b or interleaved, or bf16 instead of torch_autocast"});
   }
-  schedules_.emplace(micro_batches, std::move(first));
+  whole_step_ = &schedules_.emplace(micro_batches, std::move(first)).first->second;
 }
 
 PipelineRun::~PipelineRun() = default;
@@ -269,7 +269,7 @@ PipelineRun::~PipelineRun() = default;
 const pipeline::Schedule& PipelineRun::schedule_of(int micro_batches) {
   auto found = schedules_.find(micro_batches);
   if (found == schedules_.end()) {
-    found = schedules_.emplace(micro_batches, with_micro_batches(schedules_.begin()->second, micro_batches)).first;
+    found = schedules_.emplace(micro_batches, with_micro_batches(*whole_step_, micro_batches)).first;
   }
   return found->second;
 }

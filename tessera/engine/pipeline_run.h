@@ -42,6 +42,9 @@ class PipelineRun {
   // The forwards of so many micro batches alone, which keep nothing for backward.
   void evaluate(int micro_batches, const RunStage& run_stage);
 
+  // Of a step of gradient_accumulation_steps micro batches.
+  const pipeline::Schedule& schedule() const { return *whole_step_; }
+
   bool is_last(int stage) const { return stage + 1 == static_cast<int>(rank_of_stage_.size()); }
 
   // The ranks over which the losses of different data add up; only those that have the last stage have any.
@@ -58,6 +61,7 @@ class PipelineRun {
   Engine& engine_;
   std::shared_ptr<comm::Group> axis_, ranks_of_losses_;
   std::map<int, pipeline::Schedule> schedules_;  // by their number of micro batches
+  const pipeline::Schedule* whole_step_;         // one of them
   std::vector<int> rank_of_stage_;               // of all of them
   std::unique_ptr<Messages> messages_;
 };

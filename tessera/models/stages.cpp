@@ -1,5 +1,8 @@
 #include "tessera/models/stages.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 
@@ -41,6 +44,22 @@ std::vector<double> arithmetic_of_links(const Network& network) {
     }
   }
   return weights;
+}
+
+std::string describe(const StageBounds& stages) {
+  const int64_t head = stages.bounds.back() - 1;
+  std::string text;
+  for (size_t stage = 0; stage + 1 < stages.bounds.size(); ++stage) {
+    const int64_t begin = stages.bounds[stage], end = stages.bounds[stage + 1];
+    std::vector<std::string> parts;
+    if (begin == 0) parts.emplace_back("embeddings");
+    const int64_t first = std::max<int64_t>(begin, 1) - 1, last = std::min(end, head) - 2;  // of the layers
+    if (first == last) parts.push_back(fmt::format("layer {}", first));
+    if (first < last) parts.push_back(fmt::format("layers {}-{}", first, last));
+    if (end > head) parts.emplace_back("head");
+    text += fmt::format("{}stage {}: {}", text.empty() ? "" : "; ", stage, fmt::join(parts, ", "));
+  }
+  return text;
 }
 
 std::map<std::string, std::vector<int>> holders_of(const Network& whole, const StageBounds& stages) {

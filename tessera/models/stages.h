@@ -21,6 +21,9 @@ struct StageBounds {
   std::vector<int> rank_of_stage;  // along the pipeline's axis
 };
 
+// "stage 0: embeddings, layers 0-2; stage 1: layers 3-4, head"
+std::string describe(const StageBounds& stages);
+
 // Of each parameter, the ranks that have one of its links, rising.
 std::map<std::string, std::vector<int>> holders_of(const Network& whole, const StageBounds& stages);
 

@@ -173,4 +173,11 @@ Timing play(const Schedule& schedule, const StageTimes& times) {
   return timing;
 }
 
+double idle_share(const Schedule& schedule) {
+  const Timing timing = play(schedule, {});
+  double busy = 0;
+  for (const double each : timing.busy) busy += each;
+  return 1 - busy / (timing.length * schedule.ranks);
+}
+
 }  // namespace tessera::pipeline

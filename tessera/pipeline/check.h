@@ -33,4 +33,8 @@ struct Timing {
 // Of a schedule that runs. Sends wait for nobody.
 Timing play(const Schedule& schedule, const StageTimes& times);
 
+// The share of a step in which a rank idles, on the average, where a backward takes twice as long as a forward and
+// messages no time.
+double idle_share(const Schedule& schedule);
+
 }  // namespace tessera::pipeline

@@ -29,6 +29,7 @@
 #include "tessera/models/initial_values.h"
 #include "tessera/models/stages.h"
 #include "tessera/nn/tensor_axis.h"
+#include "tessera/pipeline/check.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
 #include "tessera/train/rank_run.h"
@@ -215,6 +216,11 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
     }
     log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(census.params), config.zero.stage,
              ranks_in_words(mesh->shape()), format_count(max_steps), count_of(config.batch.global, "sample"));
+    if (pipeline) {
+      const pipeline::Schedule& schedule = pipeline->schedule();
+      log_info("pipeline {}: {}; of a step of {}, ranks idle {:.0f} %", schedule.name, models::describe(*stages),
+               count_of(schedule.micro_batches, "micro batch", "micro batches"), 100 * pipeline::idle_share(schedule));
+    }
   }
   const LossOfBatch loss = task_type.start ? task_type.start({.engine = *engine,
                                                               .run = run,

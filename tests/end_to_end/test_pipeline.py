@@ -36,6 +36,13 @@ def test_the_ranks_of_a_pipeline_train_as_one_process(tmp_path, family, ranks, s
     trained_as_one(tmp_path, run_file, ranks, settings, mesh)
 
 
+def test_a_run_says_who_has_what_and_how_long_ranks_idle(tmp_path):
+    _, run_file = run_of(tmp_path, "llama, 3 key heads", DEEP, packing="fill")
+    result = train(run_file, 3, over(3, micro_batches=6, **{"training.max_steps": 1, "output": tmp_path / "out"}))
+    assert "pipeline 1f1b: stage 0: embeddings, layers 0-1; stage 1: layers 2-3; stage 2: layer 4, head; " \
+           "of a step of 6 micro batches, ranks idle 25 %" in result.err, str(result)  # (p - 1) / (n + p - 1)
+
+
 # By SGD: see test_tensor_parallel.py. The embeddings are frozen, so nothing goes back to the first rank but what its layers' adapters need.
 @pytest.mark.parametrize("pipeline", [2, 7])
 def test_an_adapter_over_a_pipeline_trains_as_in_one_process(tmp_path, pipeline):

@@ -111,6 +111,12 @@ TEST(PipelineSchedule, AShortStepHasTheSameStages) {
   }
 }
 
+TEST(PipelineSchedule, TheShareThatRanksIdleIsThatOfTheFormula) {
+  for (const int n : {1, 4, 9}) {  // (p - 1) / (n + p - 1)
+    EXPECT_DOUBLE_EQ(idle_share(make_schedule("1f1b", {.ranks = 4, .micro_batches = n})), 3.0 / (n + 3));
+  }
+}
+
 TEST(PipelineSchedule, MessagesThatTakeTimeMakeItLonger) {
   const Schedule schedule = make_schedule("1f1b", {.ranks = 3, .micro_batches = 1});
   EXPECT_EQ(play(schedule, {.message = 5}).length, 3 * 3 + 4 * 5);  // two there, two back
