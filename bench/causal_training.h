@@ -14,24 +14,39 @@
 
 namespace tessera {
 
-// What takes a step on these tokens, (rows, length) int64, and returns its loss: AdamW without clipping, at stage 0.
-inline std::function<double()> causal_trainer(const std::shared_ptr<models::Network>& network, const at::Tensor& ids,
-                                              const std::string& precision, InitializeOptions options) {
-  const int64_t rows = ids.size(0), length = ids.size(1);
-  const nlohmann::json ds_config{{"train_micro_batch_size_per_gpu", rows},
+using CausalEngine = std::shared_ptr<ModelEngine<models::Network>>;
+
+// AdamW without clipping, at stage 0.
+inline CausalEngine causal_engine(const std::shared_ptr<models::Network>& network, const std::string& precision,
+                                  int64_t rows, int64_t micro_batches, InitializeOptions options) {
+  const nlohmann::json ds_config{{"train_micro_batch_size_per_gpu", rows / micro_batches},
+                                 {"gradient_accumulation_steps", micro_batches},
                                  {"gradient_clipping", 0},
                                  {"bf16", {{"enabled", precision == "bf16"}}},
                                  {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-4}}}}},
                                  {"tessera", {{"lazy_publish", true}}}};
-  const std::shared_ptr<ModelEngine<models::Network>> engine =
+  CausalEngine engine =
       initialize(network, config::parse_ds_config(ds_config, "bench", {.data_parallel_size = 1}), std::move(options));
   engine->train();
+  return engine;
+}
+
+// ids (rows, length) int64
+inline models::NamedTensors causal_batch(const at::Tensor& ids) {
   models::NamedTensors batch;
   batch.set("input_ids", ids);
   at::Tensor labels = ids.clone();
   labels.select(1, 0).fill_(-100);  // has nothing before it
   batch.set("labels", labels);
-  return [engine, batch, targets = rows * (length - 1)] {
+  return batch;
+}
+
+// What takes a step on these tokens, (rows, length) int64, and returns its loss.
+inline std::function<double()> causal_trainer(const std::shared_ptr<models::Network>& network, const at::Tensor& ids,
+                                              const std::string& precision, InitializeOptions options) {
+  const int64_t rows = ids.size(0), length = ids.size(1);
+  const CausalEngine engine = causal_engine(network, precision, rows, 1, std::move(options));
+  return [engine, batch = causal_batch(ids), targets = rows * (length - 1)] {
     const at::Tensor sum =
         engine->call([](models::Network& net, const models::NamedTensors& in) { return net.loss_sum(in); }, batch);
     const at::Tensor loss = sum / targets;

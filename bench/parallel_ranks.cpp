@@ -1,23 +1,28 @@
 // One rank of bench/parallel: `parallel_ranks OPTIONS`, as parallel_ranks.py, with RANK, WORLD_SIZE, … as a launcher
 // sets them.
 //
-// OPTIONS is JSON: "model" (a folder), "precision" (fp32 or bf16), "tokens" (a file of int64,
-// micro_batch x length), "micro_batch", "length". The ranks share one model and train on the same tokens. Takes a step
-// at once and one more for each line on stdin; answers with the seconds and the loss.
+// OPTIONS is JSON: "model" (a folder), "precision" (fp32 or bf16), "tokens" (a file of int64, batch x length), "batch",
+// "length". The ranks share one model and train on the same tokens: over a tensor axis, or, with "schedule",
+// "micro_batches" and "bounds" (models::StageBounds), over a pipeline. Takes a step at once and one more for each line
+// on stdin; answers with the seconds and the loss.
 #include <ATen/ATen.h>
 
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bench/causal_training.h"
 #include "tessera/base/allocator.h"
 #include "tessera/comm/group.h"
 #include "tessera/comm/mesh.h"
+#include "tessera/engine/pipeline_run.h"
 #include "tessera/models/initial_values.h"
+#include "tessera/models/stages.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/storage/cpu_allocator.h"
 
@@ -32,6 +37,60 @@ at::Tensor read_tokens(const std::string& path, int64_t rows, int64_t length) {
   return ids;
 }
 
+std::function<double()> over_tensor_ranks(const models::Model& model, const json& options, const at::Tensor& ids,
+                                          const std::shared_ptr<comm::Group>& world) {
+  const auto mesh = std::make_shared<comm::Mesh>(
+      world, layout::MeshShape({{layout::kShardAxis, 1}, {layout::kTensorAxis, world->size()}}));
+  const auto network = model.network_over(nn::TensorAxis(mesh->group({layout::kTensorAxis})));
+  models::InitialValues values(model, *network, options["model"], /*seed=*/42);
+  return causal_trainer(
+      network, ids, options["precision"],
+      {.mesh = mesh, .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, value); }});
+}
+
+std::function<double()> over_a_pipeline(const models::Model& model, const json& options, const at::Tensor& ids,
+                                        const std::shared_ptr<comm::Group>& world) {
+  const int ranks = world->size(), micro_batches = options["micro_batches"];
+  const auto mesh =
+      std::make_shared<comm::Mesh>(world, layout::MeshShape({{layout::kPipelineAxis, ranks}, {layout::kShardAxis, 1}}));
+  const auto network = model.network();
+  models::InitialValues values(model, *network, options["model"], /*seed=*/42);
+  const std::string name = options["schedule"];
+  const auto schedule = pipeline::make_schedule(name, {.ranks = ranks, .micro_batches = micro_batches});
+  const models::StageBounds stages{.bounds = options["bounds"], .rank_of_stage = schedule.rank_of_stage};
+  const auto holders = models::holders_of(*network, stages);
+  models::keep_stages_of(world->rank(), *network, stages);
+  const auto engine =
+      causal_engine(network, options["precision"], ids.size(0), micro_batches,
+                    {.mesh = mesh,
+                     .specify =
+                         [&](layout::ParamSpec& spec) {
+                           spec.holders = {{layout::kPipelineAxis, holders.at(spec.name)}};
+                         },
+                     .fill = [&](const std::string& parameter, at::Tensor value) { values.fill(parameter, value); }});
+  const auto run = std::make_shared<engine::PipelineRun>(*engine, *mesh, name);
+  std::vector<models::NamedTensors> batches;
+  for (const at::Tensor& part : ids.chunk(micro_batches)) batches.push_back(causal_batch(part));
+  const int64_t targets = ids.size(0) * (ids.size(1) - 1);
+  return [=] {
+    at::Tensor loss = at::zeros({}, at::kDouble);
+    run->train(micro_batches, [&](const engine::StagePass& pass) {
+      const auto first = static_cast<size_t>(stages.bounds[static_cast<size_t>(pass.stage)]);
+      const auto end = static_cast<size_t>(stages.bounds[static_cast<size_t>(pass.stage) + 1]);
+      const at::Tensor leaving =
+          engine->call([&](models::Network& net, const at::Tensor& entering,
+                           const models::NamedTensors& in) { return net.run_links(first, end, entering, in); },
+                       pass.entering, batches[static_cast<size_t>(pass.micro_batch)]);
+      if (!run->is_last(pass.stage)) return leaving;
+      loss += leaving.detach() / targets;
+      return leaving * (static_cast<double>(micro_batches) / static_cast<double>(targets));
+    });
+    engine->step();
+    run->ranks_of_losses().start_all_reduce(loss, 1, "loss").finish();
+    return loss.item<double>();
+  };
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -40,14 +99,10 @@ int main(int argc, char** argv) {
   storage::use_reusing_cpu_allocator();
   const json options = json::parse(argv[1]);
   const auto world = comm::init_distributed();
-  const auto mesh = std::make_shared<comm::Mesh>(
-      world, layout::MeshShape({{layout::kShardAxis, 1}, {layout::kTensorAxis, world->size()}}));
   const auto model = models::read_model(options["model"], "CausalLM").model;
-  const auto network = model->network_over(nn::TensorAxis(mesh->group({layout::kTensorAxis})));
-  models::InitialValues values(*model, *network, options["model"], /*seed=*/42);
-  const auto step = causal_trainer(
-      network, read_tokens(options["tokens"], options["micro_batch"], options["length"]), options["precision"],
-      {.mesh = mesh, .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, value); }});
+  const at::Tensor ids = read_tokens(options["tokens"], options["batch"], options["length"]);
+  const auto step = options.contains("schedule") ? over_a_pipeline(*model, options, ids, world)
+                                                 : over_tensor_ranks(*model, options, ids, world);
   std::string line;
   do {
     const auto begin = std::chrono::steady_clock::now();
