@@ -15,14 +15,14 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("sample"):
             cases[item.getparent(pytest.Module).nodeid, item.originalname].append(item)
-    left_out = []
+    left_out = set()
     for (module, name), some in cases.items():
         wanted = some[0].get_closest_marker("sample").args
         ids = {getattr(getattr(item, "callspec", None), "id", ""): item for item in some}
         if missing := set(wanted) - ids.keys():
             if not any("::" in argument for argument in config.args):
                 raise pytest.UsageError(f"{module}: {name} has no case {', '.join(sorted(missing))}; its cases: {', '.join(ids)}")
-        left_out += [item for case, item in ids.items() if case not in wanted]
+        left_out |= {item for case, item in ids.items() if case not in wanted}
     if left_out and not config.getoption("whole"):
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
