@@ -2,9 +2,11 @@
 // sets them.
 //
 // OPTIONS is JSON: "model" (a folder), "precision" (fp32 or bf16), "tokens" (a file of int64, batch x length), "batch",
-// "length". The ranks share one model and train on the same tokens: over a tensor axis, or, with "schedule",
-// "micro_batches" and "bounds" (models::StageBounds), over a pipeline. Takes a step at once and one more for each line
-// on stdin; answers with the seconds and the loss.
+// "length". The ranks share one model and train on the same tokens: over a tensor axis, or, with "schedule" and
+// "micro_batches", over a pipeline. Takes a step at once and one more for each line on stdin; answers with the seconds
+// and the loss.
+//
+// `parallel_ranks bounds MODEL RANKS` prints models::StageBounds::bounds of a pipeline of one stage a rank.
 #include <ATen/ATen.h>
 
 #include <chrono>
@@ -56,17 +58,12 @@ std::function<double()> over_a_pipeline(const models::Model& model, const json& 
   const auto network = model.network();
   models::InitialValues values(model, *network, options["model"], /*seed=*/42);
   const std::string name = options["schedule"];
-  const auto schedule = pipeline::make_schedule(name, {.ranks = ranks, .micro_batches = micro_batches});
-  const models::StageBounds stages{.bounds = options["bounds"], .rank_of_stage = schedule.rank_of_stage};
-  const auto holders = models::holders_of(*network, stages);
-  models::keep_stages_of(world->rank(), *network, stages);
+  const models::StageBounds stages = models::balanced_stages(
+      *network, pipeline::make_schedule(name, {.ranks = ranks, .micro_batches = micro_batches}));
   const auto engine =
       causal_engine(network, options["precision"], ids.size(0), micro_batches,
                     {.mesh = mesh,
-                     .specify =
-                         [&](layout::ParamSpec& spec) {
-                           spec.holders = {{layout::kPipelineAxis, holders.at(spec.name)}};
-                         },
+                     .specify = models::keep_stages_of(world->rank(), *network, stages),
                      .fill = [&](const std::string& parameter, at::Tensor value) { values.fill(parameter, value); }});
   const auto run = std::make_shared<engine::PipelineRun>(*engine, *mesh, name);
   std::vector<models::NamedTensors> batches;
@@ -75,15 +72,14 @@ std::function<double()> over_a_pipeline(const models::Model& model, const json& 
   return [=] {
     at::Tensor loss = at::zeros({}, at::kDouble);
     run->train(micro_batches, [&](const engine::StagePass& pass) {
-      const auto first = static_cast<size_t>(stages.bounds[static_cast<size_t>(pass.stage)]);
-      const auto end = static_cast<size_t>(stages.bounds[static_cast<size_t>(pass.stage) + 1]);
-      const at::Tensor leaving =
-          engine->call([&](models::Network& net, const at::Tensor& entering,
-                           const models::NamedTensors& in) { return net.run_links(first, end, entering, in); },
-                       pass.entering, batches[static_cast<size_t>(pass.micro_batch)]);
+      std::vector<at::Tensor> leaving = engine->call(
+          [&](models::Network& net, const std::vector<at::Tensor>& entering, const models::NamedTensors& in) {
+            return models::run_stage(net, stages, pass.stage, entering, in);
+          },
+          pass.entering, batches[static_cast<size_t>(pass.micro_batch)]);
       if (!run->is_last(pass.stage)) return leaving;
-      loss += leaving.detach() / targets;
-      return leaving * (static_cast<double>(micro_batches) / static_cast<double>(targets));
+      loss += leaving.front().detach() / targets;
+      return std::vector{leaving.front() * (static_cast<double>(micro_batches) / static_cast<double>(targets))};
     });
     engine->step();
     run->ranks_of_losses().start_all_reduce(loss, 1, "loss").finish();
@@ -94,6 +90,12 @@ std::function<double()> over_a_pipeline(const models::Model& model, const json& 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "bounds") {
+    const auto network = models::read_model(argv[2], "CausalLM").model->network();
+    const auto schedule = pipeline::make_schedule("1f1b", {.ranks = std::stoi(argv[3]), .micro_batches = 1});
+    std::printf("%s\n", json(models::balanced_stages(*network, schedule).bounds).dump().c_str());
+    return 0;
+  }
   if (argc != 2) return 2;
   keep_freed_memory();
   storage::use_reusing_cpu_allocator();

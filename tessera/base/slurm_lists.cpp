@@ -13,7 +13,8 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMostDigits = 9;
-constexpr size_t kLongestName = 255;  // of a host, in DNS
+constexpr size_t kLongestName = 255;                 // of a host, in DNS
+constexpr size_t kMostCharacters = size_t{1} << 20;  // of all names; most hosts have names of 16 at most
 constexpr size_t kLongestShown = 200;
 
 [[noreturn]] void refuse(const std::string& variable, std::string_view list, const std::string& why) {
@@ -56,8 +57,9 @@ class HostNames {
   std::vector<std::string> all() {
     for (const std::string_view name : names_of(list_)) {
       for (std::string& host : expanded(name)) {
+        characters_ += host.size();
         hosts_.push_back(std::move(host));
-        require_room(hosts_.size());
+        require_room(hosts_.size(), characters_);
       }
     }
     return std::move(hosts_);
@@ -73,7 +75,9 @@ class HostNames {
       if (made.front().size() + std::min(name.size(), bracket) > kLongestName) {
         refuse(variable_, list_, "where a host's name is too long");
       }
-      for (std::string& each : made) each += name.substr(0, bracket);
+      const std::string_view piece = name.substr(0, bracket);
+      require_room(made.size(), made.size() * (made.front().size() + piece.size()));
+      for (std::string& each : made) each += piece;
       if (bracket == std::string_view::npos) break;
       const size_t end = name.find(']');
       if (name[bracket] == ']' || end == std::string_view::npos) {
@@ -87,7 +91,8 @@ class HostNames {
 
   std::vector<std::string> with_numbers(const std::vector<std::string>& begins,
                                         const std::vector<std::string>& numbers) const {
-    require_room(begins.size() * numbers.size());
+    const uint64_t hosts = begins.size() * numbers.size();
+    require_room(hosts, hosts * (begins.front().size() + (numbers.empty() ? 0 : numbers.front().size())));
     std::vector<std::string> made;
     for (const std::string& begin : begins) {
       for (const std::string& number : numbers) made.push_back(begin + number);
@@ -104,7 +109,8 @@ class HostNames {
       const auto from = number_of(first);
       const auto to = number_of(last);
       if (!from || !to || *to < *from) refuse(variable_, list_, fmt::format("where [{}] has no numbers", ranges));
-      require_room(numbers.size() + (*to - *from) + 1);
+      const uint64_t count = numbers.size() + (*to - *from) + 1;
+      require_room(count, count * first.size());
       for (uint64_t number = *from; number <= *to; ++number) {
         numbers.push_back(fmt::format("{:0{}}", number, first.size()));
       }
@@ -112,13 +118,17 @@ class HostNames {
     return numbers;
   }
 
-  void require_room(uint64_t hosts) const {
+  void require_room(uint64_t hosts, uint64_t characters) const {
     if (hosts > kMostSlurmHosts) refuse(variable_, list_, fmt::format("more than {} hosts", kMostSlurmHosts));
+    if (characters > kMostCharacters) {
+      refuse(variable_, list_, fmt::format("more than {} characters of hosts' names", kMostCharacters));
+    }
   }
 
   std::string_view list_;
   const std::string& variable_;
   std::vector<std::string> hosts_;
+  uint64_t characters_ = 0;  // of them
 };
 
 }  // namespace

@@ -3,7 +3,8 @@
 //   SLURM_JOB_NODELIST        gpu[01-03,7],login1     gpu01 gpu02 gpu03 gpu7 login1
 //   SLURM_TASKS_PER_NODE      2(x3),1                 2 2 2 1
 //
-// Bounded: what would be more than kMostSlurmHosts is an error before it is made. ErrorKind::kUsage, with the variable.
+// Bounded: what would be more than kMostSlurmHosts, or names of 1 MiB together, is an error before it is made.
+// ErrorKind::kUsage, with the variable.
 #pragma once
 
 #include <cstddef>

@@ -69,6 +69,7 @@ Value join_filter(const Value& value, const Arguments& arguments) {
     if (!first) text += between;
     first = false;
     text += written(given(all[1]) ? dotted_attribute(each, all[1]) : each);
+    Meter::require_room(text.size());
   }
   return text;
 }
@@ -86,6 +87,7 @@ Value indent_filter(const Value& value, const Arguments& arguments) {
     if (!first) text += '\n' + (blank || !line.empty() ? indention : "");
     first = false;
     text += line;
+    Meter::require_room(text.size());
   }
   return text;
 }

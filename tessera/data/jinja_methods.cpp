@@ -31,6 +31,12 @@ Value list_of(const std::vector<std::string>& texts) {
   return items;
 }
 
+// One of the parts of a text.
+void add_text(std::vector<std::string>& parts, std::string text) {
+  parts.push_back(std::move(text));
+  Meter::require_room(parts.size() * sizeof(std::string));
+}
+
 // str.split(): at white space, or at `separator`; at most `times` cuts, below 0 any number.
 std::vector<std::string> split(const std::string& text, const Value& separator, int64_t times) {
   std::vector<std::string> parts;
@@ -39,7 +45,7 @@ std::vector<std::string> split(const std::string& text, const Value& separator, 
     if (mark.empty()) fail("an empty text separates nothing");
     size_t at = 0;
     for (size_t found; times != 0 && (found = text.find(mark, at)) != std::string::npos; --times) {
-      parts.push_back(text.substr(at, found - at));
+      add_text(parts, text.substr(at, found - at));
       at = found + mark.size();
     }
     parts.push_back(text.substr(at));
@@ -55,7 +61,7 @@ std::vector<std::string> split(const std::string& text, const Value& separator, 
       parts.push_back(stripped(utf8_text(characters.substr(at)), None{}, false, true));
       return parts;
     }
-    parts.push_back(utf8_text(characters.substr(at, end - at)));
+    add_text(parts, utf8_text(characters.substr(at, end - at)));
     at = end;
   }
 }
@@ -67,10 +73,9 @@ std::vector<std::string> split_from_end(const std::string& text, const Value& se
   const auto rest = static_cast<int64_t>(parts.size()) - 1 - times;
   if (rest <= 0) return parts;
   if (!is_given(separator)) fail("rsplit with a limit needs a separator");
-  for (int64_t i = 0; i < rest; ++i) {
-    parts[0] += *separator.text() + parts[1];
-    parts.erase(parts.begin() + 1);
-  }
+  const auto kept = parts.begin() + rest;
+  for (auto part = parts.begin() + 1; part <= kept; ++part) parts.front() += *separator.text() + *part;
+  parts.erase(parts.begin() + 1, kept + 1);
   return parts;
 }
 
@@ -123,6 +128,7 @@ std::string joined(const std::string& between, const Value& items) {
     if (!first) result += between;
     first = false;
     result += text_of(each);
+    Meter::require_room(result.size());
   }
   return result;
 }
@@ -297,7 +303,7 @@ std::string replaced(const std::string& text, const std::string& what, const std
   size_t at = 0;
   for (size_t found; count != 0 && (found = text.find(what, at)) != std::string::npos; --count) {
     result.append(text, at, found - at).append(with);
-    if (result.size() > Meter::room()) fail("what it makes takes too much memory");
+    Meter::require_room(result.size());
     at = found + what.size();
   }
   return result.append(text, at);
@@ -309,7 +315,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   const std::u32string all = decode_utf8(text);
   for (size_t at = 0; at < all.size();) {
     const size_t end = std::min(all.find_first_of(kEnds, at), all.size());
-    lines.push_back(utf8_text(std::u32string_view(all).substr(at, end - at)));
+    add_text(lines, utf8_text(std::u32string_view(all).substr(at, end - at)));
     at = end + (end + 1 < all.size() && all[end] == U'\r' && all[end + 1] == U'\n' ? 2 : 1);
   }
   return lines;

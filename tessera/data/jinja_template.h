@@ -6,8 +6,8 @@
 //   const JinjaTemplate greeting("Hello {{ name | title }}!", "greeting.jinja");
 //   greeting.render({{"name", "ada"}}).text;   // "Hello Ada!"
 //
-// A template comes from outside: what it asks for is bounded (its size, its nesting, ten million steps, 64 MiB of
-// text). Immutable; safe to use from any thread.
+// A template comes from outside: what it asks for is bounded (its size, its nesting, ten million steps, 2 MiB of text
+// and of values and 8 bytes more for each byte that it is given). Immutable; safe to use from any thread.
 #pragma once
 
 #include <cstddef>

@@ -17,6 +17,7 @@ namespace {
 constexpr int kDeepestValue = 100;  // levels of lists and maps
 constexpr const char* kTooMuch = "what it makes takes too much memory";
 
+constexpr size_t kOfEach = 64;  // bytes that a value takes beside what is in it
 thread_local Meter* current_meter = nullptr;
 
 template <class... Overloads>
@@ -179,7 +180,7 @@ std::optional<int64_t> as_whole(const Value& value) {
 
 void write(const Value& value, std::string& out, bool quotes, int depth) {
   if (depth > kDeepestValue) fail("a value is nested too deep to be written");
-  if (out.size() > Meter::room()) fail(kTooMuch);
+  Meter::require_room(out.size());
   if (const std::string* const text = value.text()) {
     out += quotes ? quoted_text(*text) : *text;
   } else if (const List* const list = value.list()) {
@@ -214,7 +215,7 @@ void write(const Value& value, std::string& out, bool quotes, int depth) {
 
 void write_json(const Value& value, const JsonStyle& style, int64_t depth, std::string& out) {
   if (depth > kDeepestValue) fail("a value is nested too deep to be written");
-  if (out.size() > Meter::room()) fail(kTooMuch);
+  Meter::require_room(out.size());
   const auto new_line = [&](int64_t level) {
     if (style.indent >= 0) out += '\n' + std::string(static_cast<size_t>(style.indent * level), ' ');
   };
@@ -262,21 +263,24 @@ size_t Meter::room() {
   if (current_meter == nullptr) return std::numeric_limits<size_t>::max();
   return current_meter->most_ - std::min(current_meter->live_, current_meter->most_);
 }
-void Meter::add(size_t bytes) {
+void Meter::require_room(size_t bytes) {
   if (bytes > room()) fail(kTooMuch);
+}
+void Meter::add(size_t bytes) {
+  require_room(bytes);
   live_ += bytes;
 }
 
 Value::Value(std::string value) {
-  const size_t bytes = value.capacity();
+  const size_t bytes = kOfEach + value.capacity();
   any_ = std::make_shared<const Shared<std::string>>(std::move(value), bytes);
 }
 Value::Value(List items) {
-  const size_t bytes = items.capacity() * sizeof(Value);
+  const size_t bytes = kOfEach + items.capacity() * sizeof(Value);
   any_ = std::make_shared<const Shared<List>>(std::move(items), bytes);
 }
 Value::Value(Entries entries) {
-  const size_t bytes = entries.capacity() * sizeof(Entries::value_type);
+  const size_t bytes = kOfEach + entries.capacity() * sizeof(Entries::value_type);
   any_ = std::make_shared<const Shared<Entries>>(std::move(entries), bytes);
 }
 
@@ -416,7 +420,10 @@ List items_of(const Value& value) {
   if (const Entries* const entries = value.entries()) {
     for (const auto& entry : *entries) items.emplace_back(entry.first);
   } else if (const std::string* const text = value.text()) {
-    for (const char32_t c : decode_utf8(*text)) items.emplace_back(utf8(std::u32string_view(&c, 1)));
+    const std::u32string characters = decode_utf8(*text);
+    Meter::require_room(characters.size() * (sizeof(Value) + kOfEach));
+    items.reserve(characters.size());
+    for (const char32_t c : characters) items.emplace_back(utf8(std::u32string_view(&c, 1)));
   } else if (value.undefined() == nullptr) {
     fail(fmt::format("a value of type {} cannot be iterated over", value.type()));
   }
@@ -474,7 +481,7 @@ Value calculate(std::string_view sign, const Value& left, const Value& right) {
     return a && b ? whole_result(sign, *a, *b) : real_result(sign, number_of(left), number_of(right));
   }
   if (sign == "+" && left.text() != nullptr && right.text() != nullptr) {
-    if (left.text()->size() + right.text()->size() > Meter::room()) fail(kTooMuch);
+    Meter::require_room(left.text()->size() + right.text()->size());
     return *left.text() + *right.text();
   }
   if (sign == "+" && left.list() != nullptr && right.list() != nullptr) {

@@ -35,6 +35,9 @@ class Meter {
   static Meter* current();  // null: nothing counts
   static size_t room();     // bytes that one more value may have
 
+  // Of a text that is being made, or of many: fails where they are more than room().
+  static void require_room(size_t bytes);
+
  private:
   size_t most_;
   size_t live_ = 0;

@@ -1,6 +1,7 @@
 #include "tessera/engine/engine_base.h"
 
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "tessera/base/activity.h"
 #include "tessera/base/error.h"
@@ -189,10 +190,11 @@ at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& optio
   return divided;
 }
 
-void Engine::backward_from(const at::Tensor& output, const at::Tensor& gradient, bool puts_off_weights) {
+void Engine::backward_from(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+                           bool puts_off_weights) {
   const Activity activity("backward");
   begin_backward();
-  if (output.requires_grad()) output.backward(gradient);
+  if (!outputs.empty()) torch::autograd::backward(outputs, gradients);
   if (!puts_off_weights) finish_backward();
 }
 

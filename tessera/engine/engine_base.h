@@ -63,9 +63,10 @@ class Engine {
   at::Tensor backward(const at::Tensor& loss, const BackwardOptions& options = {});
   at::Tensor scale(const at::Tensor& loss) const;
 
-  // Of a part of the model whose output others went on from: from the gradient that came back, which has the loss scale
-  // already. Nothing flows where the output depends on no parameter that is trained.
-  void backward_from(const at::Tensor& output, const at::Tensor& gradient, bool puts_off_weights = false);
+  // Of a part of the model whose outputs others went on from: from the gradients that came back, which have the loss
+  // scale already. Of those outputs alone that require one; there may be none.
+  void backward_from(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
+                     bool puts_off_weights = false);
 
   // The rest of a backward that put weights off.
   void backward_weights(nn::DeferredWeights& weights);

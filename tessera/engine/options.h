@@ -70,7 +70,7 @@ namespace engine {
 struct StagePass {
   int stage = 0;
   int micro_batch = 0;
-  at::Tensor entering = {};  // what the stage before made; undefined for the first
+  std::vector<at::Tensor> entering = {};  // what the stage before made; nothing for the first
 };
 
 }  // namespace engine

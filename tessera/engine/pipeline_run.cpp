@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,16 +24,53 @@ using pipeline::Work;
 
 namespace {
 
-// What a message is, before it comes: dtype, whether backward goes back through it, dimensions, sizes.
+// What goes from a stage to the next, told before it comes: how many tensors; of each its dtype, whether backward goes
+// back through it, dimensions, sizes.
+constexpr size_t kMostTensors = 16;
 constexpr int64_t kMostDims = 8;
-constexpr int64_t kHeader = 3 + kMostDims;
+constexpr int64_t kOfEach = 3 + kMostDims;
+constexpr int64_t kHeader = 1 + static_cast<int64_t>(kMostTensors) * kOfEach;
 
-at::Tensor header_of(const at::Tensor& tensor, bool wants_gradient) {
-  TESSERA_INVARIANT(tensor.dim() <= kMostDims);
-  std::vector<int64_t> header{static_cast<int64_t>(tensor.scalar_type()), wants_gradient ? 1 : 0, tensor.dim()};
-  header.insert(header.end(), tensor.sizes().begin(), tensor.sizes().end());
+at::Tensor header_of(const std::vector<at::Tensor>& tensors, const std::string& label) {
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    throw Error(ErrorKind::kUsage, {what, label, fix});
+  };
+  if (tensors.size() > kMostTensors) {
+    refuse(fmt::format("{} tensors are handed on", tensors.size()), fmt::format("hand on {} at most", kMostTensors));
+  }
+  std::vector<int64_t> header{static_cast<int64_t>(tensors.size())};
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.dim() > kMostDims) {
+      refuse(fmt::format("a tensor of {} dimensions is handed on", tensor.dim()),
+             fmt::format("use {} at most", kMostDims));
+    }
+    header.insert(header.end(),
+                  {static_cast<int64_t>(tensor.scalar_type()), tensor.requires_grad() ? 1 : 0, tensor.dim()});
+    header.insert(header.end(), tensor.sizes().begin(), tensor.sizes().end());
+    header.resize(header.size() + static_cast<size_t>(kMostDims - tensor.dim()), 0);
+  }
   header.resize(kHeader, 0);
   return at::tensor(header, at::kLong);
+}
+
+std::string part_of(const std::string& label, size_t number, size_t count) {
+  return count == 1 ? label : fmt::format("{}, tensor {} of {}", label, number + 1, count);
+}
+
+// Cut off from what made it.
+std::vector<at::Tensor> handed_on(const std::vector<at::Tensor>& leaving) {
+  std::vector<at::Tensor> data;
+  for (const at::Tensor& tensor : leaving) {
+    data.push_back(tensor.detach().contiguous().requires_grad_(tensor.requires_grad()));
+  }
+  return data;
+}
+
+std::vector<at::Tensor> with_gradient(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> found;
+  std::copy_if(tensors.begin(), tensors.end(), std::back_inserter(found),
+               [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+  return found;
 }
 
 std::string output_of(const StagePass& pass) {
@@ -60,10 +98,15 @@ struct PipelineRun::Messages {
     sent[to].push_back({read_by, axis.start_send(std::move(tensor), to, label)});
   }
 
-  void send_with_shape(at::Tensor tensor, int to, size_t read_by, const std::string& label,
-                       bool wants_gradient = false) {
-    send(header_of(tensor, wants_gradient), to, read_by, "shape of " + label);
-    send(std::move(tensor), to, read_by, label);
+  void send_with_shapes(const std::vector<at::Tensor>& tensors, int to, size_t read_by, const std::string& label) {
+    send(header_of(tensors, label), to, read_by, "shape of " + label);
+    send_all(tensors, to, read_by, label);
+  }
+
+  void send_all(const std::vector<at::Tensor>& tensors, int to, size_t read_by, const std::string& label) {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      send(tensors[i].detach(), to, read_by, part_of(label, i, tensors.size()));
+    }
   }
 
   // Whatever stands before `done` in the schedule of `rank` is done.
@@ -138,7 +181,7 @@ class PipelineRun::Step {
 
  private:
   struct Kept {
-    at::Tensor entering, leaving;
+    std::vector<at::Tensor> entering, leaving;
   };
   using Key = std::pair<int, int>;  // stage, micro batch
 
@@ -152,42 +195,40 @@ class PipelineRun::Step {
     StagePass pass{.stage = action.stage, .micro_batch = action.micro_batch};
     if (pass.stage > 0) pass.entering = entering(pass);
     const Key key{pass.stage, pass.micro_batch};
-    at::Tensor leaving = put_off(key, [&] { return run_stage_(pass); });
+    std::vector<at::Tensor> leaving = put_off(key, [&] { return run_stage_(pass); });
     if (!run_.is_last(pass.stage)) {
-      const at::Tensor data = leaving.detach().contiguous();
+      std::vector<at::Tensor> data = handed_on(leaving);
       const int next = pass.stage + 1;
       if (is_here(next)) {
-        handed_[key] = data.requires_grad_(leaving.requires_grad());
+        handed_[key] = std::move(data);
       } else {
         const size_t reader = place_of(true, next, pass.micro_batch);
-        run_.messages_->send_with_shape(data, rank_of(next), reader, output_of(pass), leaving.requires_grad());
+        run_.messages_->send_with_shapes(data, rank_of(next), reader, output_of(pass));
       }
     }
     kept_[key] = {.entering = pass.entering, .leaving = std::move(leaving)};
   }
 
-  at::Tensor entering(const StagePass& pass) {
+  std::vector<at::Tensor> entering(const StagePass& pass) {
     const StagePass before{.stage = pass.stage - 1, .micro_batch = pass.micro_batch};
     if (is_here(before.stage)) return take_from(handed_, {before.stage, before.micro_batch});
     const int from = rank_of(before.stage);
-    const at::Tensor tensor = run_.receive(from, output_of(before));
+    std::vector<at::Tensor> tensors = run_.receive(from, output_of(before));
     run_.messages_->settle(from, place_of(true, before.stage, before.micro_batch));
-    return tensor;
+    return tensors;
   }
 
   void backward(const Action& action) {
     const StagePass pass{.stage = action.stage, .micro_batch = action.micro_batch};
     const Key key{pass.stage, pass.micro_batch};
     Kept kept = take_from(kept_, key);
-    const at::Tensor gradient = run_.is_last(pass.stage) ? at::Tensor() : gradient_for(pass, kept.leaving);
-    put_off(key, [&] {
-      if (run_.is_last(pass.stage)) {
-        run_.engine_.backward(kept.leaving, {.puts_off_weights = splits_});
-      } else {
-        run_.engine_.backward_from(kept.leaving, gradient, splits_);
-      }
-    });
-    kept.leaving = at::Tensor();
+    if (run_.is_last(pass.stage)) {
+      put_off(key, [&] { run_.engine_.backward(kept.leaving.front(), {.puts_off_weights = splits_}); });
+    } else {
+      const std::vector<at::Tensor> outputs = with_gradient(kept.leaving), gradients = gradients_for(pass, outputs);
+      put_off(key, [&] { run_.engine_.backward_from(outputs, gradients, splits_); });
+    }
+    kept.leaving.clear();
     send_back(pass, kept.entering);
     if (splits_ && action.work == Work::kBackward) backward_weights(action);
   }
@@ -206,27 +247,32 @@ class PipelineRun::Step {
     return pass();
   }
 
-  void send_back(const StagePass& pass, const at::Tensor& entering) {
-    if (!entering.defined() || !entering.requires_grad()) return;
-    at::Tensor gradient = entering.grad().contiguous();
+  void send_back(const StagePass& pass, const std::vector<at::Tensor>& entering) {
+    std::vector<at::Tensor> gradients;
+    for (const at::Tensor& tensor : with_gradient(entering)) {
+      gradients.push_back(tensor.grad().defined() ? tensor.grad().contiguous() : at::zeros_like(tensor));
+    }
+    if (gradients.empty()) return;
     const StagePass before{.stage = pass.stage - 1, .micro_batch = pass.micro_batch};
     if (is_here(before.stage)) {
-      gradients_[{before.stage, before.micro_batch}] = std::move(gradient);
+      gradients_[{before.stage, before.micro_batch}] = std::move(gradients);
     } else {
-      run_.messages_->send(std::move(gradient), rank_of(before.stage),
-                           place_of(false, before.stage, before.micro_batch), gradient_of(before));
+      run_.messages_->send_all(gradients, rank_of(before.stage), place_of(false, before.stage, before.micro_batch),
+                               gradient_of(before));
     }
   }
 
-  // Undefined where the output needs none.
-  at::Tensor gradient_for(const StagePass& pass, const at::Tensor& leaving) {
-    if (!leaving.requires_grad()) return {};
+  std::vector<at::Tensor> gradients_for(const StagePass& pass, const std::vector<at::Tensor>& outputs) {
+    if (outputs.empty()) return {};
     const int next = pass.stage + 1, from = rank_of(next);
     if (is_here(next)) return take_from(gradients_, {pass.stage, pass.micro_batch});
-    at::Tensor gradient = at::empty(leaving.sizes(), leaving.options().requires_grad(false));
-    run_.axis_->start_receive(gradient, from, gradient_of(pass)).finish();
+    std::vector<at::Tensor> gradients;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      gradients.push_back(at::empty(outputs[i].sizes(), outputs[i].options().requires_grad(false)));
+      run_.axis_->start_receive(gradients[i], from, part_of(gradient_of(pass), i, outputs.size())).finish();
+    }
     run_.messages_->settle(from, place_of(false, next, pass.micro_batch));
-    return gradient;
+    return gradients;
   }
 
   template <class Value>
@@ -244,7 +290,7 @@ class PipelineRun::Step {
   std::map<Key, Kept> kept_;                                          // whose backward has not run
   bool splits_;                                                       // backwards into inputs and weights
   std::map<Key, nn::DeferredWeights> weights_;                        // … those that wait
-  std::map<Key, at::Tensor> handed_, gradients_;                      // from a stage of this rank to the next, and back
+  std::map<Key, std::vector<at::Tensor>> handed_, gradients_;         // from a stage of this rank to the next, and back
 };
 
 PipelineRun::PipelineRun(Engine& engine, comm::Mesh& mesh, const std::string& schedule, int stages_per_rank)
@@ -274,16 +320,23 @@ const pipeline::Schedule& PipelineRun::schedule_of(int micro_batches) {
   return found->second;
 }
 
-at::Tensor PipelineRun::receive(int from, const std::string& label) {
+std::vector<at::Tensor> PipelineRun::receive(int from, const std::string& label) {
   const at::Tensor header = at::empty({kHeader}, at::kLong);
   axis_->start_receive(header, from, "shape of " + label).finish();
   const auto* const values = header.const_data_ptr<int64_t>();
-  TESSERA_INVARIANT(values[2] >= 0 && values[2] <= kMostDims);
-  const at::IntArrayRef sizes(values + 3, static_cast<size_t>(values[2]));
-  at::Tensor tensor =
-      at::empty(sizes, at::TensorOptions(engine_.device()).dtype(static_cast<at::ScalarType>(values[0])));
-  axis_->start_receive(tensor, from, label).finish();
-  return at::GradMode::is_enabled() ? tensor.requires_grad_(values[1] != 0) : tensor;
+  const auto count = static_cast<size_t>(values[0]);
+  TESSERA_INVARIANT(count <= kMostTensors);
+  std::vector<at::Tensor> tensors;
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t* const of_each = values + 1 + static_cast<int64_t>(i) * kOfEach;
+    TESSERA_INVARIANT(of_each[2] >= 0 && of_each[2] <= kMostDims);
+    const at::IntArrayRef sizes(of_each + 3, static_cast<size_t>(of_each[2]));
+    const auto dtype = static_cast<at::ScalarType>(of_each[0]);
+    tensors.push_back(at::empty(sizes, at::TensorOptions(engine_.device()).dtype(dtype)));
+    axis_->start_receive(tensors[i], from, part_of(label, i, count)).finish();
+    if (at::GradMode::is_enabled()) tensors[i].requires_grad_(of_each[1] != 0);
+  }
+  return tensors;
 }
 
 void PipelineRun::train(int micro_batches, const RunStage& run_stage) {
@@ -299,7 +352,7 @@ void PipelineRun::evaluate(int micro_batches, const RunStage& run_stage) {
 void PipelineRun::evaluate_one(int micro_batch, const RunStage& run_stage) {
   const auto rank_of = [this](int stage) { return rank_of_stage_[static_cast<size_t>(stage)]; };
   const auto is_here = [&](int stage) { return rank_of(stage) == axis_->rank(); };
-  at::Tensor handed;  // from a stage of this rank to the next
+  std::vector<at::Tensor> handed;  // from a stage of this rank to the next
   for (int stage = 0; stage < static_cast<int>(rank_of_stage_.size()); ++stage) {
     if (!is_here(stage)) continue;
     StagePass pass{.stage = stage, .micro_batch = micro_batch};
@@ -307,15 +360,15 @@ void PipelineRun::evaluate_one(int micro_batch, const RunStage& run_stage) {
       const StagePass before{.stage = stage - 1, .micro_batch = micro_batch};
       pass.entering = is_here(before.stage) ? std::move(handed) : receive(rank_of(before.stage), output_of(before));
     }
-    at::Tensor leaving = run_stage(pass);
+    std::vector<at::Tensor> leaving = run_stage(pass);
     if (is_last(stage)) return;
     if (is_here(stage + 1)) {
       handed = std::move(leaving);
     } else {
       // Those after this rank may be behind; no more than two micro batches wait for them.
       messages_->settle(rank_of(stage + 1), micro_batch < 2 ? 0 : static_cast<size_t>(micro_batch) - 1);
-      messages_->send_with_shape(leaving.contiguous(), rank_of(stage + 1), static_cast<size_t>(micro_batch),
-                                 output_of(pass));
+      messages_->send_with_shapes(handed_on(leaving), rank_of(stage + 1), static_cast<size_t>(micro_batch),
+                                  output_of(pass));
     }
   }
 }

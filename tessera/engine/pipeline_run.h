@@ -4,7 +4,8 @@
 //   run.train(count, [&](const StagePass& pass) { … });   // forwards and backwards of a step's micro batches
 //   engine.step();
 //
-// What leaves a stage is one tensor of any shape, which says its shape itself, so micro batches may differ. Collective
+// What leaves a stage is up to 16 tensors of any shape, which say their shapes themselves, so micro batches may differ.
+// Those of floating point have gradients, where they depend on what is trained. Collective
 // over the ranks of the pipeline; errors of a message name both ranks, the stage and the micro batch. One thread.
 #pragma once
 
@@ -26,8 +27,8 @@ class Engine;
 
 namespace tessera::engine {
 
-// -> what the next stage goes on from; of the last one the loss, a scalar, of which Engine::backward begins.
-using RunStage = std::function<at::Tensor(const StagePass& pass)>;
+// -> what the next stage goes on from; of the last one the loss alone, a scalar, of which Engine::backward begins.
+using RunStage = std::function<std::vector<at::Tensor>(const StagePass& pass)>;
 
 class PipelineRun {
  public:
@@ -55,7 +56,7 @@ class PipelineRun {
   struct Messages;
 
   const pipeline::Schedule& schedule_of(int micro_batches);
-  at::Tensor receive(int from, const std::string& label);
+  std::vector<at::Tensor> receive(int from, const std::string& label);
   void evaluate_one(int micro_batch, const RunStage& run_stage);
 
   Engine& engine_;

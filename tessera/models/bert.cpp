@@ -7,6 +7,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/activation_checkpoint.h"
@@ -102,13 +104,12 @@ ModelType bert_model_type(const std::string& model_type) {
 }
 
 BertEmbeddings::BertEmbeddings(const BertConfig& config, const nn::TensorAxis& axis) : config_(config) {
-  const nn::CutVocabulary vocabulary = nn::cut_vocabulary(axis.called("the embeddings"), config.vocab_size);
   const auto table = [&](const char* name, int64_t count, int64_t padding) {
     return nn::add(*this, name, std::make_shared<nn::Embedding>(count, config.hidden_size, padding));
   };
   word_embeddings =
       nn::add(*this, "word_embeddings",
-              std::make_shared<nn::Embedding>(config.vocab_size, config.hidden_size, config.pad_token_id, vocabulary));
+              std::make_shared<TokenEmbeddings>(config.vocab_size, config.hidden_size, config.pad_token_id, axis));
   position_embeddings_ = table("position_embeddings", config.max_position_embeddings,
                                config.family->counts_positions ? config.pad_token_id : -1);
   const bool has_types = config.family->has_token_types || config.family->counts_positions;
@@ -124,7 +125,7 @@ at::Tensor BertEmbeddings::positions_of(const at::Tensor& ids) const {
 
 at::Tensor BertEmbeddings::forward(const BertInput& input) {
   const at::Tensor& ids = input.input_ids;
-  at::Tensor hidden = word_embeddings->forward(ids);
+  at::Tensor hidden = (*word_embeddings)(ids);
   if (token_type_embeddings_) {
     const bool has_several = config_.family->has_token_types && config_.type_vocab_size > 1;
     const at::Tensor types = has_several && input.token_type_ids.defined() ? input.token_type_ids : at::zeros_like(ids);
@@ -190,15 +191,21 @@ BertBody::BertBody(torch::nn::Module& root, const BertConfig& config, const nn::
   }
 }
 
-at::Tensor BertBody::encode(const BertInput& input) {
+at::Tensor BertBody::run_links(size_t first, size_t end, at::Tensor hidden, const BertInput& input) {
   at::Tensor mask;
   if (input.attention_mask.defined()) mask = input.attention_mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
-  at::Tensor hidden = (*embeddings_)(input);
-  for (const auto& layer : layers_) {
-    const auto run = [layer](const at::Tensor& x, const at::Tensor& m) { return (*layer)(x, m); };
+  if (first == 0) hidden = embeddings_->forward(input);
+  for (size_t number = std::max<size_t>(first, 1) - 1; number + 1 < std::min(end, links()); ++number) {
+    const auto run = [layer = layers_[number]](const at::Tensor& x, const at::Tensor& m) { return (*layer)(x, m); };
     hidden = checkpoints_activations_ ? nn::checkpoint(run, hidden, mask) : run(hidden, mask);
   }
   return hidden;
+}
+
+std::vector<Link> BertBody::links_below(const torch::nn::Module& root) const {
+  std::vector<Link> links{{.kind = "embeddings", .modules = {}, .others = {nn::path_of(root, *embeddings_)}}};
+  for (const auto& layer : layers_) links.push_back({.kind = "layer", .modules = {nn::path_of(root, *layer)}});
+  return links;
 }
 
 BertHead::BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings,
@@ -223,6 +230,10 @@ BertHead::BertHead(torch::nn::Module& root, const BertConfig& config, const at::
   decoder->register_parameter("bias", bias_);
 }
 
+std::vector<std::string> BertHead::paths_below(const torch::nn::Module& root) const {
+  return {nn::path_of(root, *dense_), nn::path_of(root, *norm_), nn::path_of(root, *this)};
+}
+
 at::Tensor BertHead::transformed(const at::Tensor& hidden) const {
   return norm_->forward(activation_(dense_->forward(hidden)));
 }
@@ -243,7 +254,7 @@ void BertHead::specify(const std::string& parameter, layout::ParamSpec& spec) co
 BertForMaskedLM::BertForMaskedLM(const BertConfig& config, const nn::TensorAxis& axis)
     : config_(config), body_(*this, config, axis) {
   head_ = nn::add(*this, config.family->masked_lm_head.module,
-                  std::make_shared<BertHead>(*this, config, body_.word_embeddings(), axis));
+                  std::make_shared<BertHead>(*this, config, body_.word_embeddings().weight, axis));
 }
 
 at::Tensor BertForMaskedLM::forward(const BertInput& input) { return (*head_)(body_.encode(input)); }
@@ -253,8 +264,26 @@ at::Tensor BertForMaskedLM::loss_sum(const NamedTensors& batch) {
 }
 
 at::Tensor BertForMaskedLM::masked_loss_sum(const BertInput& input, const at::Tensor& labels) {
-  const nn::LabelledRows rows = nn::labelled_rows(body_.encode(input), labels);
+  return loss_of(body_.encode(input), labels);
+}
+
+at::Tensor BertForMaskedLM::loss_of(const at::Tensor& hidden, const at::Tensor& labels) {
+  const nn::LabelledRows rows = nn::labelled_rows(hidden, labels);
   return (*head_)(rows.hidden, rows.labels);
+}
+
+std::vector<Link> BertForMaskedLM::links() const {
+  std::vector<Link> links = body_.links_below(*this);
+  links.push_back(
+      {.kind = "head", .modules = head_->paths_below(*this), .others = {nn::path_of(*this, body_.word_embeddings())}});
+  return links;
+}
+
+std::vector<at::Tensor> BertForMaskedLM::run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                                                   const NamedTensors& batch) {
+  at::Tensor hidden = first == 0 ? at::Tensor() : entering.front();
+  hidden = body_.run_links(first, end, std::move(hidden), bert_input(batch));
+  return {end > body_.links() ? loss_of(hidden, batch.at("labels")) : std::move(hidden)};
 }
 
 BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config, const nn::TensorAxis& axis)
@@ -265,11 +294,30 @@ BertForSequenceClassification::BertForSequenceClassification(const BertConfig& c
 }
 
 at::Tensor BertForSequenceClassification::logits(const NamedTensors& batch) {
+  return logits_of(body_.encode(bert_input(batch)));
+}
+
+at::Tensor BertForSequenceClassification::logits_of(const at::Tensor& hidden) const {
   const BertFamily::LabelHead& head = config_.family->label_head;
   const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.classifier_dropout, is_training()); };
-  at::Tensor first = body_.encode(bert_input(batch)).select(1, 0);
+  at::Tensor first = hidden.select(1, 0);
   if (head.drops_first) first = dropout(first);
   return output_->forward(dropout(head.activation(dense_->forward(first))));
+}
+
+std::vector<Link> BertForSequenceClassification::links() const {
+  std::vector<Link> links = body_.links_below(*this);
+  links.push_back({.kind = "head", .modules = {nn::path_of(*this, *dense_), nn::path_of(*this, *output_)}});
+  return links;
+}
+
+std::vector<at::Tensor> BertForSequenceClassification::run_links(size_t first, size_t end,
+                                                                 const std::vector<at::Tensor>& entering,
+                                                                 const NamedTensors& batch) {
+  at::Tensor hidden = first == 0 ? at::Tensor() : entering.front();
+  hidden = body_.run_links(first, end, std::move(hidden), bert_input(batch));
+  if (end <= body_.links()) return {std::move(hidden)};
+  return outputs_of(logits_of(hidden), batch);
 }
 
 BertInput bert_input(const NamedTensors& batch) {

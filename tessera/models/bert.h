@@ -1,8 +1,8 @@
 // The networks of BERT's family (bert_config.h), as transformers' …ForMaskedLM and …ForSequenceClassification: the same
 // parameter names, the same arithmetic.
 //
-// Units: the embeddings, each encoder layer, the output layer over the vocabulary, which shares the word embeddings'
-// weight. What is small, such as a head for labels, belongs to the root's.
+// Units: the word embeddings, each encoder layer, the output layer over the vocabulary, which shares the word
+// embeddings' weight. What is small, such as the other embeddings or a head for labels, belongs to the root's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,6 +15,7 @@
 #include "tessera/models/block_cut.h"
 #include "tessera/models/model.h"
 #include "tessera/models/sequence_classifier.h"
+#include "tessera/models/vocabulary_layers.h"
 #include "tessera/nn/layers.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/nn/unit_module.h"
@@ -33,12 +34,12 @@ struct BertInput {
   }
 };
 
-class BertEmbeddings : public nn::UnitModule<BertEmbeddings> {
+class BertEmbeddings : public torch::nn::Module {
  public:
   BertEmbeddings(const BertConfig& config, const nn::TensorAxis& axis);
   at::Tensor forward(const BertInput& input);  // -> (batch, length, hidden)
 
-  std::shared_ptr<nn::Embedding> word_embeddings;
+  std::shared_ptr<TokenEmbeddings> word_embeddings;
 
  private:
   at::Tensor positions_of(const at::Tensor& ids) const;
@@ -70,9 +71,14 @@ class BertLayer : public nn::UnitModule<BertLayer> {
 class BertBody {
  public:
   BertBody(torch::nn::Module& root, const BertConfig& config, const nn::TensorAxis& axis);
-  at::Tensor encode(const BertInput& input);  // -> (batch, length, hidden)
+  at::Tensor encode(const BertInput& input) { return run_links(0, links(), {}, input); }  // -> (batch, length, hidden)
 
-  const at::Tensor& word_embeddings() const { return embeddings_->word_embeddings->weight; }
+  // The embeddings and each layer, as links: what leaves those in [first, end), of what entered.
+  size_t links() const { return layers_.size() + 1; }
+  at::Tensor run_links(size_t first, size_t end, at::Tensor hidden, const BertInput& input);
+  std::vector<Link> links_below(const torch::nn::Module& root) const;
+
+  const TokenEmbeddings& word_embeddings() const { return *embeddings_->word_embeddings; }
   void checkpoint_activations(bool on) { checkpoints_activations_ = on; }
 
  private:
@@ -85,6 +91,10 @@ class BertHead : public nn::UnitModule<BertHead>, public nn::HoldsParts {
  public:
   BertHead(torch::nn::Module& root, const BertConfig& config, const at::Tensor& word_embeddings,
            const nn::TensorAxis& axis);
+
+  // The modules below root of which it is made.
+  std::vector<std::string> paths_below(const torch::nn::Module& root) const;
+
   at::Tensor forward(const at::Tensor& hidden);  // (…, hidden) -> logits (…, vocab)
   // Of rows that all have a label: their loss.
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);
@@ -109,6 +119,9 @@ class BertForMaskedLM : public Network {
 
   // masked_loss_sum of "input_ids", "labels" and, where they are there, "attention_mask" and "token_type_ids".
   at::Tensor loss_sum(const NamedTensors& batch) override;
+  std::vector<Link> links() const override;
+  std::vector<at::Tensor> run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                                    const NamedTensors& batch) override;
 
   at::Tensor forward(const BertInput& input);  // -> logits (batch, length, vocab)
 
@@ -121,6 +134,8 @@ class BertForMaskedLM : public Network {
   void checkpoint_activations(bool on) override { body_.checkpoint_activations(on); }
 
  private:
+  at::Tensor loss_of(const at::Tensor& hidden, const at::Tensor& labels);
+
   BertConfig config_;
   BertBody body_;
   std::shared_ptr<BertHead> head_;
@@ -132,9 +147,14 @@ class BertForSequenceClassification : public SequenceClassifier {
   explicit BertForSequenceClassification(const BertConfig& config, const nn::TensorAxis& axis = {});
 
   at::Tensor logits(const NamedTensors& batch) override;
+  std::vector<Link> links() const override;
+  std::vector<at::Tensor> run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                                    const NamedTensors& batch) override;
   void checkpoint_activations(bool on) override { body_.checkpoint_activations(on); }
 
  private:
+  at::Tensor logits_of(const at::Tensor& hidden) const;
+
   BertConfig config_;
   BertBody body_;
   std::shared_ptr<nn::Linear> dense_, output_;

@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/module_path.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
@@ -137,41 +138,6 @@ at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int
   return nn::attention(heads.query, heads.key, heads.value, pattern, options);
 }
 
-TokenEmbeddings::TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padding_index, const nn::TensorAxis& axis)
-    : padding_index_(padding_index), vocabulary_(nn::cut_vocabulary(axis.called("the embeddings"), vocab_size)) {
-  weight = register_parameter("weight", nn::declared_parameter({vocabulary_.own_words(vocab_size), width}));
-}
-
-at::Tensor TokenEmbeddings::forward(const at::Tensor& ids) {
-  return nn::embedded(ids, weight, padding_index_, vocabulary_);
-}
-
-void TokenEmbeddings::specify(const std::string& /*parameter*/, layout::ParamSpec& spec) const {
-  vocabulary_.specify({weight.size(1)}, spec);
-}
-
-LanguageHead::LanguageHead(int64_t vocab_size, int64_t width, const at::Tensor& weight, const nn::TensorAxis& axis)
-    : vocabulary_(nn::cut_vocabulary(axis.called("the language head"), vocab_size)) {
-  const auto own = [&] { return nn::declared_parameter({vocabulary_.own_words(vocab_size), width}); };
-  weight_ = register_parameter("weight", weight.defined() ? weight : own());
-}
-
-at::Tensor LanguageHead::forward(const at::Tensor& hidden) {
-  return nn::logits_of_words(hidden, weight_, {}, vocabulary_);
-}
-
-at::Tensor LanguageHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
-  return nn::target_loss_sum(vocabulary_.axis.into_parts(hidden), weight_, {}, labels, vocabulary_);
-}
-
-at::Tensor LanguageHead::forward(const at::Tensor& hidden, const at::Tensor& labels, Of) {
-  return nn::target_log_probs(vocabulary_.axis.into_parts(hidden), weight_, {}, labels, vocabulary_);
-}
-
-void LanguageHead::specify(const std::string& /*parameter*/, layout::ParamSpec& spec) const {
-  vocabulary_.specify({weight_.size(1)}, spec);
-}
-
 namespace {
 
 // At each place the label of the next.
@@ -240,29 +206,28 @@ at::Tensor CausalNetwork::decode(const NamedTensors& batch, Caches* caches) {
   return normalized(run_layers(pass, 0, layers(), embed(batch.at("input_ids"), pass.positions)));
 }
 
-at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) { return run_links(0, layers() + 2, {}, batch); }
+at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) { return run_links(0, layers() + 2, {}, batch).front(); }
 
-at::Tensor CausalNetwork::run_links(size_t first, size_t end, const at::Tensor& entering, const NamedTensors& batch) {
+std::vector<at::Tensor> CausalNetwork::run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                                                 const NamedTensors& batch) {
   Pass pass = pass_over(batch, nullptr);
   const size_t after_layers = layers() + 1;
-  at::Tensor hidden = first == 0 ? embed(batch.at("input_ids"), pass.positions) : entering;
+  at::Tensor hidden = first == 0 ? embed(batch.at("input_ids"), pass.positions) : entering.front();
   hidden = run_layers(pass, std::max<size_t>(first, 1) - 1, std::min(end, after_layers) - 1, std::move(hidden));
-  return end > after_layers ? head()(normalized(hidden), next_labels(batch)) : hidden;
+  if (end > after_layers) hidden = head()(normalized(hidden), next_labels(batch));
+  return {std::move(hidden)};
 }
 
-std::vector<std::vector<std::string>> CausalNetwork::links() const {
-  const auto all = named_modules("", /*include_self=*/false);
-  std::vector<std::vector<std::string>> paths;
-  for (const auto& modules : modules_of_links()) {
-    paths.emplace_back();
-    for (const torch::nn::Module* const module : modules) {
-      const auto found =
-          std::find_if(all.begin(), all.end(), [&](const auto& item) { return item.value().get() == module; });
-      TESSERA_INVARIANT(found != all.end());
-      paths.back().push_back(found->key());
-    }
+std::vector<Link> CausalNetwork::links() const {
+  const auto path = [this](const torch::nn::Module& module) { return nn::path_of(*this, module); };
+  std::vector<Link> links{{.kind = "embeddings", .modules = {}, .others = {path(tokens())}}};
+  if (positions() != nullptr) links.front().others.push_back(path(*positions()));
+  for (size_t number = 0; number < layers(); ++number) {
+    links.push_back({.kind = "layer", .modules = {path(layer(number))}});
   }
-  return paths;
+  links.push_back({.kind = "head", .modules = {path(last_norm()), path(head())}});
+  if (head().has(tokens().weight)) links.back().others.push_back(path(tokens()));
+  return links;
 }
 
 at::Tensor CausalNetwork::log_probs(const NamedTensors& batch) {

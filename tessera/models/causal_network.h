@@ -10,12 +10,9 @@
 
 #include "tessera/models/generative_network.h"
 #include "tessera/models/model.h"
+#include "tessera/models/vocabulary_layers.h"
 #include "tessera/nn/attention.h"
-#include "tessera/nn/layers.h"
 #include "tessera/nn/rotary.h"
-#include "tessera/nn/tensor_axis.h"
-#include "tessera/nn/unit_module.h"
-#include "tessera/nn/vocabulary.h"
 
 namespace tessera::models {
 
@@ -41,39 +38,6 @@ struct AttentionHeads {
 // of nn::AttentionPattern. -> (batch, length, heads * head size)
 at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int64_t window,
                             const nn::AttentionOptions& options);
-
-// The rows of a vocabulary, as a unit of their own; those of this rank, where it is cut.
-class TokenEmbeddings : public nn::UnitModule<TokenEmbeddings>, public nn::HoldsParts {
- public:
-  TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padding_index, const nn::TensorAxis& axis = {});
-  at::Tensor forward(const at::Tensor& ids);  // (…) int64 -> (…, width)
-  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
-
-  at::Tensor weight;
-
- private:
-  int64_t padding_index_;
-  nn::CutVocabulary vocabulary_;
-};
-
-// The output layer, as a unit of its own. `weight` (vocab, width), or this rank's rows: another's, or undefined: its
-// own.
-class LanguageHead : public nn::UnitModule<LanguageHead>, public nn::HoldsParts {
- public:
-  LanguageHead(int64_t vocab_size, int64_t width, const at::Tensor& weight, const nn::TensorAxis& axis = {});
-  at::Tensor forward(const at::Tensor& hidden);                            // -> logits (…, vocab)
-  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);  // -> nn::target_loss_sum
-
-  enum class Of { kRows };
-  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels, Of);  // -> nn::target_log_probs
-  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
-
-  bool has(const at::Tensor& weight) const { return weight_.is_same(weight); }
-
- private:
-  at::Tensor weight_;
-  nn::CutVocabulary vocabulary_;
-};
 
 // One cache for each layer.
 using Caches = std::vector<nn::KeyValueCache>;
@@ -105,12 +69,16 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
 
   // The embeddings, each layer, the head with what stands before it.
-  std::vector<std::vector<std::string>> links() const override;
-  at::Tensor run_links(size_t first, size_t end, const at::Tensor& entering, const NamedTensors& batch) override;
+  std::vector<Link> links() const override;
+  std::vector<at::Tensor> run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                                    const NamedTensors& batch) override;
 
  protected:
   virtual size_t layers() const = 0;
-  virtual std::vector<std::vector<const torch::nn::Module*>> modules_of_links() const = 0;
+  virtual const TokenEmbeddings& tokens() const = 0;
+  virtual const torch::nn::Module* positions() const { return nullptr; }  // their embeddings, where they are learned
+  virtual const torch::nn::Module& layer(size_t number) const = 0;
+  virtual const torch::nn::Module& last_norm() const = 0;
   virtual at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) = 0;
 
   // Of each kind of layer, by what its queries and keys are turned; nothing without rotary positions.
@@ -119,7 +87,7 @@ class CausalNetwork : public Network, public GenerativeNetwork {
 
   virtual at::Tensor run_layer(size_t layer, const DecoderInput& input) = 0;
   virtual at::Tensor normalized(const at::Tensor& hidden) = 0;  // after the last layer
-  virtual LanguageHead& head() = 0;
+  virtual LanguageHead& head() const = 0;
 
  private:
   struct Pass;

@@ -171,12 +171,4 @@ at::Tensor Gpt2LMHeadModel::embed(const at::Tensor& ids, const at::Tensor& posit
   return at::dropout((*tokens_)(ids) + positions_->forward(positions), dropout_, is_training());
 }
 
-std::vector<std::vector<const torch::nn::Module*>> Gpt2LMHeadModel::modules_of_links() const {
-  std::vector<std::vector<const torch::nn::Module*>> links{{tokens_.get(), positions_.get()}};
-  for (const auto& layer : layers_) links.push_back({layer.get()});
-  links.push_back({norm_.get(), head_.get()});
-  if (head_->has(tokens_->weight)) links.back().push_back(tokens_.get());
-  return links;
-}
-
 }  // namespace tessera::models

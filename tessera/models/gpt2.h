@@ -63,8 +63,11 @@ class Gpt2LMHeadModel : public CausalNetwork {
   std::vector<nn::Rotary::Table> turns(const at::Tensor&) const override { return {}; }
   at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
-  LanguageHead& head() override { return *head_; }
-  std::vector<std::vector<const torch::nn::Module*>> modules_of_links() const override;
+  LanguageHead& head() const override { return *head_; }
+  const TokenEmbeddings& tokens() const override { return *tokens_; }
+  const torch::nn::Module* positions() const override { return positions_.get(); }
+  const torch::nn::Module& layer(size_t number) const override { return *layers_[number]; }
+  const torch::nn::Module& last_norm() const override { return *norm_; }
 
  private:
   double dropout_;

@@ -25,8 +25,8 @@ ModelConfig read_model_config(const std::string& folder) {
   return {.values = read_json_file(path), .path = path};
 }
 
-at::Tensor Network::run_links(size_t /*first*/, size_t /*end*/, const at::Tensor& /*entering*/,
-                              const NamedTensors& /*batch*/) {
+std::vector<at::Tensor> Network::run_links(size_t /*first*/, size_t /*end*/,
+                                           const std::vector<at::Tensor>& /*entering*/, const NamedTensors& /*batch*/) {
   TESSERA_INVARIANT(!"a network that has links runs them");
 }
 

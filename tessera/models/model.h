@@ -61,6 +61,16 @@ class NamedTensors {
   std::map<std::string, at::Tensor> tensors_;
 };
 
+// One link of the chain of which a network consists, from its inputs to its loss. Modules are named by their paths.
+struct Link {
+  std::string kind;                  // for reports: "embeddings", "layer", "head", …
+  std::vector<std::string> modules;  // whose matrices it multiplies by
+
+  // What else it needs: embeddings, of which it looks up rows, and modules that share a parameter with one of `modules`
+  // or with another link's.
+  std::vector<std::string> others = {};
+};
+
 // The module itself, made of layers and units of nn/.
 class Network : public torch::nn::Module {
  public:
@@ -68,16 +78,19 @@ class Network : public torch::nn::Module {
   // -100 is no target.
   virtual at::Tensor loss_sum(const NamedTensors& batch) = 0;
 
+  // loss_sum(), and after it what an evaluation looks at: of a classifier, its logits.
+  virtual std::vector<at::Tensor> outputs(const NamedTensors& batch) { return {loss_sum(batch)}; }
+
   // Keeps only each block's input and recomputes the rest in backward (nn/activation_checkpoint.h); off at first.
   virtual void checkpoint_activations(bool on) = 0;
 
-  // The chain of which the network consists, from its inputs to its loss, as the paths of each link's modules; modules
-  // of a parameter that two links share are in both. Empty: a pipeline cannot cut it. See models/stages.h.
-  virtual std::vector<std::vector<std::string>> links() const { return {}; }
+  // The chain, at least two links; empty: a pipeline cannot cut it. See models/stages.h.
+  virtual std::vector<Link> links() const { return {}; }
 
-  // Some links in a row, [first, end): what leaves them, of what entered, which is undefined for the first one. The
-  // last gives loss_sum().
-  virtual at::Tensor run_links(size_t first, size_t end, const at::Tensor& entering, const NamedTensors& batch);
+  // Some links in a row, [first, end): what leaves them, of what entered, which is nothing for the first one. The last
+  // gives outputs().
+  virtual std::vector<at::Tensor> run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                                            const NamedTensors& batch);
 };
 
 class Model {

@@ -86,14 +86,10 @@ class RmsDecoder : public CausalNetwork {
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& /*positions*/) override { return (*embeddings_)(ids); }
   at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
-  LanguageHead& head() override { return *head_; }
-  std::vector<std::vector<const torch::nn::Module*>> modules_of_links() const override {
-    std::vector<std::vector<const torch::nn::Module*>> links{{embeddings_.get()}};
-    for (const auto& layer : layers_) links.push_back({layer.get()});
-    links.push_back({norm_.get(), head_.get()});
-    if (head_->has(embeddings_->weight)) links.back().push_back(embeddings_.get());
-    return links;
-  }
+  LanguageHead& head() const override { return *head_; }
+  const TokenEmbeddings& tokens() const override { return *embeddings_; }
+  const torch::nn::Module& layer(size_t number) const override { return *layers_[number]; }
+  const torch::nn::Module& last_norm() const override { return *norm_; }
 
   std::shared_ptr<TokenEmbeddings> embeddings_;
   std::vector<std::shared_ptr<Layer>> layers_;

@@ -41,7 +41,15 @@ class SequenceClassifier : public Network {
   virtual at::Tensor logits(const NamedTensors& batch) = 0;  // (rows, labels)
 
   // The same and "labels" (rows).
-  at::Tensor loss_sum(const NamedTensors& batch) override { return label_loss_sum(logits(batch), batch.at("labels")); }
+  at::Tensor loss_sum(const NamedTensors& batch) override { return outputs(batch).front(); }
+
+  // The loss and the logits.
+  std::vector<at::Tensor> outputs(const NamedTensors& batch) override { return outputs_of(logits(batch), batch); }
+
+ protected:
+  static std::vector<at::Tensor> outputs_of(const at::Tensor& logits, const NamedTensors& batch) {
+    return {label_loss_sum(logits, batch.at("labels")), logits};
+  }
 };
 
 }  // namespace tessera::models

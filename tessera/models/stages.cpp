@@ -4,23 +4,32 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "tessera/base/error.h"
-#include "tessera/nn/module_path.h"
+#include "tessera/layout/mesh_shape.h"
 #include "tessera/nn/tensor_axis.h"
+#include "tessera/pipeline/partition.h"
 
 namespace tessera::models {
 namespace {
 
-using Links = std::vector<std::vector<std::string>>;
+using Paths = std::set<std::string>;
 
-bool is_below(const std::string& parameter, const std::string& module) {
-  return parameter.size() > module.size() && parameter.starts_with(module) && parameter[module.size()] == '.';
+bool is_below(const std::string& path, const std::string& module) {
+  return path.size() > module.size() && path.starts_with(module) && path[module.size()] == '.';
 }
 
-bool is_of(const std::string& parameter, const std::vector<std::string>& link) {
-  return std::any_of(link.begin(), link.end(), [&](const auto& module) { return is_below(parameter, module); });
+bool is_at_or_below(const std::string& path, const Paths& modules) {
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const auto& module) { return path == module || is_below(path, module); });
+}
+
+Paths modules_of(const Link& link) {
+  Paths modules(link.modules.begin(), link.modules.end());
+  modules.insert(link.others.begin(), link.others.end());
+  return modules;
 }
 
 std::vector<int> ranks_of_links(const StageBounds& stages) {
@@ -33,64 +42,104 @@ std::vector<int> ranks_of_links(const StageBounds& stages) {
   return ranks;
 }
 
-}  // namespace
-
-std::vector<double> arithmetic_of_links(const Network& network) {
-  const Links links = network.links();
-  std::vector<double> weights(links.size(), 0);
-  for (const auto& item : network.named_parameters()) {
-    for (size_t link = 1; link < links.size(); ++link) {
-      if (is_of(item.key(), links[link])) weights[link] += static_cast<double>(item.value().numel());
-    }
-  }
-  return weights;
-}
-
-std::string describe(const StageBounds& stages) {
-  const int64_t head = stages.bounds.back() - 1;
-  std::string text;
-  for (size_t stage = 0; stage + 1 < stages.bounds.size(); ++stage) {
-    const int64_t begin = stages.bounds[stage], end = stages.bounds[stage + 1];
-    std::vector<std::string> parts;
-    if (begin == 0) parts.emplace_back("embeddings");
-    const int64_t first = std::max<int64_t>(begin, 1) - 1, last = std::min(end, head) - 2;  // of the layers
-    if (first == last) parts.push_back(fmt::format("layer {}", first));
-    if (first < last) parts.push_back(fmt::format("layers {}-{}", first, last));
-    if (end > head) parts.emplace_back("head");
-    text += fmt::format("{}stage {}: {}", text.empty() ? "" : "; ", stage, fmt::join(parts, ", "));
-  }
-  return text;
-}
-
+// Of each parameter, the ranks that have one of its links, rising.
 std::map<std::string, std::vector<int>> holders_of(const Network& whole, const StageBounds& stages) {
-  const Links links = whole.links();
+  const std::vector<Link> links = whole.links();
   const std::vector<int> ranks = ranks_of_links(stages);
   TESSERA_INVARIANT(ranks.size() == links.size());
+  std::map<std::string, std::set<int>> found;
+  for (size_t link = 0; link < links.size(); ++link) {
+    const Paths modules = modules_of(links[link]);
+    for (const auto& item : whole.named_parameters()) {
+      if (is_at_or_below(item.key(), modules)) found[item.key()].insert(ranks[link]);
+    }
+  }
   std::map<std::string, std::vector<int>> holders;
   for (const auto& item : whole.named_parameters()) {
-    std::set<int> of_parameter;
-    for (size_t link = 0; link < links.size(); ++link) {
-      if (is_of(item.key(), links[link])) of_parameter.insert(ranks[link]);
-    }
+    const std::set<int>& of_parameter = found[item.key()];
     TESSERA_INVARIANT(!of_parameter.empty());
     holders[item.key()] = {of_parameter.begin(), of_parameter.end()};
   }
   return holders;
 }
 
-void keep_stages_of(int rank, Network& network, const StageBounds& stages) {
-  const Links links = network.links();
+// Takes out what is below `module`, at `path`, and not kept. A module above a kept one stays, but holds nothing itself.
+void remove_others(torch::nn::Module& module, const std::string& path, const Paths& kept) {
+  for (const auto& child : module.named_children()) {
+    const std::string at = path.empty() ? child.key() : path + "." + child.key();
+    if (is_at_or_below(at, kept)) continue;
+    const bool leads_to_kept =
+        std::any_of(kept.begin(), kept.end(), [&](const auto& each) { return is_below(each, at); });
+    if (leads_to_kept) {
+      TESSERA_INVARIANT(child.value()->parameters(/*recurse=*/false).empty());
+      remove_others(*child.value(), at, kept);
+    } else {
+      module.unregister_module(child.key());
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<double> arithmetic_of_links(const Network& network, double target_share) {
+  std::vector<double> weights;
+  for (const Link& link : network.links()) {
+    const Paths modules(link.modules.begin(), link.modules.end());
+    weights.push_back(0);
+    for (const auto& item : network.named_parameters()) {
+      if (is_at_or_below(item.key(), modules)) weights.back() += static_cast<double>(item.value().numel());
+    }
+  }
+  if (!weights.empty()) weights.back() *= target_share;
+  return weights;
+}
+
+StageBounds balanced_stages(const Network& network, const pipeline::Schedule& schedule, double target_share) {
+  return {.bounds = pipeline::balanced_bounds(arithmetic_of_links(network, target_share), schedule.stages()),
+          .rank_of_stage = schedule.rank_of_stage};
+}
+
+std::string describe(const StageBounds& stages, const std::vector<Link>& links) {
+  std::map<std::string, int> of_kind, seen;
+  for (const Link& link : links) ++of_kind[link.kind];
+  std::string text;
+  for (size_t stage = 0; stage + 1 < stages.bounds.size(); ++stage) {
+    std::vector<std::string> parts;
+    for (auto link = static_cast<size_t>(stages.bounds[stage]); link < static_cast<size_t>(stages.bounds[stage + 1]);) {
+      const std::string& kind = links[link].kind;
+      const int first = seen[kind];
+      for (; link < static_cast<size_t>(stages.bounds[stage + 1]) && links[link].kind == kind; ++link) ++seen[kind];
+      const int last = seen[kind] - 1;
+      if (of_kind[kind] == 1)
+        parts.push_back(kind);
+      else if (first == last)
+        parts.push_back(fmt::format("{} {}", kind, first));
+      else
+        parts.push_back(fmt::format("{}s {}-{}", kind, first, last));
+    }
+    text += fmt::format("{}stage {}: {}", text.empty() ? "" : "; ", stage, fmt::join(parts, ", "));
+  }
+  return text;
+}
+
+std::function<void(layout::ParamSpec&)> keep_stages_of(int rank, Network& network, const StageBounds& stages) {
+  auto holders = holders_of(network, stages);
+  const std::vector<Link> links = network.links();
   const std::vector<int> ranks = ranks_of_links(stages);
-  std::set<std::string> kept, all;
+  Paths kept;
   for (size_t link = 0; link < links.size(); ++link) {
-    all.insert(links[link].begin(), links[link].end());
-    if (ranks[link] == rank) kept.insert(links[link].begin(), links[link].end());
+    if (ranks[link] == rank) kept.merge(modules_of(links[link]));
   }
-  for (const std::string& path : all) {
-    if (kept.contains(path)) continue;
-    const auto [parent, name] = nn::parent_of(network, path);
-    parent->unregister_module(name);
-  }
+  remove_others(network, "", kept);
+  return [holders = std::move(holders)](layout::ParamSpec& spec) {
+    spec.holders = {{layout::kPipelineAxis, holders.at(spec.name)}};
+  };
+}
+
+std::vector<at::Tensor> run_stage(Network& network, const StageBounds& stages, int stage,
+                                  const std::vector<at::Tensor>& entering, const NamedTensors& batch) {
+  const auto bound = [&](int of) { return static_cast<size_t>(stages.bounds[static_cast<size_t>(of)]); };
+  return network.run_links(bound(stage), bound(stage + 1), entering, batch);
 }
 
 ModelCensus census_of_stages(const Model& model, const std::string& class_name, const std::string& where,

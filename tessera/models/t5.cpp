@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <tuple>
@@ -335,17 +336,18 @@ T5ForConditionalGeneration::Stack T5ForConditionalGeneration::add_stack(const st
   return stack;
 }
 
-at::Tensor T5ForConditionalGeneration::run(Stack& stack, const at::Tensor& ids, T5BlockInput input,
+at::Tensor T5ForConditionalGeneration::dropout(const at::Tensor& values) const {
+  return at::dropout(values, config_.dropout_rate, is_training());
+}
+
+at::Tensor T5ForConditionalGeneration::run(Stack& stack, size_t first, size_t end, T5BlockInput input,
                                            std::vector<T5BlockCache>* caches) {
-  const auto dropout = [&](const at::Tensor& values) {
-    return at::dropout(values, config_.dropout_rate, is_training());
-  };
-  input.hidden = dropout((*shared_)(ids));
-  const int64_t before = caches == nullptr || caches->empty() ? 0 : caches->front().own.length();
-  const at::Tensor keys = at::arange(before + ids.size(1), ids.options());
-  const at::Tensor queries = keys.narrow(0, before, ids.size(1));
-  if (stack.bias) input.bias = (*stack.bias)(keys.unsqueeze(0) - queries.unsqueeze(1));
-  for (size_t i = 0; i < stack.blocks.size(); ++i) {
+  if (first == end) return input.hidden;
+  const int64_t before = caches == nullptr ? 0 : caches->front().own.length(), length = input.hidden.size(1);
+  const at::Tensor keys = at::arange(before + length, input.hidden.options().dtype(at::kLong));
+  const at::Tensor queries = keys.narrow(0, before, length);
+  input.bias = (*stack.bias)(keys.unsqueeze(0) - queries.unsqueeze(1));
+  for (size_t i = first; i < end; ++i) {
     if (caches != nullptr) input.cache = &(*caches)[i];
     const auto run_block = [block = stack.blocks[i], input](const at::Tensor& hidden, const at::Tensor& bias,
                                                             const at::Tensor& memory) {
@@ -358,40 +360,94 @@ at::Tensor T5ForConditionalGeneration::run(Stack& stack, const at::Tensor& ids, 
     input.hidden = checkpoints_activations_ ? nn::checkpoint(run_block, input.hidden, input.bias, input.memory)
                                             : run_block(input.hidden, input.bias, input.memory);
   }
-  return dropout(stack.norm->forward(input.hidden));
+  return input.hidden;
 }
 
 T5ForConditionalGeneration::Memory T5ForConditionalGeneration::encode(const at::Tensor& ids,
                                                                       const at::Tensor& present) {
   Memory memory;
   if (present.defined()) memory.pattern.present = present.to(at::kBool);
-  memory.states = run(encoder_, ids, {.pattern = memory.pattern});
+  const T5BlockInput input{.hidden = embed(ids), .pattern = memory.pattern};
+  memory.states = encoded(run(encoder_, 0, encoder_.blocks.size(), input));
   return memory;
+}
+
+at::Tensor T5ForConditionalGeneration::decoded(const at::Tensor& hidden) {
+  const at::Tensor states = dropout(decoder_.norm->forward(hidden));
+  return config_.scale_decoder_outputs ? states * (1 / std::sqrt(static_cast<double>(config_.d_model))) : states;
+}
+
+T5BlockInput T5ForConditionalGeneration::decoder_input(const Memory& memory) {
+  // Once for all blocks, each of whose gradients of it comes of a rank's own heads.
+  return {.pattern = {.causal = true}, .memory = axis_.into_parts(memory.states), .of_memory = memory.pattern};
 }
 
 at::Tensor T5ForConditionalGeneration::decode(const at::Tensor& written, const Memory& memory,
                                               std::vector<T5BlockCache>* caches) {
-  // Once for all blocks, each of whose gradients of it comes of a rank's own heads.
-  const T5BlockInput input{
-      .pattern = {.causal = true}, .memory = axis_.into_parts(memory.states), .of_memory = memory.pattern};
-  const at::Tensor hidden = run(decoder_, written, input, caches);
-  return config_.scale_decoder_outputs ? hidden * (1 / std::sqrt(static_cast<double>(config_.d_model))) : hidden;
+  T5BlockInput input = decoder_input(memory);
+  input.hidden = embed(written);
+  return decoded(run(decoder_, 0, decoder_.blocks.size(), std::move(input), caches));
 }
 
-at::Tensor T5ForConditionalGeneration::decode_targets(const NamedTensors& batch) {
-  const at::Tensor& labels = batch.at("labels");
-  const Memory memory = encode(batch.at("input_ids"), batch.get("attention_mask"));
+at::Tensor T5ForConditionalGeneration::written_before(const at::Tensor& labels) const {
   const at::Tensor start = at::full({labels.size(0), 1}, config_.decoder_start_token_id, labels.options());
   const at::Tensor before = at::cat({start, labels.narrow(1, 0, labels.size(1) - 1)}, 1);
-  // A place without a label is padding.
-  return decode(before.masked_fill(before == nn::kNoTarget, config_.pad_token_id), memory);
+  return before.masked_fill(before == nn::kNoTarget, config_.pad_token_id);  // a place without a label is padding
 }
 
 at::Tensor T5ForConditionalGeneration::loss_sum(const NamedTensors& batch) {
-  return (*head_)(decode_targets(batch), batch.at("labels"));
+  return run_links(0, encoder_.blocks.size() + decoder_.blocks.size() + 2, {}, batch).front();
 }
 
-at::Tensor T5ForConditionalGeneration::logits(const NamedTensors& batch) { return (*head_)(decode_targets(batch)); }
+at::Tensor T5ForConditionalGeneration::logits(const NamedTensors& batch) {
+  const Memory memory = encode(batch.at("input_ids"), batch.get("attention_mask"));
+  return (*head_)(decode(written_before(batch.at("labels")), memory));
+}
+
+std::vector<Link> T5ForConditionalGeneration::links() const {
+  const auto path = [this](const torch::nn::Module& module) { return nn::path_of(*this, module); };
+  std::vector<Link> links{{.kind = "embeddings", .modules = {}, .others = {path(*shared_)}}};
+  const auto add = [&](const Stack& stack, const char* kind) {
+    for (const auto& block : stack.blocks) {
+      links.push_back({.kind = kind, .modules = {path(*block)}, .others = {path(*stack.bias)}});
+    }
+  };
+  add(encoder_, "encoder layer");
+  links.back().modules.push_back(path(*encoder_.norm));
+  add(decoder_, "decoder layer");
+  links[encoder_.blocks.size() + 1].others.push_back(path(*shared_));
+  links.push_back({.kind = "head", .modules = {path(*decoder_.norm), path(*head_)}});
+  if (head_->has(shared_->weight)) links.back().others.push_back(path(*shared_));
+  return links;
+}
+
+std::vector<at::Tensor> T5ForConditionalGeneration::run_links(size_t first, size_t end,
+                                                              const std::vector<at::Tensor>& entering,
+                                                              const NamedTensors& batch) {
+  const size_t encoder_end = encoder_.blocks.size() + 1, decoder_end = encoder_end + decoder_.blocks.size();
+  const auto block = [](size_t link, size_t begin, size_t of) { return std::clamp(link, begin, of) - begin; };
+  const at::Tensor& labels = batch.at("labels");
+  at::Tensor hidden = first == 0 ? embed(batch.at("input_ids")) : entering.back();
+  Memory memory;
+  if (batch.get("attention_mask").defined()) memory.pattern.present = batch.get("attention_mask").to(at::kBool);
+  if (first < encoder_end) {
+    hidden = run(encoder_, block(first, 1, encoder_end), block(end, 1, encoder_end),
+                 {.hidden = hidden, .pattern = memory.pattern});
+    if (end < encoder_end) return {hidden};
+    hidden = encoded(hidden);
+    if (end == encoder_end) return {hidden};
+  }
+  if (first < decoder_end) {
+    memory.states = first <= encoder_end ? hidden : entering.front();
+    T5BlockInput input = decoder_input(memory);
+    input.hidden = first <= encoder_end ? embed(written_before(labels)) : hidden;
+    hidden =
+        run(decoder_, block(first, encoder_end, decoder_end), block(end, encoder_end, decoder_end), std::move(input));
+    if (end < decoder_end) return {memory.states, hidden};
+    if (end == decoder_end) return {hidden};
+  }
+  return {(*head_)(decoded(hidden), labels)};
+}
 
 at::Tensor T5ForConditionalGeneration::next_logits(const at::Tensor& written, const Memory& memory,
                                                    std::vector<T5BlockCache>& caches) {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tessera/models/block_cut.h"
-#include "tessera/models/causal_network.h"
 #include "tessera/models/generative_network.h"
 #include "tessera/models/model.h"
+#include "tessera/models/vocabulary_layers.h"
 #include "tessera/nn/activations.h"
 #include "tessera/nn/attention.h"
 #include "tessera/nn/layers.h"
@@ -120,6 +120,12 @@ class T5ForConditionalGeneration : public Network, public GenerativeNetwork {
   // length), the text to be written.
   at::Tensor loss_sum(const NamedTensors& batch) override;
   at::Tensor logits(const NamedTensors& batch);  // -> (batch, target length, vocab)
+
+  // The encoder's embeddings, its blocks, the decoder's blocks, the first with its embeddings, the head. What leaves a
+  // block of the decoder but the last is the encoder's output beside its own.
+  std::vector<Link> links() const override;
+  std::vector<at::Tensor> run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                                    const NamedTensors& batch) override;
   void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
 
   // Prompts are what the encoder reads.
@@ -142,11 +148,19 @@ class T5ForConditionalGeneration : public Network, public GenerativeNetwork {
     std::shared_ptr<nn::RmsNorm> norm;
   };
   Stack add_stack(const std::string& name, int64_t layers, bool is_decoder);
-  at::Tensor run(Stack& stack, const at::Tensor& ids, T5BlockInput input, std::vector<T5BlockCache>* caches = nullptr);
+  at::Tensor dropout(const at::Tensor& values) const;
+  at::Tensor embed(const at::Tensor& ids) { return dropout((*shared_)(ids)); }
+
+  // The stack's blocks in [first, end).
+  at::Tensor run(Stack& stack, size_t first, size_t end, T5BlockInput input,
+                 std::vector<T5BlockCache>* caches = nullptr);
+  at::Tensor encoded(const at::Tensor& hidden) { return dropout(encoder_.norm->forward(hidden)); }
+  at::Tensor decoded(const at::Tensor& hidden);  // as the head takes it
+  T5BlockInput decoder_input(const Memory& memory);
 
   // The decoder's output, scaled.
   at::Tensor decode(const at::Tensor& written, const Memory& memory, std::vector<T5BlockCache>* caches = nullptr);
-  at::Tensor decode_targets(const NamedTensors& batch);  // what has been written before each label
+  at::Tensor written_before(const at::Tensor& labels) const;  // each of them
 
   T5Config config_;
   nn::TensorAxis axis_;

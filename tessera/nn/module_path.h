@@ -16,6 +16,9 @@ namespace tessera::nn {
 // The module that will hold the last part of `path` (made if missing), and that last part.
 std::pair<torch::nn::Module*, std::string> parent_of(torch::nn::Module& root, const std::string& path);
 
+// Where the module stands below `root`, which has it.
+std::string path_of(const torch::nn::Module& root, const torch::nn::Module& module);
+
 template <class M>
 std::shared_ptr<M> add(torch::nn::Module& root, const std::string& path, std::shared_ptr<M> module) {
   const auto [parent, name] = parent_of(root, path);

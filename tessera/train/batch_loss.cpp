@@ -1,6 +1,6 @@
 #include <ATen/ops/from_blob.h>
 
-#include "tessera/base/error.h"
+#include "tessera/models/stages.h"
 #include "tessera/train/task.h"
 
 namespace tessera::train {
@@ -16,27 +16,24 @@ models::NamedTensors tensors_of(NetworkEngine& engine, const data::Batch& batch)
 }
 
 BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch) {
-  const at::Tensor sum =
-      engine.call([](models::Network& network, const models::NamedTensors& inputs) { return network.loss_sum(inputs); },
-                  tensors_of(engine, batch));
-  return {.sum = sum, .targets = batch.target_tokens, .tokens = batch.tokens};
+  return batch_loss(engine, batch, /*stages=*/nullptr, {}, /*tallies=*/nullptr);
 }
 
-BatchLoss stage_of_batch(NetworkEngine& engine, const data::Batch& batch, const std::vector<int64_t>& bounds,
-                         const engine::StagePass& pass) {
-  const auto stage = static_cast<size_t>(pass.stage);
-  const auto first = static_cast<size_t>(bounds[stage]), end = static_cast<size_t>(bounds[stage + 1]);
-  const at::Tensor leaving =
-      engine.call([&](models::Network& network, const at::Tensor& entering,
-                      const models::NamedTensors& inputs) { return network.run_links(first, end, entering, inputs); },
-                  pass.entering, tensors_of(engine, batch));
-  if (stage + 2 < bounds.size()) return {.sum = leaving};
-  return {.sum = leaving, .targets = batch.target_tokens, .tokens = batch.tokens};
-}
-
-BatchLoss Task::run_stage(const engine::StagePass& /*pass*/) { TESSERA_INVARIANT(!"the task has no pipeline"); }
-BatchLoss Task::eval_stage(std::span<const size_t> /*samples*/, const engine::StagePass& /*pass*/) {
-  TESSERA_INVARIANT(!"the task has no pipeline");
+BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch, const models::StageBounds* stages,
+                     const engine::StagePass& pass, TalliesOf tallies) {
+  const models::NamedTensors tensors = tensors_of(engine, batch);
+  std::vector<at::Tensor> outputs = engine.call(
+      [&](models::Network& network, const std::vector<at::Tensor>& entering, const models::NamedTensors& inputs) {
+        return stages == nullptr ? network.outputs(inputs)
+                                 : models::run_stage(network, *stages, pass.stage, entering, inputs);
+      },
+      pass.entering, tensors);
+  const bool is_last = stages == nullptr || pass.stage + 1 == static_cast<int>(stages->rank_of_stage.size());
+  if (!is_last) return {.sum = {}, .leaving = std::move(outputs)};
+  return {.sum = outputs.front(),
+          .targets = batch.target_tokens,
+          .tokens = batch.tokens,
+          .tallies = tallies == nullptr ? std::vector<double>() : tallies(outputs, tensors)};
 }
 
 }  // namespace tessera::train

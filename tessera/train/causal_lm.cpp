@@ -13,10 +13,8 @@ TaskType causal_lm_task() {
                 return read_collated_text(source, "clm",
                                           {.ends_with_eos = true, .is_whole = packing == data::Packing::kFill});
               },
-          .loss = batch_loss,
           .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; },
-          .keeps_tokens = true,
-          .runs_by_stages = true};
+          .keeps_tokens = true};
 }
 
 }  // namespace tessera::train

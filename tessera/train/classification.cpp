@@ -149,21 +149,10 @@ class LabelData final : public TaskData {
   std::vector<size_t> entry_ends_;
 };
 
-BatchLoss loss_with_tallies(NetworkEngine& engine, const data::Batch& batch) {
-  const models::NamedTensors tensors = tensors_of(engine, batch);
-  const at::Tensor logits = engine.call(
-      [](models::Network& network, const models::NamedTensors& inputs) {
-        auto* const classifier = dynamic_cast<models::SequenceClassifier*>(&network);
-        if (classifier != nullptr) return classifier->logits(inputs);
-        throw Error(ErrorKind::kUsage, {"the model's class for classification is no SequenceClassifier",
-                                        "models/sequence_classifier.h", "derive its network from that"});
-      },
-      tensors);
-  const at::Tensor& labels = tensors.at("labels");
-  return {.sum = models::label_loss_sum(logits, labels),
-          .targets = batch.target_tokens,
-          .tokens = batch.tokens,
-          .tallies = label_tallies(logits, labels)};
+std::vector<double> tallies_of(const std::vector<at::Tensor>& outputs, const models::NamedTensors& batch) {
+  if (outputs.size() > 1) return label_tallies(outputs[1], batch.at("labels"));
+  throw Error(ErrorKind::kUsage, {"the model's class for classification is no SequenceClassifier",
+                                  "models/sequence_classifier.h", "derive its network from that"});
 }
 
 }  // namespace
@@ -172,9 +161,8 @@ TaskType classification_task() {
   return {
       .head = models::kClassifierHead,
       .read = [](const DataSource& source) -> std::unique_ptr<TaskData> { return std::make_unique<LabelData>(source); },
-      .loss = batch_loss,
       .target_share = [](const config::RunFile& run) { return 1 / static_cast<double>(run.data.max_length); },
-      .eval_loss = loss_with_tallies,
+      .tallies = tallies_of,
       .metrics = [](const config::RunFile& run) { return label_metrics(run.data.labels.size()); },
       .labels = labels_of_run,
       .keeps_tokens = true};

@@ -24,7 +24,7 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
 
   const plan::ModelCensus census = census_of_whole(run, model);
   if (run.training.memory_check) {
-    plan::check_fits({.model = memory_census(run, model, mesh, config.batch),
+    plan::check_fits({.model = memory_census(run, model, mesh, stages_of(run, model, mesh, config.batch)),
                       .setup = memory_setup(run, config, data_ranks),
                       .room = plan::machine_room(swap_folder(run, config)),
                       .ranks_of_host = ranks,

@@ -71,6 +71,15 @@ int64_t evaluated_samples(const Task& task, int world_size, int64_t most_samples
   return most_samples == 0 ? all : std::min(all, std::max<int64_t>(most_samples, world_size));
 }
 
+// Of the ranks that counted some, all of which counted equally many.
+static size_t most_tallies(comm::Group& ranks, const LossSum& sum) {
+  size_t most = 0;
+  for (const std::string& count : ranks.exchange_texts(std::to_string(sum.tallies.size()), "tallies")) {
+    most = std::max<size_t>(most, std::stoull(count));
+  }
+  return most;
+}
+
 LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& options) {
   const at::NoGradGuard no_grad;
   comm::Group& group = engine.data_group();
@@ -104,14 +113,16 @@ LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& opti
   engine.eval();
   if (engine::PipelineRun* const pipeline = task.pipeline()) {
     pipeline->evaluate(batches, [&](const engine::StagePass& pass) {
-      const BatchLoss seen = task.eval_stage(samples_of(pass.micro_batch), pass);
+      BatchLoss seen = task.eval_loss(samples_of(pass.micro_batch), pass);
       if (pipeline->is_last(pass.stage)) add(pass.micro_batch, seen);
-      return seen.sum;
+      return std::move(seen.leaving);
     });
     engine.train();
-    return sum_over_ranks(pipeline->ranks_of_losses(), sum);
+    comm::Group& all_ranks = pipeline->ranks_of_losses();
+    sum.tallies.resize(most_tallies(all_ranks, sum));  // those of ranks without the last stage
+    return sum_over_ranks(all_ranks, sum);
   }
-  for (int batch = 0; batch < batches; ++batch) add(batch, task.eval_loss(samples_of(batch)));
+  for (int batch = 0; batch < batches; ++batch) add(batch, task.eval_loss(samples_of(batch), {.micro_batch = batch}));
   const std::vector<double> more = task.eval_tallies();
   sum.tallies.insert(sum.tallies.end(), more.begin(), more.end());
   engine.train();

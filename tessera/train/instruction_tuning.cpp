@@ -92,10 +92,8 @@ TaskType instruction_task() {
   return {
       .head = "CausalLM",
       .read = [](const DataSource& source) -> std::unique_ptr<TaskData> { return std::make_unique<ChatData>(source); },
-      .loss = batch_loss,
       .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; },
-      .keeps_tokens = true,
-      .runs_by_stages = true};
+      .keeps_tokens = true};
 }
 
 }  // namespace tessera::train

@@ -7,7 +7,6 @@ namespace tessera::train {
 TaskType masked_lm_task() {
   return {.head = "MaskedLM",
           .read = [](const DataSource& source) { return read_collated_text(source, "mlm"); },
-          .loss = batch_loss,
           .target_share = [](const config::RunFile& run) { return run.data.mlm_probability; },
           .metrics = [](const config::RunFile&) { return std::vector<Metric>{perplexity()}; },
           .keeps_tokens = true};

@@ -199,7 +199,6 @@ TaskType preference_task() {
             require_options(source.run);
             return std::make_unique<PreferenceData>(source);
           },
-          .loss = nullptr,
           .metrics = preference_metrics,
           .start = [](const TaskStart& start) -> LossOfBatch {
             return [step = std::make_shared<PreferenceStep>(start)](const data::Batch& batch) {

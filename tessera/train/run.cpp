@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -52,7 +51,7 @@ at::Device device_of(const config::RunFile& run, const comm::Group& world) {
 // Before anything is allocated; of runs on the CPU, whose memory it knows. All ranks look at what the ranks of their
 // host saw, so that they refuse together.
 void check_memory(const config::RunFile& run, const models::FolderModel& model, const config::DsConfig& config,
-                  const comm::Mesh& mesh) {
+                  const comm::Mesh& mesh, const std::optional<models::StageBounds>& stages) {
   comm::Group& world = *mesh.world();
   const int64_t limit = config.own.host_memory_limit;
   if (limit > 0) limit_process_memory(static_cast<uint64_t>(limit));
@@ -66,7 +65,7 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
     room.available = std::max<uint64_t>(room.available, std::stoull(seen.substr(host.size())));
   }
   if (const int64_t told = comm::ranks_of_this_host()) ranks_of_host = std::min(ranks_of_host, told);
-  const plan::ModelCensus census = memory_census(run, model, mesh.shape(), config.batch);
+  const plan::ModelCensus census = memory_census(run, model, mesh.shape(), stages);
   plan::check_fits({.model = census,
                     .setup = memory_setup(run, config, mesh.shape().replicas()),
                     .room = room,
@@ -94,18 +93,12 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
   const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
   models::InitialValues values(model, *network, pretrained ? run.model.path : "",
                                static_cast<uint64_t>(run.training.seed), run.adapter.path);
-  std::map<std::string, std::vector<int>> holders;
-  if (stages) {
-    holders = models::holders_of(*network, *stages);
-    models::keep_stages_of(stage, *network, *stages);
-  }
+  std::function<void(layout::ParamSpec&)> specify;
+  if (stages) specify = models::keep_stages_of(stage, *network, *stages);
   auto engine =
       initialize(network, config,
                  {.mesh = mesh,
-                  .specify =
-                      [&](layout::ParamSpec& spec) {
-                        if (stages) spec.holders = {{layout::kPipelineAxis, holders.at(spec.name)}};
-                      },
+                  .specify = std::move(specify),
                   .device = device,
                   .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
                   .no_decay = [&](const std::string& name) { return !model.decays(name); }});
@@ -175,7 +168,8 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   comm::Group& sharers_of_data = *mesh->data_group();
   config::DsConfigInput input = ds_config_input(*model.model, sharers_of_data.size());
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
-  check_memory(run, model, without_steps, *mesh);
+  const auto stages = stages_of(run, model, mesh->shape(), without_steps.batch);
+  check_memory(run, model, without_steps, *mesh, stages);
 
   Listener listener;
   if (world->rank() == 0) {
@@ -195,8 +189,6 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   config::DsConfig config = config::resolve_ds_config(run, input);
   set_defaults_of_training(config);
 
-  std::optional<models::StageBounds> stages;
-  if (mesh->shape().has(layout::kPipelineAxis)) stages = stages_of(run, model, config.batch);
   const auto engine = make_engine(run, model, config, mesh, stages);
   std::unique_ptr<engine::PipelineRun> pipeline;
   if (stages) {
@@ -218,29 +210,31 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
              ranks_in_words(mesh->shape()), format_count(max_steps), count_of(config.batch.global, "sample"));
     if (pipeline) {
       const pipeline::Schedule& schedule = pipeline->schedule();
-      log_info("pipeline {}: {}; of a step of {}, ranks idle {:.0f} %", schedule.name, models::describe(*stages),
+      log_info("pipeline {}: {}; of a step of {}, ranks idle {:.0f} %", schedule.name,
+               models::describe(*stages, model.model->network()->links()),
                count_of(schedule.micro_batches, "micro batch", "micro batches"), 100 * pipeline::idle_share(schedule));
     }
   }
+  const auto loss_with = [&](TalliesOf tallies) -> LossOfBatch {
+    if (task_type.loss) return [&](const data::Batch& batch) { return task_type.loss(*engine, batch); };
+    return [&, tallies](const data::Batch& batch, const engine::StagePass& pass) {
+      return batch_loss(*engine, batch, stages ? &*stages : nullptr, pass, tallies);
+    };
+  };
   const LossOfBatch loss = task_type.start ? task_type.start({.engine = *engine,
                                                               .run = run,
                                                               .training = *run_data.training,
                                                               .held_out = run_data.held_out.get(),
                                                               .resumes = !options.resume.empty()})
-                                           : [&](const data::Batch& batch) { return task_type.loss(*engine, batch); };
-  const LossOfBatch eval_loss =
-      task_type.eval_loss ? [&](const data::Batch& batch) { return task_type.eval_loss(*engine, batch); } : loss;
-  BatchTask<data::Batch> task(
-      {.train = run_data.train,
-       .loss = loss,
-       .eval = run_data.eval,
-       .eval_loss = eval_loss,
-       .metrics = metrics_of(run),
-       .eval_tallies = [&] { return run_data.eval_tallies(*engine); },
-       .pipeline = pipeline.get(),
-       .stage = [&](const data::Batch& batch,
-                    const engine::StagePass& pass) { return stage_of_batch(*engine, batch, stages->bounds, pass); }},
-      loader);
+                                           : loss_with(nullptr);
+  BatchTask<data::Batch> task({.train = run_data.train,
+                               .loss = loss,
+                               .eval = run_data.eval,
+                               .eval_loss = task_type.tallies ? loss_with(task_type.tallies) : loss,
+                               .metrics = metrics_of(run),
+                               .eval_tallies = [&] { return run_data.eval_tallies(*engine); },
+                               .pipeline = pipeline.get()},
+                              loader);
   const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, model, max_steps)).run();
   finish_run(options, run, report, *engine);
   return report.wants_requeue ? kRequeueCode : 0;

@@ -14,7 +14,6 @@
 #include "tessera/models/quantized_model.h"
 #include "tessera/models/sequence_classifier.h"
 #include "tessera/monitor/monitors.h"
-#include "tessera/pipeline/partition.h"
 #include "tessera/pipeline/schedule.h"
 #include "tessera/train/evaluation.h"
 #include "tessera/train/run.h"
@@ -169,42 +168,45 @@ plan::ModelCensus census_of_whole(const config::RunFile& run, const models::Fold
 }
 
 plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model,
-                                const layout::MeshShape& mesh, const config::BatchSizes& batch) {
+                                const layout::MeshShape& mesh, const std::optional<models::StageBounds>& stages) {
   const int tensor_ranks = mesh.size(layout::kTensorAxis);
   const std::string where = run.model.path + "/config.json";
-  if (mesh.size(layout::kPipelineAxis) == 1) {
-    return models::census_of(*model.model, model.as.name, where, tensor_ranks);
-  }
-  return models::census_of_stages(*model.model, model.as.name, where, tensor_ranks, stages_of(run, model, batch));
+  if (stages) return models::census_of_stages(*model.model, model.as.name, where, tensor_ranks, *stages);
+  return models::census_of(*model.model, model.as.name, where, tensor_ranks);
 }
 
-models::StageBounds stages_of(const config::RunFile& run, const models::FolderModel& model,
-                              const config::BatchSizes& batch) {
-  const config::RunFile::Parallel& parallel = run.parallel;
+std::optional<models::StageBounds> stages_of(const config::RunFile& run, const models::FolderModel& model,
+                                             const layout::MeshShape& mesh, const config::BatchSizes& batch) {
+  const int ranks = mesh.size(layout::kPipelineAxis);
+  if (ranks == 1) return std::nullopt;
   const auto refuse = [&](const std::string& what, const std::string& fix) {
     throw Error(ErrorKind::kConfig, {what, run.name + ", parallel.pipeline", fix});
   };
-  if (!task_of(run).runs_by_stages) {
+  const TaskType& task = task_of(run);
+  if (task.loss != nullptr || task.start != nullptr) {
     refuse(fmt::format("the task {} does not train over a pipeline yet", run.task), "leave parallel.pipeline out");
   }
+  if (run.training.eval_bleu > 0) {
+    refuse("training.eval_bleu writes texts, which a model over a pipeline does not do yet",
+           "leave one of them out; tessera generate writes texts by the checkpoint");
+  }
   const auto network = model.model->network();
-  const std::vector<double> links = models::arithmetic_of_links(*network);
-  if (links.empty()) {
+  const auto links = static_cast<int>(network->links().size());
+  if (links == 0) {
     refuse(fmt::format("{} cannot be cut into a pipeline yet", model.as.name), "leave parallel.pipeline out");
   }
   const pipeline::Schedule schedule =
-      pipeline::make_schedule(parallel.schedule,
-                              {.ranks = static_cast<int>(parallel.pipeline),
+      pipeline::make_schedule(run.parallel.schedule,
+                              {.ranks = ranks,
                                .micro_batches = static_cast<int>(batch.accumulation),
-                               .stages_per_rank = static_cast<int>(parallel.stages_per_rank)},
+                               .stages_per_rank = static_cast<int>(run.parallel.stages_per_rank)},
                               run.name + ", parallel");
-  if (schedule.stages() > static_cast<int>(links.size())) {
+  if (schedule.stages() > links) {
     refuse(fmt::format("{} stages are more than the model can be cut into: its embeddings, {} and its head",
-                       schedule.stages(), count_of(static_cast<int64_t>(links.size()) - 2, "layer")),
-           fmt::format("use at most {} ranks",
-                       static_cast<int>(links.size()) / (schedule.stages() / static_cast<int>(parallel.pipeline))));
+                       schedule.stages(), count_of(links - 2, "layer")),
+           fmt::format("use at most {} ranks", links / (schedule.stages() / ranks)));
   }
-  return {.bounds = pipeline::balanced_bounds(links, schedule.stages()), .rank_of_stage = schedule.rank_of_stage};
+  return models::balanced_stages(*network, schedule, task.target_share ? task.target_share(run) : 1);
 }
 
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {
@@ -276,7 +278,9 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   load_tokenizer_of(run, *model.model);
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.replicas()));
-  if (mesh.parts() > 1) memory_census(checked, model, mesh, config.batch);  // refuses what cannot be cut
+  if (mesh.parts() > 1) {  // refuses what cannot be cut
+    memory_census(checked, model, mesh, stages_of(checked, model, mesh, config.batch));
+  }
   config::require_supported(config);
   check_files("data.train", run.data.train);
   check_files("data.eval", run.data.eval);

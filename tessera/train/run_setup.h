@@ -55,13 +55,13 @@ void set_defaults_of_training(config::DsConfig& config);
 // most.
 plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t data_ranks);
 plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model,
-                                const layout::MeshShape& mesh, const config::BatchSizes& batch);
+                                const layout::MeshShape& mesh, const std::optional<models::StageBounds>& stages);
 plan::ModelCensus census_of_whole(const config::RunFile& run, const models::FolderModel& model);
 
-// Which layers the ranks of a pipeline have. ErrorKind::kConfig where the model, the task or the schedule do not go
-// with one of so many ranks.
-models::StageBounds stages_of(const config::RunFile& run, const models::FolderModel& model,
-                              const config::BatchSizes& batch);
+// Which layers the ranks of a pipeline have; nothing where the mesh has no such axis. ErrorKind::kConfig where the
+// model, the task or the schedule do not go with one of so many ranks.
+std::optional<models::StageBounds> stages_of(const config::RunFile& run, const models::FolderModel& model,
+                                             const layout::MeshShape& mesh, const config::BatchSizes& batch);
 
 // Where the run swaps to, or could: a folder.
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config);

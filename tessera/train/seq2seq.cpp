@@ -138,7 +138,6 @@ TaskType seq2seq_task() {
             refuse_packing(source.run);
             return std::make_unique<PairData>(source);
           },
-          .loss = batch_loss,
           .metrics = [](const config::RunFile& run) -> std::vector<Metric> {
             if (run.training.eval_bleu == 0) return {};
             return {{.name = "bleu", .larger_is_better = true, .value = bleu_of}};

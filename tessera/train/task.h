@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -36,18 +37,23 @@ struct RunFile;
 namespace tessera::engine {
 class PipelineRun;
 }
+namespace tessera::models {
+struct StageBounds;
+}
 
 namespace tessera::train {
 
 // Of one forward pass on one rank.
 struct BatchLoss {
-  at::Tensor sum;       // scalar: the loss added up over the targets; of a stage before the last, what leaves it
+  at::Tensor sum;       // scalar: the loss added up over the targets
   int64_t targets = 0;  // as Samples::count_targets counts them
   int64_t tokens = 0;   // without padding, for the rate of the progress bar; 0: not counted
 
   // Of an evaluation: what its metrics are made of (correct rows, matched n-grams, …), as counts that add up over
   // batches and ranks; equally many of each batch.
   std::vector<double> tallies = {};
+
+  std::vector<at::Tensor> leaving = {};  // of a pipeline's stage before the last, instead of all that: what it hands on
 };
 
 // What a step or an evaluation saw, all ranks together.
@@ -87,17 +93,15 @@ class Task {
   // What has to be the same on every rank beyond samples() and steps_per_epoch(), for one line: in which order the
   // samples come, say.
   virtual std::string facts() const { return ""; }
-  virtual BatchLoss loss(size_t micro_batch) = 0;
 
-  // Where the model's layers are spread over ranks: who runs them, borrowed. Then run_stage() and eval_stage() take the
-  // place of loss() and eval_loss(), for one stage of the micro batch or the samples.
+  // Where the model's layers are spread over ranks: who runs them, borrowed. Null: they are not, and a pass is one
+  // through all of them, of which StagePass names the micro batch alone.
   virtual engine::PipelineRun* pipeline() const { return nullptr; }
-  virtual BatchLoss run_stage(const engine::StagePass& pass);
-  virtual BatchLoss eval_stage(std::span<const size_t> samples, const engine::StagePass& pass);
+  virtual BatchLoss loss(const engine::StagePass& pass) = 0;
 
   // What is held out from training; 0: nothing.
   virtual size_t eval_samples() const = 0;
-  virtual BatchLoss eval_loss(std::span<const size_t> samples) = 0;
+  virtual BatchLoss eval_loss(std::span<const size_t> samples, const engine::StagePass& pass) = 0;
 
   // Tallies of this rank of what takes more than the passes of a loss, such as texts that the model writes: they follow
   // those of eval_loss(). Equally many on all ranks. Collective; the engine is in evaluation.
@@ -107,16 +111,37 @@ class Task {
   virtual std::vector<Metric> metrics() const { return {}; }
 };
 
+// How a batch becomes a loss: a function of the batch, or of the batch and the pass.
+template <class Batch>
+class PassOfBatch {
+ public:
+  PassOfBatch(std::nullptr_t) {}
+  template <class Function>
+    requires std::is_invocable_r_v<BatchLoss, const Function&, const Batch&, const engine::StagePass&>
+  PassOfBatch(Function function) : run_(std::move(function)) {}
+  template <class Function>
+    requires std::is_invocable_r_v<BatchLoss, const Function&, const Batch&>
+  PassOfBatch(Function function)
+      : run_([function = std::move(function)](const Batch& batch, const engine::StagePass&) {
+          return function(batch);
+        }) {}
+
+  explicit operator bool() const { return run_ != nullptr; }
+  BatchLoss operator()(const Batch& batch, const engine::StagePass& pass) const { return run_(batch, pass); }
+
+ private:
+  std::function<BatchLoss(const Batch&, const engine::StagePass&)> run_;
+};
+
 template <class Batch>
 struct TaskParts {
   data::Samples<Batch> train;
-  std::function<BatchLoss(const Batch&)> loss;                  // runs the engine's forward
+  PassOfBatch<Batch> loss;                                      // runs the engine's forward
   data::Samples<Batch> eval = {};                               // held out; by default nothing
-  std::function<BatchLoss(const Batch&)> eval_loss = nullptr;   // of what is held out, with tallies; null: as `loss`
+  PassOfBatch<Batch> eval_loss = nullptr;                       // of what is held out, with tallies; null: as `loss`
   std::vector<Metric> metrics = {};                             // of its tallies
   std::function<std::vector<double>()> eval_tallies = nullptr;  // Task::eval_tallies; null: none
-  engine::PipelineRun* pipeline = nullptr;                      // borrowed; then `stage` instead of both losses
-  std::function<BatchLoss(const Batch&, const engine::StagePass&)> stage = nullptr;
+  engine::PipelineRun* pipeline = nullptr;                      // Task::pipeline
 };
 
 template <class Batch>
@@ -134,18 +159,14 @@ class BatchTask final : public Task {
   }
   size_t micro_batches() const override { return step_.micro_batches.size(); }
   std::string facts() const override { return facts_; }
-  BatchLoss loss(size_t micro_batch) override { return parts_.loss(step_.micro_batches[micro_batch]); }
   engine::PipelineRun* pipeline() const override { return parts_.pipeline; }
-  BatchLoss run_stage(const engine::StagePass& pass) override {
-    return parts_.stage(step_.micro_batches[static_cast<size_t>(pass.micro_batch)], pass);
-  }
-  BatchLoss eval_stage(std::span<const size_t> samples, const engine::StagePass& pass) override {
-    return parts_.stage(parts_.eval.collate(samples, /*epoch=*/0), pass);
+  BatchLoss loss(const engine::StagePass& pass) override {
+    return parts_.loss(step_.micro_batches[static_cast<size_t>(pass.micro_batch)], pass);
   }
   size_t eval_samples() const override { return parts_.eval.size; }
-  BatchLoss eval_loss(std::span<const size_t> samples) override {
-    const Batch batch = parts_.eval.collate(samples, /*epoch=*/0);
-    return parts_.eval_loss ? parts_.eval_loss(batch) : parts_.loss(batch);
+  BatchLoss eval_loss(std::span<const size_t> samples, const engine::StagePass& pass) override {
+    const PassOfBatch<Batch>& loss = parts_.eval_loss ? parts_.eval_loss : parts_.loss;
+    return loss(parts_.eval.collate(samples, /*epoch=*/0), pass);
   }
   std::vector<double> eval_tallies() override {
     return parts_.eval_tallies ? parts_.eval_tallies() : std::vector<double>();
@@ -169,9 +190,13 @@ using NetworkEngine = ModelEngine<models::Network>;
 // own counts of targets and tokens.
 BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch);
 
-// One stage of it, of which `bounds` has the links (models/stages.h); targets and tokens are the last one's.
-BatchLoss stage_of_batch(NetworkEngine& engine, const data::Batch& batch, const std::vector<int64_t>& bounds,
-                         const engine::StagePass& pass);
+// What an evaluation counts in Network::outputs of a batch: BatchLoss::tallies.
+using TalliesOf = std::vector<double> (*)(const std::vector<at::Tensor>& outputs, const models::NamedTensors& batch);
+
+// The same with tallies, where there are some; of one stage alone, where the model is spread over a pipeline: what it
+// hands on, of the last one the loss.
+BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch, const models::StageBounds* stages,
+                     const engine::StagePass& pass, TalliesOf tallies);
 
 // The arrays as tensors on the engine's device; on the CPU over the batch's own memory, which outlives the forward.
 models::NamedTensors tensors_of(NetworkEngine& engine, const data::Batch& batch);
@@ -244,7 +269,7 @@ class TextData : public TaskData {
 };
 
 // Of a batch of a task's samples: one forward pass.
-using LossOfBatch = std::function<BatchLoss(const data::Batch&)>;
+using LossOfBatch = PassOfBatch<data::Batch>;
 
 // What there is right before the first step: the weights are those that training begins with, also where a checkpoint
 // will be loaded.
@@ -262,15 +287,15 @@ struct TaskType {
   // Errors: those of the files; ErrorKind::kData where there are fewer samples than ranks.
   std::unique_ptr<TaskData> (*read)(const DataSource& source);
 
-  // Of a batch of those samples: one forward pass. Usually batch_loss.
-  BatchLoss (*loss)(NetworkEngine& engine, const data::Batch& batch);
+  // Of a batch of those samples: one forward pass. Null: batch_loss, which alone can run over a pipeline.
+  BatchLoss (*loss)(NetworkEngine& engine, const data::Batch& batch) = nullptr;
 
   // Of a batch's tokens, about how many the loss counts: for the estimate of memory, of models that compute logits of
   // those alone. Null: all.
   double (*target_share)(const config::RunFile& run) = nullptr;
 
-  // Of a batch of what is held out: its loss, with the tallies that `metrics` are made of. Null: as `loss`.
-  BatchLoss (*eval_loss)(NetworkEngine& engine, const data::Batch& batch) = nullptr;
+  // Of what is held out: what `metrics` are made of, where the loss is batch_loss. Null: of the loss alone.
+  TalliesOf tallies = nullptr;
   std::vector<Metric> (*metrics)(const config::RunFile& run) = nullptr;  // null: the loss alone
   bool writes_texts = false;  // that an evaluation can score: training.eval_bleu
 
@@ -283,7 +308,6 @@ struct TaskType {
   LossOfBatch (*start)(const TaskStart& start) = nullptr;
 
   bool keeps_tokens = false;     // honours data.cache
-  bool runs_by_stages = false;   // its loss is batch_loss, also of what is held out: parallel.pipeline
   int64_t rows_of_sample = 1;    // of a batch's arrays: for the estimate of memory
   bool without_dropout = false;  // unless the run file says model.dropout
   double rate_share = 1;         // of the learning rates of runs without a run file (quick_run.h)

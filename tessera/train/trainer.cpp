@@ -235,17 +235,17 @@ LossSum Trainer::Loop::take_step(const data::StepPlace& step) {
   };
   if (engine::PipelineRun* const pipeline = task_.pipeline()) {
     pipeline->train(static_cast<int>(count), [&](const engine::StagePass& pass) {
-      const BatchLoss batch = task_.run_stage(pass);
-      if (!pipeline->is_last(pass.stage)) return batch.sum;
+      BatchLoss batch = task_.loss(pass);
+      if (!pipeline->is_last(pass.stage)) return std::move(batch.leaving);
       add(batch);
-      return batch.sum * scale;
+      return std::vector{batch.sum * scale};
     });
     step_engine();
     return sum_over_ranks(pipeline->ranks_of_losses(), mine);
   }
   for (size_t micro = 0; micro < count; ++micro) {
     engine_.set_gradient_accumulation_boundary(micro + 1 == count);
-    const BatchLoss batch = task_.loss(micro);
+    const BatchLoss batch = task_.loss({.micro_batch = static_cast<int>(micro)});
     engine_.backward(batch.sum * scale);
     step_engine();
     add(batch);

@@ -54,6 +54,10 @@ TEST(SlurmLists, NoListTakesAllMemory) {
   EXPECT_THAT(refusal([] { slurm_hosts("a[0-999][0-999][0-999]", "X"); }), HasSubstr("more than 65536 hosts"));
   EXPECT_THAT(refusal([] { slurm_hosts("a[0-999999999]", "X"); }), HasSubstr("more than 65536 hosts"));
   EXPECT_THAT(refusal([] { slurm_hosts(std::string(100'000, 'a') + "[0-9]", "X"); }), HasSubstr("name is too long"));
+  const std::string long_name(200, 'a');
+  EXPECT_THAT(refusal([&] { slurm_hosts(long_name + "[0-10][0-10][0-10][0-10]", "X"); }), HasSubstr("characters"));
+  EXPECT_THAT(refusal([&] { slurm_hosts(long_name + "[0-4999]," + long_name + "[5000-9999]", "X"); }),
+              HasSubstr("characters"));
   EXPECT_THAT(refusal([] { slurm_counts("1(x65537)", "X"); }), HasSubstr("more than 65536 hosts"));
 }
 

@@ -5,10 +5,12 @@ import json
 import math
 
 import pytest
+import test_classification
+import test_seq2seq
 from fixtures import STAGES
 from tessera_runs import evaluations, largest_difference, losses_and_norms, metrics, tessera, train, train_arguments
 from test_causal_lm import run_of
-from test_tensor_parallel import MODELS, trained_as_one
+from test_tensor_parallel import MODELS, bert_run, trained_as_one
 
 DEEP = {name: (config, {**sizes, **({"n_layer": 5} if name == "gpt2" else {"num_hidden_layers": 5})}) for name, (config, sizes) in MODELS.items()}
 TIED = "llama, 2 key heads, tied"
@@ -36,11 +38,54 @@ def test_the_ranks_of_a_pipeline_train_as_one_process(tmp_path, family, ranks, s
     trained_as_one(tmp_path, run_file, ranks, settings, mesh)
 
 
+@pytest.mark.parametrize(("family", "ranks", "settings", "mesh"), [
+    ("bert", 2, over(2), "pp 2 × dp_shard 1"), ("bert", 6, over(6, "zb1p", micro_batches=6), "pp 6 × dp_shard 1"),
+    ("roberta", 4, over(2, "dualpipev", **{"parallel.tensor": 2}), "pp 2 × dp_shard 1 × tp 2"),
+    ("distilbert", 6, over(3, micro_batches=8), "pp 3 × dp_shard 2"),
+], ids=lambda value: "" if isinstance(value, dict) else str(value))
+def test_a_masked_model_over_a_pipeline_trains_as_one_process(tmp_path, family, ranks, settings, mesh):
+    """The word embeddings are the head's too, so the first and the last rank have them."""
+    no_dropout = {} if family == "distilbert" else {"hidden_dropout_prob": 0.0}
+    run_file = bert_run(tmp_path, family, **no_dropout, **{"n_layers" if family == "distilbert" else "num_hidden_layers": 4})
+    trained_as_one(tmp_path, run_file, ranks, {**settings, "deepspeed.zero_optimization.stage": 3, "data.mlm_probability": 0.3}, mesh)
+
+
+@pytest.mark.parametrize(("config", "ranks", "settings", "mesh"), [
+    ({}, 2, over(2), "pp 2 × dp_shard 1"), ({}, 4, over(4, "gpipe"), "pp 4 × dp_shard 1"),
+    ({"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, 6, over(6), "pp 6 × dp_shard 1"),
+    ({"num_decoder_layers": 4}, 2, over(2, "interleaved"), "pp 2 × dp_shard 1"),
+    ({"num_decoder_layers": 4}, 4, over(2, "dualpipev", **{"parallel.tensor": 2}), "pp 2 × dp_shard 1 × tp 2"),
+    ({"num_decoder_layers": 3}, 6, over(3, "zb1p", micro_batches=8), "pp 3 × dp_shard 2"),
+], ids=str)
+def test_an_encoder_and_a_decoder_over_a_pipeline_train_as_one_process(tmp_path, config, ranks, settings, mesh):
+    """Every rank of the decoder needs the encoder's output, and each stack's ranks its table of distances."""
+    _, run_file = test_seq2seq.run_of(tmp_path, **config)
+    trained_as_one(tmp_path, run_file, ranks, {**settings, "deepspeed.zero_optimization.stage": 3}, mesh)
+
+
+@pytest.mark.parametrize("name", ["Bert", "DistilBert"])
+def test_a_classifier_over_a_pipeline_trains_and_is_judged_as_in_one_process(tmp_path, name):
+    test_classification.make_model(tmp_path, name, **test_classification.labelled())
+    run_file = test_classification.run_of(tmp_path, eval_rows=test_classification.rows_of(13, 2))
+    more = {"training.eval_steps": 5, "training.best_by": "eval_accuracy", "deepspeed.zero_optimization.stage": 2}
+    trained_as_one(tmp_path, run_file, 4, over(2, micro_batches=8, **more), "pp 2 × dp_shard 2")
+    one, cut = evaluations(tmp_path / "one"), evaluations(tmp_path / "cut")
+    assert len(one) == 4 and len({row["eval_accuracy"] for row in one}) > 1
+    for row, other in zip(one, cut, strict=True):
+        assert other.keys() == row.keys() and other["eval_loss"] == pytest.approx(row["eval_loss"], rel=1e-5)
+        for metric in ("eval_accuracy", "eval_f1"):
+            assert other[metric] == pytest.approx(row[metric], abs=1e-12)
+
+
 def test_a_run_says_who_has_what_and_how_long_ranks_idle(tmp_path):
     _, run_file = run_of(tmp_path, "llama, 3 key heads", DEEP, packing="fill")
     result = train(run_file, 3, over(3, micro_batches=6, **{"training.max_steps": 1, "output": tmp_path / "out"}))
     assert "pipeline 1f1b: stage 0: embeddings, layers 0-1; stage 1: layers 2-3; stage 2: layer 4, head; " \
            "of a step of 6 micro batches, ranks idle 25 %" in result.err, str(result)  # (p - 1) / (n + p - 1)
+    (tmp_path / "t5").mkdir()
+    _, run_file = test_seq2seq.run_of(tmp_path / "t5", num_decoder_layers=3)
+    result = train(run_file, 3, over(3, **{"training.max_steps": 1, "output": tmp_path / "t5" / "out"}))
+    assert "stage 0: embeddings, encoder layers 0-1; stage 1: decoder layers 0-1; stage 2: decoder layer 2, head" in result.err, str(result)
 
 
 # By SGD: see test_tensor_parallel.py. The embeddings are frozen, so nothing goes back to the first rank but what its layers' adapters need.

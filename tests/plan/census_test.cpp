@@ -82,7 +82,7 @@ TEST(Census, BertHasTheUnitsOfOurModel) {
       {{"hidden_size", 64}, {"num_hidden_layers", 3}, {"num_attention_heads", 4}, {"intermediate_size", 160}}, "");
   ASSERT_TRUE(census);
   EXPECT_EQ(census->params, params);
-  EXPECT_EQ(census->units.size(), 5);  // embeddings, three layers, head
+  EXPECT_EQ(census->units.size(), 6);  // the root: embeddings but for words; words, three layers, head
   EXPECT_TRUE(census->head_shares_embeddings);
 }
 
