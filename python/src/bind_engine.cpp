@@ -42,8 +42,9 @@ struct Tree {
 
 void add_module(Tree& self, const std::string& name) { self.tree.modules.push_back({name, {}}); }
 
-// Of each axis over which ranks hold parts: the dimension, of which they hold equal ones, or which parts they are.
-using Placements = std::map<std::string, std::variant<int, layout::Shard>>;
+// Of each axis over which ranks hold parts: the dimension, of which they hold equal ones, or which parts they are. Of
+// one over which some ranks alone hold a parameter: those.
+using Placements = std::map<std::string, std::variant<int, layout::Shard, std::vector<int>>>;
 
 void add_param(Tree& self, size_t module, const std::string& name, const at::Tensor& parameter,
                const std::shared_ptr<zero::PartitionedParam>& partitioned, const Placements& placements,
@@ -56,6 +57,10 @@ void add_param(Tree& self, size_t module, const std::string& name, const at::Ten
   }
   if (!placements.empty()) param.spec.shape = param.full_shape();
   for (const auto& [axis, placement] : placements) {
+    if (const auto* const holders = std::get_if<std::vector<int>>(&placement)) {
+      param.spec.holders.push_back({axis, *holders});
+      continue;
+    }
     const auto* const shard = std::get_if<layout::Shard>(&placement);
     param.spec.shards.push_back(shard != nullptr ? *shard : layout::Shard{axis, std::get<int>(placement)});
     const layout::Shard& added = param.spec.shards.back();
@@ -179,8 +184,9 @@ void bind_engine(py::module_& module) {
       .def("add_module", &add_module, py::arg("name"))
       .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"),
            py::arg("placements"), py::arg("mesh"), py::arg("is_bytes"),
-           "placements: {axis: dimension} that the mesh's ranks hold equal parts of, or {axis: Shard}; is_bytes: see "
-           "layout::Storage")
+           "placements: {axis: dimension} that the mesh's ranks hold equal parts of, {axis: Shard}, or {axis: "
+           "[coordinates]} "
+           "of those that hold it; is_bytes: see layout::Storage")
       .def(
           "add_fact", [](Tree& self, const std::string& fact) { self.tree.facts.push_back(fact); }, py::arg("fact"))
       .def("add_buffer", [](Tree& self, const at::Tensor& buffer) { self.tree.buffers.push_back(buffer); });

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, module) {
   bind_optim(module);
   bind_zero(module);
   bind_engine(module);
+  bind_pipeline(module);
   bind_checkpoint(module);
   bind_environment(module);
 }

@@ -502,6 +502,10 @@ class Engine(nn.Module):
 
     # ---- checkpoints
 
+    def buffers_to_save(self):
+        """The whole model's, by name: rank 0's are kept."""
+        return kept_values.buffers_of_module(self.module)
+
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False,
                         trust_pickle=False):
         """Collective. In <save_dir>/<tag>, by default global_step<N>. `client_state`: a dict of plain values and tensors; of

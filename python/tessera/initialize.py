@@ -31,7 +31,8 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     the optimizer that returns one. model_parameters: parameters or parameter groups to train, for the configuration's
     optimizer. device: where the model trains, to which it is moved; None: where its first parameter is. mesh: a DeviceMesh
     or groups by axis (see tessera/mesh.py) where ranks differ in more than their data; placements: a function of a
-    parameter's name and the parameter that returns {axis: dimension} over which ranks hold equal parts of it.
+    parameter's name and the parameter that returns {axis: dimension} over which ranks hold equal parts of it, or {axis: [coordinates]}
+    of those that hold it.
     """
     if model is None:
         raise AssertionError("initialize needs a model: model=<torch.nn.Module>")
@@ -39,7 +40,9 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     raw = read_config(source)
     parallelism.refuse_model_parallelism(model, mpu)
     shared_by = tensor_parallel.size_for(model, raw)
-    if shared_by > 1:
+    if parallelism.unit_of(model) is not None:
+        mesh, placements = parallelism.mesh_of_pipeline(model, runs_pipelines=hasattr(engine_class, "train_batch"))
+    elif shared_by > 1:
         mesh = _tensor_mesh(shared_by, mpu, mesh)
         tensor_parallel.cut(model, mesh)
     else:
@@ -60,7 +63,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     engine = engine_class(model, resolved, raw, optimizer, torch_step, mesh, placements, device)
     engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"))
     if training_data is not None:
-        engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
+        engine.take_training_data(training_data, collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 

@@ -21,7 +21,7 @@ def hyperparameters(group):
 
 def to_save(engine, world, client_state, trust_pickle):
     """(what goes into the manifest, tensors for every rank, tensors of this rank). Collective over `world`."""
-    kept = {"buffers": _buffers(engine)}
+    kept = {"buffers": engine.buffers_to_save()}
     if not engine.has_own_schedule() and hasattr(engine.lr_scheduler, "state_dict"):
         kept["lr_scheduler"] = engine.lr_scheduler.state_dict()
     if engine.basic_optimizer is not None:
@@ -76,7 +76,7 @@ def buffers_of(stored, shared):
 
 def put_back(engine, kept, of_rank, optimizer_states, schedule, own_schedule):
     """Into the module, the schedule and the optimizer; the client state is the caller's."""
-    for name, value in _buffers(engine).items():
+    for name, value in buffers_of_module(engine.module).items():
         if name in kept.get("buffers", {}):
             value.copy_(kept["buffers"][name])
     if schedule and engine.lr_scheduler is not None and "lr_scheduler" in kept:
@@ -105,7 +105,7 @@ def _put_back_optimizer(engine, of_rank):
     engine.torch_step.load_state(state)
 
 
-def _buffers(engine):
-    """Those that the module's state dict has."""
-    return {name: value for name, value in engine.module.state_dict(keep_vars=True).items()
+def buffers_of_module(module):
+    """Those that its state dict has."""
+    return {name: value for name, value in module.state_dict(keep_vars=True).items()
             if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter)}

@@ -1,5 +1,5 @@
-"""Parallelism other than over the data, as programs ask initialize() and zero.Init for it by an mpu, a pipeline or a mesh. Tessera has none
-of these from Python yet (tensor_parallel.py has what it has), so each is refused by name before anything is allocated. A size of 1 is none.
+"""Parallelism other than over the data, as programs ask initialize() and zero.Init for it by an mpu, a pipeline or a mesh. Of these Tessera has
+pipelines (tensor_parallel.py is another door); each other is refused by name before anything is allocated. A size of 1 is none.
 """
 
 import sys
@@ -9,6 +9,7 @@ import torch.distributed as dist
 from tessera import _core
 from tessera.error_report import made
 from tessera.expert_parameters import is_expert
+from tessera.world import world_of
 
 # Getters of a model-parallel unit: Megatron's, Megatron-DeepSpeed's, GPT-NeoX', Ulysses' and DeepSpeed's own grid's.
 _KIND_OF_GETTER = {
@@ -33,7 +34,7 @@ def unit_of(model):
 
 
 def refuse_model_parallelism(model, mpu):
-    """UsageError for a pipeline of several stages, and for a unit with any model-parallel size above 1."""
+    """UsageError for a unit with any model-parallel size above 1; of a PipelineModule's own, but the number of stages."""
     own = unit_of(model)
     if own is None:
         check_unit(mpu, "the argument mpu of initialize")
@@ -41,11 +42,23 @@ def refuse_model_parallelism(model, mpu):
     if mpu is not None:
         raise made(_core.UsageError, "a PipelineModule brings an mpu of its own, and another one is given",
                    "the argument mpu of initialize", "leave mpu out")
-    if model.num_stages > 1:
-        raise made(_core.UsageError,
-                   f"the PipelineModule has {model.num_stages} stages: pipeline parallelism is not in Tessera yet",
-                   "the argument model of initialize", "make it with num_stages=1")
-    check_unit(own, "the topology of the PipelineModule")
+    if own.get_slice_parallel_world_size() > 1:
+        raise made(_core.UsageError, f"mpu.get_slice_parallel_world_size() is {own.get_slice_parallel_world_size()}: tensor "
+                   "parallelism of a PipelineModule is not in Tessera yet", "the topology of the PipelineModule",
+                   "make it with num_stages alone")
+
+
+def mesh_of_pipeline(model, runs_pipelines):
+    """(mesh, placements) of a PipelineModule, whose stages lie on the axis "pp". Collective."""
+    if model.num_stages > 1 and not runs_pipelines:
+        raise made(_core.UsageError, f"the PipelineModule has {model.num_stages} stages, and this engine has no train_batch()",
+                   "the argument model of tessera.initialize", "use deepspeed.initialize")
+    topology = model.topology()
+    place = topology.get_coord(dist.get_rank())
+    axes = {"pipe": "pp", "data": "dp_shard"}
+    named = [axis for axis in topology.get_axis_names() if axis in axes]
+    mesh = _core.Mesh.of_coordinates(world_of(), axes=[axes[axis] for axis in named], own=[getattr(place, axis) for axis in named])
+    return mesh, lambda name, parameter: {"pp": model.stages_of(name)} if model.num_stages > 1 else {}
 
 
 def check_unit(mpu, where):

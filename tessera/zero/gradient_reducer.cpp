@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
@@ -233,6 +234,12 @@ void GradientReducer::add_over(size_t unit, comm::Group& group) {
   const at::NoGradGuard no_grad;
   const at::Tensor sum = owned_grad(unit);
   group.start_all_reduce(sum, /*scale=*/1, units_[unit]->name()).finish();
+  std::vector<bool>& used = gradients_[unit].used;
+  const at::Tensor users = at::zeros({static_cast<int64_t>(used.size())}, at::kFloat);
+  auto* const counts = users.mutable_data_ptr<float>();
+  std::copy(used.begin(), used.end(), counts);
+  group.start_all_reduce(users, /*scale=*/1, units_[unit]->name()).finish();
+  for (size_t param = 0; param < used.size(); ++param) used[param] = counts[param] > 0;
   if (!units_[unit]->grad().swapped()) return;
   units_[unit]->grad().store(sum);
   gradients_[unit].squares = units_[unit]->counted_squares(sum);

@@ -58,7 +58,8 @@ class GradientReducer {
   // known already where that rests on disk.
   double sum_of_squares(size_t unit) const;
 
-  // What reduced_shard() gives becomes the sum of it over the group. Collective.
+  // What reduced_shard() gives becomes the sum of it over the group, and what had a gradient on one of its ranks has
+  // one. Collective.
   void add_over(size_t unit, comm::Group& group);
 
   // Which parameters had a gradient on this rank since the last clear().

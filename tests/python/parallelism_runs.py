@@ -7,6 +7,7 @@ import warnings
 
 warnings.filterwarnings("ignore")
 import deepspeed  # noqa: E402
+import tessera  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.pipe import PipelineModule  # noqa: E402
@@ -67,7 +68,7 @@ def meshes():
 
 @run
 def pipelines():
-    """Two stages, one stage, one stage of two tensor-parallel ranks, and one with an mpu besides."""
+    """One stage, two on an engine that is no pipeline's, one of two tensor-parallel ranks, and one with an mpu besides."""
     def pipeline(**how):
         return PipelineModule([nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)], loss_fn=None, **how)
 
@@ -75,10 +76,10 @@ def pipelines():
     engine, *_ = start(pipeline(num_stages=1), config=config(2))
     engine.backward(engine(torch.ones(2, 4)).sum())
     engine.step()
-    found = {"two": said(start, pipeline(num_stages=2), config=config(2)), "one": engine.global_steps,
+    found = {"two": said(tessera.initialize, model=pipeline(num_stages=2), config=config(2)), "one": engine.global_steps,
              "tensor": said(start, pipeline(topology=sharded), config=config(2)),
              "mpu": said(start, pipeline(num_stages=1), config=config(2), mpu=Unit()),
-             "train_batch": said(lambda: engine.train_batch())}
+             "train_batch": said(lambda: start(made(), config=config(2))[0].train_batch())}
     groups.mpu = None
     return found
 

@@ -48,10 +48,10 @@ def test_a_mesh_of_data_alone_is_made_and_any_other_is_refused(runs):
     assert_refused(run["('a', 'b')"], "not two numbers")
 
 
-def test_a_pipeline_of_one_stage_trains_and_of_more_is_refused(runs):
+def test_a_pipeline_of_one_stage_trains_and_what_none_can_have_is_refused(runs):
     run = runs["pipelines"]
     assert run["one"] == 1
-    assert_refused(run["two"], "the PipelineModule has 2 stages", "num_stages=1")
+    assert_refused(run["two"], "the PipelineModule has 2 stages", "use deepspeed.initialize")
     assert_refused(run["tensor"], "is 2: tensor parallelism", "the topology of the PipelineModule")
     assert_refused(run["mpu"], "an mpu of its own")
     assert run["train_batch"][0] == "AttributeError" and "engine.backward(loss)" in run["train_batch"][1]

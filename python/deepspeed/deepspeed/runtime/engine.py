@@ -33,7 +33,7 @@ if __name__ == "__main__":
 '''
 
 
-# Of DeepSpeed's pipeline engine, which a PipelineModule of one stage has there, too.
+# Of the pipeline engine.
 _OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", "set_dataiterator", "reset_activation_shape",
                  "get_additional_losses")
 
@@ -74,8 +74,8 @@ class DeepSpeedEngine(tessera.Engine):
 
     def __getattr__(self, name):
         if name in _OF_PIPELINES:
-            raise AttributeError(f"{name} belongs to the pipeline engine, which is not in Tessera yet: call engine(batch), "
-                                 "engine.backward(loss) and engine.step()")
+            raise AttributeError(f"{name} belongs to the engine of a PipelineModule: call engine(batch), engine.backward(loss) "
+                                 "and engine.step()")
         return super().__getattr__(name)
 
     def _backward_epilogue(self):
@@ -258,6 +258,10 @@ class DeepSpeedEngine(tessera.Engine):
         return self._value("zero_optimization.elastic_checkpoint")
 
     # ---- data
+
+    def take_training_data(self, dataset, collate_fn):
+        """The argument training_data of initialize."""
+        self.training_dataloader = self.deepspeed_io(dataset, collate_fn=collate_fn)
 
     def deepspeed_io(self, dataset, batch_size=None, route="train", pin_memory=True, data_sampler=None, collate_fn=None,
                      num_local_io_workers=None):

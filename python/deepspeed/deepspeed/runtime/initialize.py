@@ -39,7 +39,7 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
             args=args, model=model, optimizer=optimizer, model_parameters=model_parameters, training_data=training_data,
             lr_scheduler=lr_scheduler, mpu=mpu, collate_fn=collate_fn, config=config, mesh_param=mesh_param,
             config_params=config_params, device=torch.device(accelerator.current_device_name()),
-            engine_class=DeepSpeedEngine)
+            engine_class=_engine_class_of(model))
     except _core.ConfigError as error:
         named = DeepSpeedConfigError(*error.args)
         vars(named).update(vars(error))
@@ -47,6 +47,14 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
     if tensor_parallel.is_cut(model):
         groups._init_tp_mesh_device(made_here[0].mp_world_size)
     return made_here
+
+
+def _engine_class_of(model):
+    if parallelism.unit_of(model) is None:
+        return DeepSpeedEngine
+    from deepspeed.runtime.pipe.engine import PipelineEngine  # not at the start: most programs have no pipeline
+
+    return PipelineEngine
 
 
 def _check_local_rank(args):

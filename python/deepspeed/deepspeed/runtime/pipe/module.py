@@ -53,7 +53,7 @@ class TiedLayerSpec(LayerSpec):
 
 class PipelineModule(nn.Module):
     """Needs the default process group. Names of parameters are the layer's index in the whole list and their own name;
-    tied layers lie in `tied_modules`. See tessera/layer_partition.py for the stages' bounds."""
+    tied layers lie in `tied_modules`."""
 
     def __init__(self, layers, num_stages=None, topology=None, loss_fn=None, seed_layers=False, seed_fn=None,
                  base_seed=1234, partition_method="parameters", activation_checkpoint_interval=0,
@@ -88,7 +88,7 @@ class PipelineModule(nn.Module):
         self._build()
         self.to(get_accelerator().device_name(self.local_rank))
         self.tied_comms = self._index_tied_modules()
-        self._synchronize_tied_weights()
+        self._synchronize_tied_modules()
 
     def _topology_of(self, stages):
         if self.world_size % stages != 0:
@@ -234,10 +234,21 @@ class PipelineModule(nn.Module):
                             parameter.ds_pipe_replicated = True
         return found
 
-    def _synchronize_tied_weights(self):
-        """Every stage begins with the first one's weights."""
-        for weight, group, ranks in self._tied():
-            dist.broadcast(weight.data, src=min(ranks), group=group)
+    def _synchronize_tied_modules(self):
+        """Every stage begins with the first one's. All of a module's parameters are one, also those that tied_weight_attr does
+        not name, as in a model of one stage."""
+        for tied in self.tied_comms.values():
+            for parameter in tied["module"].parameters():
+                dist.broadcast(parameter.data, src=min(tied["ranks"]), group=tied["group"])
+
+    def stages_of(self, name):
+        """The stages that hold the parameter of this name, rising. What a derived class has beside its layers, all hold."""
+        first, _, rest = name.partition(".")
+        if first == "tied_modules":
+            key = rest.partition(".")[0]
+            return sorted({self.stage_owner(index) for index, layer in enumerate(self._layer_specs)
+                           if isinstance(layer, TiedLayerSpec) and layer.key == key})
+        return [self.stage_owner(int(first))] if first.isdecimal() else list(range(self.num_stages))
 
     def allreduce_tied_weight_gradients(self):
         for weight, group, _ in self._tied():
