@@ -38,7 +38,8 @@ class Mesh {
 
   // Of the axes that the mesh has among these; where they hold all of its ranks, the world itself.
   std::shared_ptr<Group> group(const std::vector<std::string>& axes);
-  std::shared_ptr<Group> data_group() { return group(shape_.data_axes()); }  // the ranks that train on different data
+  std::shared_ptr<Group> data_group() { return group(shape_.data_axes()); }    // the ranks that train on different data
+  std::shared_ptr<Group> batch_group() { return group(shape_.batch_axes()); }  // … on different samples
 
  private:
   std::shared_ptr<Group> world_;

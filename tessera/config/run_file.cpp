@@ -215,6 +215,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
 
   run.dpo = dpo_of(run);
   run.parallel.tensor = number("parallel.tensor");
+  run.parallel.context = number("parallel.context");
   run.parallel.pipeline = number("parallel.pipeline");
   run.parallel.schedule = text("parallel.schedule");
   run.parallel.stages_per_rank = number("parallel.stages_per_rank");

@@ -34,7 +34,7 @@ struct ModuleEngine::Parts {
   Parts(std::shared_ptr<torch::nn::Module> given, const Configuration& configuration, InitializeOptions with)
       : model(engine::required_model(std::move(given))), options(std::move(with)) {
     if (!options.mesh && !options.world) options.world = comm::init_distributed();
-    config = configuration.for_ranks(options.mesh ? options.mesh->shape().replicas() : options.world->size());
+    config = configuration.for_ranks(options.mesh ? options.mesh->shape().readers() : options.world->size());
     tree = engine::tree_of(*model);
   }
 };

@@ -243,6 +243,7 @@ void Engine::set_schedule(std::shared_ptr<optim::RunningSchedule> schedule) {
 }
 
 comm::Group& Engine::data_group() { return *sharded_->groups().all; }
+comm::Group& Engine::batch_group() { return *sharded_->mesh().batch_group(); }
 at::Device Engine::device() const { return sharded_->device(); }
 int64_t Engine::model_state_bytes() const { return sharded_->model_state_bytes().memory; }
 int64_t Engine::param_count() const { return sharded_->param_count(); }

@@ -138,15 +138,16 @@ class Engine {
   void set_schedule(std::shared_ptr<optim::RunningSchedule> schedule);
   const optim::Optimizer& optimizer() const { return *optimizer_; }
 
-  // In samples: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * data_group().size().
+  // In samples: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * batch_group().size().
   int64_t train_batch_size() const;
   int64_t train_micro_batch_size_per_gpu() const;
   int64_t gradient_accumulation_steps() const;
   const config::DsConfig& config() const { return *config_; }  // resolved: config/ds_config.h
 
   comm::Group& world() { return *world_; }
-  comm::Group& data_group();  // the ranks that train on different data: all, unless a mesh says otherwise
-  at::Device device() const;  // where it trains
+  comm::Group& data_group();   // the ranks that train on different data: all, unless a mesh says otherwise
+  comm::Group& batch_group();  // … on different samples: ranks that share sequences read the same ones
+  at::Device device() const;   // where it trains
   // Parameters, gradients, master weights and optimizer state of this rank: in memory, and on disk.
   int64_t model_state_bytes() const;
   int64_t offloaded_bytes() const;

@@ -149,6 +149,12 @@ std::vector<std::string> MeshShape::data_axes() const {
   return names;
 }
 
+std::vector<std::string> MeshShape::batch_axes() const {
+  std::vector<std::string> names = data_axes();
+  std::erase(names, kContextAxis);
+  return names;
+}
+
 std::vector<std::string> MeshShape::model_axes() const {
   std::vector<std::string> names;
   for (const Axis& axis : axes_) {
@@ -168,7 +174,7 @@ std::string MeshShape::describe(int rank) const {
   for (const Axis& axis : axes_) {
     if (axis.size > 1) places.push_back(fmt::format("{} {}", axis.name, coordinate(rank, axis.name)));
   }
-  return places.size() < 2 && parts() == 1 ? "" : fmt::format("{}", fmt::join(places, ", "));
+  return places.size() < 2 && parts() == 1 && size(kContextAxis) == 1 ? "" : fmt::format("{}", fmt::join(places, ", "));
 }
 
 }  // namespace tessera::layout

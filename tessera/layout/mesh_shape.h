@@ -55,10 +55,13 @@ class MeshShape {
   // order of those coordinates, the mesh's first axis outermost.
   std::vector<int> members(int rank, const std::vector<std::string>& axes) const;
 
-  // The axes over which data, not the model, is split; and the others.
+  // The axes over which data, not the model, is split; of those, the ones over which samples are, not the tokens of a
+  // sample; and the others.
   std::vector<std::string> data_axes() const;
+  std::vector<std::string> batch_axes() const;
   std::vector<std::string> model_axes() const;
-  int replicas() const { return ranks() / parts(); }  // data-parallel ranks
+  int replicas() const { return ranks() / parts(); }               // data-parallel ranks
+  int readers() const { return replicas() / size(kContextAxis); }  // … each of samples of its own
   int parts() const;  // product of the model axes: places that may hold different parts of the model
 
   // "pp 1, dp_shard 0, tp 1", of axes with several ranks; empty where that is one over which data is split, and a

@@ -128,14 +128,23 @@ class KeptDecoding final : public Decoding {
 
 }  // namespace
 
+at::Tensor decoder_attention(const AttentionHeads& heads, const DecoderInput& input, int64_t window,
+                             const nn::AttentionOptions& options) {
+  nn::AttentionPattern pattern = input.pattern;
+  pattern.window = window;
+  const auto attend = [&](const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+    return nn::attention(query, key, value, pattern, options);
+  };
+  return input.rows ? input.rows->attend(heads.query, heads.key, heads.value, attend)
+                    : attend(heads.query, heads.key, heads.value);
+}
+
 at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int64_t window,
                             const nn::AttentionOptions& options) {
   heads.query = nn::rotate(heads.query, input.turns);
   heads.key = nn::rotate(heads.key, input.turns);
   if (input.cache != nullptr) std::tie(heads.key, heads.value) = input.cache->append(heads.key, heads.value);
-  nn::AttentionPattern pattern = input.pattern;
-  pattern.window = window;
-  return nn::attention(heads.query, heads.key, heads.value, pattern, options);
+  return decoder_attention(heads, input, window, options);
 }
 
 namespace {
@@ -187,6 +196,15 @@ CausalNetwork::Pass CausalNetwork::pass_over(const NamedTensors& batch, Caches* 
   return pass;
 }
 
+at::Tensor CausalNetwork::share(Pass& pass, const at::Tensor& ids) const {
+  if (context_.size() == 1) return ids;
+  const auto rows = std::make_shared<const nn::SharedRows>(context_, ids.size(1));
+  pass.positions = rows->own(pass.positions);
+  for (nn::Rotary::Table& table : pass.turns) table = {rows->own(table.cosine), rows->own(table.sine)};
+  pass.input.rows = rows;
+  return rows->own(ids);
+}
+
 at::Tensor CausalNetwork::run_layers(Pass& pass, size_t first, size_t end, at::Tensor hidden) {
   for (size_t layer = first; layer < end; ++layer) {
     pass.input.cache = pass.caches == nullptr ? nullptr : &(*pass.caches)[layer];
@@ -211,10 +229,14 @@ at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) { return run_links
 std::vector<at::Tensor> CausalNetwork::run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
                                                  const NamedTensors& batch) {
   Pass pass = pass_over(batch, nullptr);
+  const at::Tensor ids = share(pass, batch.at("input_ids"));
   const size_t after_layers = layers() + 1;
-  at::Tensor hidden = first == 0 ? embed(batch.at("input_ids"), pass.positions) : entering.front();
+  at::Tensor hidden = first == 0 ? embed(ids, pass.positions) : entering.front();
   hidden = run_layers(pass, std::max<size_t>(first, 1) - 1, std::min(end, after_layers) - 1, std::move(hidden));
-  if (end > after_layers) hidden = head()(normalized(hidden), next_labels(batch));
+  if (end > after_layers) {
+    const at::Tensor labels = next_labels(batch);
+    hidden = head()(normalized(hidden), pass.input.rows ? pass.input.rows->own(labels) : labels);
+  }
   return {std::move(hidden)};
 }
 

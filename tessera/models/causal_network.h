@@ -12,15 +12,17 @@
 #include "tessera/models/model.h"
 #include "tessera/models/vocabulary_layers.h"
 #include "tessera/nn/attention.h"
+#include "tessera/nn/context_axis.h"
 #include "tessera/nn/rotary.h"
 
 namespace tessera::models {
 
 // What a decoder layer reads. The cache is borrowed; null where nothing is kept.
 struct DecoderInput {
-  at::Tensor hidden;        // (batch, length, hidden)
-  nn::Rotary::Table turns;  // of the tokens' positions, for its kind of layer, where the model has rotary ones
-  nn::AttentionPattern pattern;
+  at::Tensor hidden;             // (batch, length, hidden)
+  nn::Rotary::Table turns;       // of the tokens' positions, for its kind of layer, where the model has rotary ones
+  nn::AttentionPattern pattern;  // of whole rows
+  std::shared_ptr<const nn::SharedRows> rows = {};  // where several ranks share each, all others being of own tokens
   nn::KeyValueCache* cache = nullptr;
 
   template <class F>
@@ -34,7 +36,11 @@ struct AttentionHeads {
   at::Tensor query, key, value;
 };
 
-// Attention with rotary positions: queries and keys are turned, and go through the cache where there is one. `window`:
+// Attention among the input's rows, whole or shared. -> (batch, length, heads * head size)
+at::Tensor decoder_attention(const AttentionHeads& heads, const DecoderInput& input, int64_t window,
+                             const nn::AttentionOptions& options);
+
+// The same with rotary positions: queries and keys are turned, and go through the cache where there is one. `window`:
 // of nn::AttentionPattern. -> (batch, length, heads * head size)
 at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int64_t window,
                             const nn::AttentionOptions& options);
@@ -67,6 +73,7 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   std::unique_ptr<Decoding> start(const PromptRows& prompts) override;
 
   void checkpoint_activations(bool on) override { checkpoints_activations_ = on; }
+  void share_sequences(const nn::ContextAxis& axis) override { context_ = axis; }
 
   // The embeddings, each layer, the head with what stands before it.
   std::vector<Link> links() const override;
@@ -92,8 +99,10 @@ class CausalNetwork : public Network, public GenerativeNetwork {
  private:
   struct Pass;
   Pass pass_over(const NamedTensors& batch, Caches* caches) const;
+  at::Tensor share(Pass& pass, const at::Tensor& ids) const;  // ids of own tokens
   at::Tensor run_layers(Pass& pass, size_t first, size_t end, at::Tensor hidden);
   at::Tensor decode(const NamedTensors& batch, Caches* caches);
+  nn::ContextAxis context_;
   bool checkpoints_activations_ = false;
 };
 

@@ -142,8 +142,8 @@ at::Tensor Gpt2Layer::attend(const at::Tensor& hidden, const DecoderInput& input
   };
   at::Tensor key = heads(1), value = heads(2);
   if (input.cache != nullptr) std::tie(key, value) = input.cache->append(key, value);
-  return nn::attention(
-      heads(0), key, value, input.pattern,
+  return decoder_attention(
+      {heads(0), key, value}, input, /*window=*/0,
       {.scale = scale_, .dropout = is_training() ? config_.attn_pdrop : 0, .heads = &cut_.attention()});
 }
 

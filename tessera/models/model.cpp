@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/hash.h"
 #include "tessera/base/json_text.h"
+#include "tessera/nn/context_axis.h"
 #include "tessera/nn/tensor_axis.h"
 
 namespace tessera::models {
@@ -28,6 +29,12 @@ ModelConfig read_model_config(const std::string& folder) {
 std::vector<at::Tensor> Network::run_links(size_t /*first*/, size_t /*end*/,
                                            const std::vector<at::Tensor>& /*entering*/, const NamedTensors& /*batch*/) {
   TESSERA_INVARIANT(!"a network that has links runs them");
+}
+
+void Network::share_sequences(const nn::ContextAxis& axis) {
+  if (axis.size() == 1) return;
+  throw Error(ErrorKind::kConfig, {"this model's sequences cannot be shared by several ranks yet", "parallel.context",
+                                   "use 1; the Llama family, Gemma 3 and GPT-2 can"});
 }
 
 std::shared_ptr<Network> Model::network_over(const nn::TensorAxis& axis) const {

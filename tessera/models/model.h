@@ -27,8 +27,9 @@ class SafetensorsFile;
 }
 
 namespace tessera::nn {
+class ContextAxis;
 class TensorAxis;
-}
+}  // namespace tessera::nn
 
 namespace tessera::models {
 
@@ -83,6 +84,10 @@ class Network : public torch::nn::Module {
 
   // Keeps only each block's input and recomputes the rest in backward (nn/activation_checkpoint.h); off at first.
   virtual void checkpoint_activations(bool on) = 0;
+
+  // From now on each rank has its own tokens of every row of a batch that all of the axis have: loss_sum() and
+  // run_links() are of those. ErrorKind::kConfig where the class cannot.
+  virtual void share_sequences(const nn::ContextAxis& axis);
 
   // The chain, at least two links; empty: a pipeline cannot cut it. See models/stages.h.
   virtual std::vector<Link> links() const { return {}; }

@@ -18,14 +18,14 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
   const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
-  const int64_t data_ranks = mesh.replicas();
-  const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, data_ranks));
+  const int64_t readers = mesh.readers();
+  const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, readers));
   for (const std::string& warning : config.warnings) log_warning("{}", warning);
 
   const plan::ModelCensus census = census_of_whole(run, model);
   if (run.training.memory_check) {
     plan::check_fits({.model = memory_census(run, model, mesh, stages_of(run, model, mesh, config.batch)),
-                      .setup = memory_setup(run, config, data_ranks),
+                      .setup = memory_setup(run, config, mesh.replicas()),
                       .room = plan::machine_room(swap_folder(run, config)),
                       .ranks_of_host = ranks,
                       .samples_of_a_rank = config.batch.micro * config.batch.accumulation,
@@ -33,12 +33,12 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
   }
   std::string text;
   const RunData data =
-      read_run_data(run, *tokenizer, static_cast<int>(data_ranks),
+      read_run_data(run, *tokenizer, static_cast<int>(readers),
                     {.say = [&](const std::string& line) { text += fmt::format("  data     {}\n", line); },
                      .doubt = [](const std::string& line) { log_warning("{}", line); }});
   const int64_t per_epoch = data::steps_in_epoch(data.train.size, {.micro_batch = config.batch.micro,
                                                                    .accumulation = config.batch.accumulation,
-                                                                   .world_size = data_ranks,
+                                                                   .world_size = readers,
                                                                    .drop_last = config.dataloader_drop_last});
   fmt::print("{} is ready to train; nothing was started\n", run.name);
   const std::string kept =
@@ -46,8 +46,7 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
   fmt::print("  model    {}, {} parameters{}\n", run.model.path, format_count(census.params), kept);
   fmt::print("  stage    ZeRO stage {} on {}\n", config.zero.stage, ranks_in_words(mesh));
   fmt::print("  batch    {} per step: micro batch {} x {} x {}\n", count_of(config.batch.global, "sample"),
-             config.batch.micro, count_of(config.batch.accumulation, "accumulation step"),
-             count_of(data_ranks, "rank"));
+             config.batch.micro, count_of(config.batch.accumulation, "accumulation step"), count_of(readers, "rank"));
   fmt::print("  steps    {}, {} per epoch\n", format_count(steps_of_run(run, per_epoch)), format_count(per_epoch));
   fmt::print("{}  output   {}\n", text, run.output);
 }

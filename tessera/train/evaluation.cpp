@@ -20,8 +20,8 @@ data::LoaderOptions loader_options(Engine& engine, uint64_t seed) {
   const config::DsConfig& config = engine.config();
   return {.micro_batch = config.batch.micro,
           .accumulation = config.batch.accumulation,
-          .world_size = engine.data_group().size(),
-          .rank = engine.data_group().rank(),
+          .world_size = engine.batch_group().size(),
+          .rank = engine.batch_group().rank(),
           .seed = seed,
           .drop_last = config.dataloader_drop_last};
 }
@@ -82,14 +82,14 @@ static size_t most_tallies(comm::Group& ranks, const LossSum& sum) {
 
 LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& options) {
   const at::NoGradGuard no_grad;
-  comm::Group& group = engine.data_group();
-  const int64_t all = evaluated_samples(task, group.size(), options.most_samples);
+  comm::Group& readers = engine.batch_group();
+  const int64_t all = evaluated_samples(task, readers.size(), options.most_samples);
   const auto held_out = static_cast<int64_t>(task.eval_samples());
   std::vector<size_t> own;
-  for (int64_t i = group.rank(); i < all; i += group.size()) own.push_back(static_cast<size_t>(i * held_out / all));
+  for (int64_t i = readers.rank(); i < all; i += readers.size()) own.push_back(static_cast<size_t>(i * held_out / all));
   // Stage 3 gathers in each forward, so every rank runs as many: one that has no samples left runs some again,
   // uncounted.
-  const int64_t per_rank = (all + group.size() - 1) / group.size();
+  const int64_t per_rank = (all + readers.size() - 1) / readers.size();
   const auto batches = static_cast<int>((per_rank + options.micro_batch - 1) / options.micro_batch);
   const auto count = static_cast<int64_t>(own.size());
   const auto is_counted = [&](int batch) { return batch * options.micro_batch < count; };
@@ -102,7 +102,7 @@ LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& opti
   LossSum sum;
   const auto add = [&](int batch, const BatchLoss& seen) {
     const double loss = seen.sum.item<double>();
-    if (options.progress) options.progress(std::min((batch + 1) * options.micro_batch * group.size(), all), all);
+    if (options.progress) options.progress(std::min((batch + 1) * options.micro_batch * readers.size(), all), all);
     if (!is_counted(batch)) return;
     sum.loss += loss;
     sum.targets += seen.targets;
@@ -126,7 +126,7 @@ LossSum evaluate(ModuleEngine& engine, Task& task, const EvaluationOptions& opti
   const std::vector<double> more = task.eval_tallies();
   sum.tallies.insert(sum.tallies.end(), more.begin(), more.end());
   engine.train();
-  return sum_over_ranks(group, sum);
+  return sum_over_ranks(engine.data_group(), sum);
 }
 
 }  // namespace tessera::train

@@ -27,6 +27,7 @@
 #include "tessera/engine/timeline.h"
 #include "tessera/models/initial_values.h"
 #include "tessera/models/stages.h"
+#include "tessera/nn/context_axis.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/pipeline/check.h"
 #include "tessera/storage/cpu_allocator.h"
@@ -89,6 +90,7 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
   if (!device.is_cpu()) engine::seed_random_state(seed, device);
   const nn::TensorAxis axis(mesh->group({layout::kTensorAxis}));
   const std::shared_ptr<models::Network> network = model.network_over(axis);
+  network->share_sequences(nn::ContextAxis(mesh->group({layout::kContextAxis})));
   network->checkpoint_activations(run.training.activation_checkpointing);
   const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
   models::InitialValues values(model, *network, pretrained ? run.model.path : "",
@@ -165,8 +167,8 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);
   const auto mesh = std::make_shared<comm::Mesh>(world, mesh_shape_of(run, world->size()));
-  comm::Group& sharers_of_data = *mesh->data_group();
-  config::DsConfigInput input = ds_config_input(*model.model, sharers_of_data.size());
+  comm::Group& readers = *mesh->batch_group();  // each of samples of its own
+  config::DsConfigInput input = ds_config_input(*model.model, readers.size());
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
   const auto stages = stages_of(run, model, mesh->shape(), without_steps.batch);
   check_memory(run, model, without_steps, *mesh, stages);
@@ -176,11 +178,11 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
     listener = {.say = [](const std::string& line) { log_info("{}", line); },
                 .doubt = [](const std::string& line) { log_warning("{}", line); }};
   }
-  const RunData run_data = read_run_data(run, *tokenizer, sharers_of_data.size(), listener);
+  const RunData run_data = read_run_data(run, *tokenizer, readers.size(), listener);
   const data::LoaderOptions loader{.micro_batch = without_steps.batch.micro,
                                    .accumulation = without_steps.batch.accumulation,
-                                   .world_size = sharers_of_data.size(),
-                                   .rank = sharers_of_data.rank(),
+                                   .world_size = readers.size(),
+                                   .rank = readers.rank(),
                                    .seed = static_cast<uint64_t>(run.training.seed),
                                    .drop_last = without_steps.dataloader_drop_last};
   const int64_t max_steps = steps_of_run(run, data::steps_in_epoch(run_data.train.size, loader));
@@ -217,8 +219,12 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   }
   const auto loss_with = [&](TalliesOf tallies) -> LossOfBatch {
     if (task_type.loss) return [&](const data::Batch& batch) { return task_type.loss(*engine, batch); };
-    return [&, tallies](const data::Batch& batch, const engine::StagePass& pass) {
-      return batch_loss(*engine, batch, stages ? &*stages : nullptr, pass, tallies);
+    // Of ranks that share sequences, each has the loss of its own tokens; one counts those of all.
+    const bool counts = mesh->coordinate(layout::kContextAxis) == 0;
+    return [&, tallies, counts](const data::Batch& batch, const engine::StagePass& pass) {
+      BatchLoss loss = batch_loss(*engine, batch, stages ? &*stages : nullptr, pass, tallies);
+      if (!counts) loss.targets = loss.tokens = 0;
+      return loss;
     };
   };
   const LossOfBatch loss = task_type.start ? task_type.start({.engine = *engine,

@@ -9,11 +9,13 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/data/reader.h"
+#include "tessera/layout/range.h"
 #include "tessera/models/freezing.h"
 #include "tessera/models/model.h"
 #include "tessera/models/quantized_model.h"
 #include "tessera/models/sequence_classifier.h"
 #include "tessera/monitor/monitors.h"
+#include "tessera/nn/context_axis.h"
 #include "tessera/pipeline/schedule.h"
 #include "tessera/train/evaluation.h"
 #include "tessera/train/run.h"
@@ -119,8 +121,10 @@ std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, c
 layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks) {
   const auto world = static_cast<int>(ranks);
   const auto tensor = static_cast<int>(run.parallel.tensor), pipeline = static_cast<int>(run.parallel.pipeline);
+  const auto context = static_cast<int>(run.parallel.context);
   std::vector<layout::Axis> axes{{layout::kShardAxis, 0}};
   if (pipeline > 1) axes.insert(axes.begin(), {layout::kPipelineAxis, pipeline});
+  if (context > 1) axes.push_back({layout::kContextAxis, context});
   if (tensor > 1) axes.push_back({layout::kTensorAxis, tensor});
   if (axes.size() == 1) return layout::MeshShape::of_data_parallel(world);
   return layout::MeshShape::of_world(world, std::move(axes), run.name + ", parallel");
@@ -128,7 +132,7 @@ layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks) {
 
 std::string ranks_in_words(const layout::MeshShape& mesh) {
   const std::string ranks = count_of(mesh.ranks(), "rank");
-  return mesh.parts() == 1 ? ranks : fmt::format("{}: {}", ranks, mesh.product());
+  return mesh.axes().size() == 1 ? ranks : fmt::format("{}: {}", ranks, mesh.product());
 }
 
 config::DsConfigInput ds_config_input(const models::Model& model, int64_t data_ranks) {
@@ -155,7 +159,7 @@ void set_defaults_of_training(config::DsConfig& config) {
 
 plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t data_ranks) {
   plan::TrainingSetup setup = plan::setup_of(config, data_ranks);
-  setup.length = run.data.max_length;
+  setup.length = layout::ceil_div(run.data.max_length, run.parallel.context);
   const TaskType& task = task_of(run);
   setup.target_share = task.target_share ? task.target_share(run) : 1;
   setup.micro_batch *= task.rows_of_sample;
@@ -209,6 +213,15 @@ std::optional<models::StageBounds> stages_of(const config::RunFile& run, const m
   return models::balanced_stages(*network, schedule, task.target_share ? task.target_share(run) : 1);
 }
 
+void check_sharing_of_sequences(const models::FolderModel& model, const layout::MeshShape& mesh) {
+  const int context_ranks = mesh.size(layout::kContextAxis);
+  if (context_ranks == 1) return;
+  model.model->network()->share_sequences(nn::ContextAxis::of_size(context_ranks));
+  if (const auto sizes = model.model->architecture()) {
+    nn::ContextAxis::check_heads(sizes->heads, sizes->kv_heads, mesh.size(layout::kTensorAxis), context_ranks);
+  }
+}
+
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {
   const config::ZeroOptions& zero = config.zero;
   if (zero.offload_param.device == "nvme") return zero.offload_param.nvme_path;
@@ -254,7 +267,7 @@ std::vector<Metric> metrics_of(const config::RunFile& run) {
 config::BatchSizes batch_of(const config::RunFile& run, int64_t ranks) {
   config::RunFile checked = run;
   checked.data.labels.clear();  // which the batch does not depend on
-  const int data_ranks = mesh_shape_of(run, ranks).replicas();
+  const int data_ranks = mesh_shape_of(run, ranks).readers();
   return config::resolve_ds_config(run, ds_config_input(*read_model_of(checked).model, data_ranks)).batch;
 }
 
@@ -277,7 +290,8 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   }
   load_tokenizer_of(run, *model.model);
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
-  const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.replicas()));
+  const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.readers()));
+  check_sharing_of_sequences(model, mesh);
   if (mesh.parts() > 1) {  // refuses what cannot be cut
     memory_census(checked, model, mesh, stages_of(checked, model, mesh, config.batch));
   }

@@ -37,8 +37,9 @@ std::vector<Metric> metrics_of(const config::RunFile& run);
 // Of the folder that the run file names, checked against the model.
 std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model);
 
-// How so many ranks share the run: data parallel but for parallel.pipeline, outermost, and parallel.tensor, whose ranks
-// are neighbours. Where one is 1, the mesh has no such axis. ErrorKind::kConfig where they do not factor.
+// How so many ranks share the run: data parallel but for parallel.pipeline, outermost, parallel.context and
+// parallel.tensor, whose ranks are neighbours. Where one is 1, the mesh has no such axis. ErrorKind::kConfig where they
+// do not factor.
 layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks);
 std::string ranks_in_words(const layout::MeshShape& mesh);  // "4 ranks: dp_shard 2 × tp 2"
 

@@ -276,7 +276,7 @@ LossSum Trainer::Loop::evaluate_now() {
   const monitor::EvaluationMetrics metrics{
       .step = step,
       .loss = sum.mean(),
-      .samples = evaluated_samples(task_, engine_.data_group().size(), options_.eval_samples),
+      .samples = evaluated_samples(task_, engine_.batch_group().size(), options_.eval_samples),
       .seconds = duration<double>(steady_clock::now() - start).count(),
       .others = report_.last->others};
   for (const auto& each : monitors_) each->evaluation(metrics);

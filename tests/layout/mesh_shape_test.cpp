@@ -60,6 +60,7 @@ TEST(MeshShape, GroupsOfAnyAxesPartitionTheRanksInEveryFactorisationOfUpTo16) {
         for (int rank = 0; rank < ranks; ++rank) ASSERT_EQ(seen.count(rank), 1u);
       }
       ASSERT_EQ(mesh.parts() * mesh.replicas(), ranks);
+      ASSERT_EQ(mesh.readers() * mesh.size("cp"), mesh.replicas());
     });
   }
   EXPECT_GT(shapes, 200);
