@@ -31,6 +31,7 @@ void bind_mesh(py::module_& module) {
                   "Collective. own: this rank's coordinate on each axis", no_gil)
       .def_property_readonly("world", &Mesh::world)
       .def_property_readonly("data", &Mesh::data_group)
+      .def_property_readonly("batch", &Mesh::batch_group)
       .def_property_readonly("axes",
                              [](const Mesh& self) {
                                std::vector<std::pair<std::string, int>> axes;

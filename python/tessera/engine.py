@@ -48,7 +48,7 @@ class Engine(nn.Module):
         self.trusts_pickle = self._values.get("tessera.trust_pickle") is True
         self.torch_step = torch_step
         self._mesh, self._placements = mesh, placements
-        self._world, self._data = mesh.world, mesh.data  # all ranks; those over which the batch is split
+        self._world, self._data = mesh.world, mesh.batch  # all ranks; those over which the batch is split
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
         self._no_sync = False
         self._ends_block = False  # the next step ends a coalesce_grad_reduction()

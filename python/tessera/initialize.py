@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from tessera import _core, kept_in_fp32, optimizers, parallelism, schedules, tensor_parallel
+from tessera import _core, kept_in_fp32, optimizers, parallelism, schedules, shared_sequences, tensor_parallel
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
@@ -45,9 +45,11 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     elif shared_by > 1:
         mesh = _tensor_mesh(shared_by, mpu, mesh)
         tensor_parallel.cut(model, mesh)
+    elif (sharing := shared_sequences.ranks_of_a_sequence(mpu, mesh_param, raw)) > 1:
+        mesh = shared_sequences.mesh_of(sharing, mpu)
     else:
         mesh = _core.Mesh.data_parallel(world_of(_data_parallel_group(mpu))) if mesh is None else mesh_of(mesh)
-    parallelism.refuse_sequence_parallelism(mesh_param, mesh.data.size)
+    parallelism.check_mesh_param(mesh_param, mesh.data.size)
     parallelism.refuse_spread_experts(model, mesh.data)
 
     values = _values_of_the_engine(raw, place_of(source))
@@ -58,7 +60,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     torch_step = TorchStep(optimizer) if block is None else None
     if block is not None:
         values["optimizer"] = block
-    resolved = _core.Config(values, place=place_of(source), data_parallel_size=mesh.data.size)
+    resolved = _core.Config(values, place=place_of(source), data_parallel_size=mesh.batch.size)
 
     engine = engine_class(model, resolved, raw, optimizer, torch_step, mesh, placements, device)
     engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"))
@@ -85,6 +87,8 @@ def _values_of_the_engine(raw, place):
                    "'torch_autocast.lower_precision_safe_modules' chooses whose gradients are communicated in the dtype of "
                    "autocast: not supported yet", place,
                    "take it out: gradients are communicated in fp32, or all in 'communication_data_type'")
+    if values.pop("sequence_parallel_size", 1) != 1:
+        values.pop("data_parallel_size", None)
     for key in ("autotp_size", "tp", "tensor_parallel"):  # the mesh has them
         _taken_out(values, "tensor_parallel", key)
     kept_in_fp32.setting_of(raw, place)

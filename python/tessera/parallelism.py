@@ -62,16 +62,23 @@ def mesh_of_pipeline(model, runs_pipelines):
 
 
 def check_unit(mpu, where):
-    """UsageError for a unit of which some getter returns a size above 1."""
+    """UsageError for a unit of which some getter returns a size above 1. Ranks that share sequences are fine where it has their group."""
     for getter, kind in _KIND_OF_GETTER.items():
         size = getattr(mpu, getter)() if callable(getattr(mpu, getter, None)) else 1
-        if size is not None and size > 1:
-            raise made(_core.UsageError, f"mpu.{getter}() is {size}: {kind} parallelism is not in Tessera yet", where,
-                       "use 1, or leave mpu out, so that every rank trains the whole model on data of its own")
+        if size is None or size <= 1:
+            continue
+        if kind != "sequence":
+            what = f"{kind} parallelism is not in Tessera yet"
+        elif not hasattr(mpu, "get_sequence_parallel_group"):
+            what = "and there is no get_sequence_parallel_group()"
+        else:
+            continue
+        raise made(_core.UsageError, f"mpu.{getter}() is {size}: {what}", where,
+                   "use 1, or leave mpu out, so that every rank trains the whole model on data of its own")
 
 
-def refuse_sequence_parallelism(mesh_param, world_size):
-    """mesh_param: (data-parallel ranks, sequence-parallel ranks), as DeepSpeed makes a mesh of them."""
+def check_mesh_param(mesh_param, ranks):
+    """UsageError for what is not (data-parallel ranks, sequence-parallel ranks) of so many ranks."""
     if mesh_param is None:
         return
     where = "the argument mesh_param of initialize"
@@ -79,15 +86,11 @@ def refuse_sequence_parallelism(mesh_param, world_size):
         data, sequence = (int(size) for size in mesh_param)
     except (TypeError, ValueError):
         raise made(_core.UsageError, f"mesh_param is {mesh_param!r}, not two numbers of ranks", where,
-                   f"use ({world_size}, 1), or leave it out") from None
-    if sequence > 1:
-        raise made(_core.UsageError,
-                   f"mesh_param asks for {sequence} sequence-parallel ranks: not in Tessera yet", where,
-                   f"use ({world_size}, 1), or leave it out")
-    if data * sequence != world_size:
+                   f"use ({ranks}, 1), or leave it out") from None
+    if data * sequence != ranks:
         raise made(_core.UsageError, f"mesh_param {tuple(mesh_param)} has {data * sequence} "
-                   f"place{'s' * (data * sequence != 1)}, and the number of ranks is {world_size}", where,
-                   f"use ({world_size}, 1), or leave it out")
+                   f"place{'s' * (data * sequence != 1)}, and the number of ranks is {ranks}", where,
+                   f"use ({ranks}, 1), or leave it out")
 
 
 def refuse_spread_experts(model, world):

@@ -59,7 +59,8 @@ constexpr Key kDsKeys[] = {
     {"managed_gradient_accumulation", kBoolean, "true", kNotYet,
      "count micro batches; false: every step() is a boundary"},
     {"dataloader_drop_last", kBoolean, "false", kHonoured, "drop the last batch of an epoch if it is not full"},
-    {"sequence_parallel_size", at_least(1), "1", kNotYet, "ranks that share one sequence"},
+    {"sequence_parallel_size", at_least(1), "1", kNotYet,
+     "ranks that share one sequence, from Python (a run file has parallel.context)", in_python(kHonoured)},
     {"data_parallel_size", at_least(1), "null", kNotYet, "ranks that see different data, in a mesh"},
 
     // Optimizer.

@@ -18,21 +18,11 @@ namespace {
 
 using Ranges = std::vector<layout::Range>;
 
-// Who has which tokens of a row while layers run, and which heads while attention does.
-struct Exchange {
-  std::shared_ptr<comm::Group> group;
-  Ranges tokens;
-  Ranges heads;  // may overlap
-
-  size_t ranks() const { return tokens.size(); }
-  const layout::Range& own(const Ranges& of_ranks) const { return of_ranks[static_cast<size_t>(group->rank())]; }
-};
-
 // Sends each rank its part along `dim`, and receives `sizes` from each.
-std::vector<at::Tensor> all_to_all(const Exchange& exchange, const at::Tensor& from, int dim, const Ranges& parts,
+std::vector<at::Tensor> all_to_all(const HeadExchange& exchange, const at::Tensor& from, int dim, const Ranges& parts,
                                    const std::vector<std::vector<int64_t>>& sizes) {
   std::vector<at::Tensor> outgoing, incoming, received;
-  for (size_t rank = 0; rank < exchange.ranks(); ++rank) {
+  for (size_t rank = 0; rank < exchange.tokens.size(); ++rank) {
     outgoing.push_back(from.narrow(dim, parts[rank].begin, parts[rank].numel()).contiguous().view({-1}));
     received.push_back(at::empty(sizes[rank], from.options().requires_grad(false)));
     incoming.push_back(received.back().view({-1}));
@@ -42,7 +32,7 @@ std::vector<at::Tensor> all_to_all(const Exchange& exchange, const at::Tensor& f
 }
 
 // (batch, own tokens, heads, size) -> (batch, length, own heads, size)
-at::Tensor to_heads(const Exchange& exchange, const at::Tensor& x) {
+at::Tensor to_heads(const HeadExchange& exchange, const at::Tensor& x) {
   std::vector<std::vector<int64_t>> sizes;
   for (const layout::Range& tokens : exchange.tokens) {
     sizes.push_back({x.size(0), tokens.numel(), exchange.own(exchange.heads).numel(), x.size(3)});
@@ -51,7 +41,7 @@ at::Tensor to_heads(const Exchange& exchange, const at::Tensor& x) {
 }
 
 // The inverse; heads that several ranks have are added up.
-at::Tensor to_tokens(const Exchange& exchange, const at::Tensor& x) {
+at::Tensor to_tokens(const HeadExchange& exchange, const at::Tensor& x) {
   std::vector<std::vector<int64_t>> sizes;
   int64_t heads = 0;
   for (const layout::Range& of_rank : exchange.heads) {
@@ -60,7 +50,7 @@ at::Tensor to_tokens(const Exchange& exchange, const at::Tensor& x) {
   }
   const std::vector<at::Tensor> parts = all_to_all(exchange, x, 1, exchange.tokens, sizes);
   at::Tensor all = at::zeros({x.size(0), sizes[0][1], heads, x.size(3)}, x.options().requires_grad(false));
-  for (size_t rank = 0; rank < exchange.ranks(); ++rank) {
+  for (size_t rank = 0; rank < exchange.tokens.size(); ++rank) {
     all.narrow(2, exchange.heads[rank].begin, exchange.heads[rank].numel()).add_(parts[rank]);
   }
   return all;
@@ -68,27 +58,29 @@ at::Tensor to_tokens(const Exchange& exchange, const at::Tensor& x) {
 
 class ToHeads : public torch::autograd::Function<ToHeads> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Exchange& exchange) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const HeadExchange& exchange) {
     context->saved_data["exchange"] = keep(exchange);
     return to_heads(exchange, x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
     const at::NoGradGuard no_grad;
-    return {to_tokens(kept<Exchange>(context->saved_data["exchange"]), grads[0]), {}};
+    return {to_tokens(kept<HeadExchange>(context->saved_data["exchange"]), grads[0]), {}};
   }
 };
 
 class ToTokens : public torch::autograd::Function<ToTokens> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const Exchange& exchange) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const HeadExchange& exchange) {
     context->saved_data["exchange"] = keep(exchange);
     return to_tokens(exchange, x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
     const at::NoGradGuard no_grad;
-    return {to_heads(kept<Exchange>(context->saved_data["exchange"]), grads[0]), {}};
+    return {to_heads(kept<HeadExchange>(context->saved_data["exchange"]), grads[0]), {}};
   }
 };
 
@@ -118,26 +110,35 @@ void ContextAxis::check_heads(int64_t heads, int64_t key_heads, int tensor_ranks
   }
 }
 
-SharedRows::SharedRows(const ContextAxis& axis, int64_t length) : group_(axis.group()) {
+const layout::Range& HeadExchange::own(const Ranges& of_ranks) const {
+  return of_ranks[static_cast<size_t>(group->rank())];
+}
+
+at::Tensor HeadExchange::to_heads(const at::Tensor& x) const { return ToHeads::apply(x, *this); }
+at::Tensor HeadExchange::to_tokens(const at::Tensor& x) const { return ToTokens::apply(x, *this); }
+
+HeadExchanges exchanges_of(const ContextAxis& axis, const Ranges& tokens, int64_t heads, int64_t key_heads) {
+  const TensorAxis::Heads cut = heads_over(axis.size(), heads, key_heads);
+  return {.queries = {axis.group(), tokens, cut.query.parts}, .keys = {axis.group(), tokens, cut.key.parts}};
+}
+
+SharedRows::SharedRows(const ContextAxis& axis, int64_t length) : axis_(axis) {
   const std::vector<int64_t> bounds = layout::uniform_bounds(length, axis.size());
   for (size_t rank = 0; rank + 1 < bounds.size(); ++rank) tokens_.push_back({bounds[rank], bounds[rank + 1]});
 }
 
 at::Tensor SharedRows::own(const at::Tensor& rows) const {
-  const layout::Range& own = tokens_[group_ ? static_cast<size_t>(group_->rank()) : 0];
+  const layout::Range& own = tokens_[static_cast<size_t>(axis_.rank())];
   return rows.narrow(1, own.begin, own.numel());
 }
 
 at::Tensor SharedRows::attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                               const Attention& attention) const {
-  if (!group_) return attention(query, key, value);
-  const int64_t head_size = value.size(3);
-  const TensorAxis::Heads heads = heads_over(group_->size(), query.size(2), key.size(2));
-  const Exchange of_queries{group_, tokens_, heads.query.parts}, of_keys{group_, tokens_, heads.key.parts};
-  const at::Tensor context =
-      attention(ToHeads::apply(query, of_queries), ToHeads::apply(key, of_keys), ToHeads::apply(value, of_keys));
-  const at::Tensor by_heads = context.view({context.size(0), context.size(1), -1, head_size});
-  return ToTokens::apply(by_heads, of_queries).flatten(2);
+  if (axis_.size() == 1) return attention(query, key, value);
+  const HeadExchanges by = exchanges_of(axis_, tokens_, query.size(2), key.size(2));
+  const at::Tensor context = attention(by.queries.to_heads(query), by.keys.to_heads(key), by.keys.to_heads(value));
+  const at::Tensor of_heads = context.view({context.size(0), context.size(1), -1, value.size(3)});
+  return by.queries.to_tokens(of_heads).flatten(2);
 }
 
 }  // namespace tessera::nn

@@ -47,6 +47,26 @@ class ContextAxis {
   std::shared_ptr<comm::Group> group_;
 };
 
+// Which ranks have which tokens of a row while layers run, and which heads while attention does: consecutive ones each.
+struct HeadExchange {
+  std::shared_ptr<comm::Group> group;
+  std::vector<layout::Range> tokens, heads;  // of each rank; several may have the same head
+
+  // (batch, own tokens, heads, size) -> (batch, length, own heads, size), and the inverse, where heads that several
+  // ranks have are added up. With gradients.
+  at::Tensor to_heads(const at::Tensor& x) const;
+  at::Tensor to_tokens(const at::Tensor& x) const;
+
+  const layout::Range& own(const std::vector<layout::Range>& of_ranks) const;
+};
+
+// Those of queries and of keys and values. ErrorKind::kConfig as ContextAxis::check_heads.
+struct HeadExchanges {
+  HeadExchange queries, keys;
+};
+HeadExchanges exchanges_of(const ContextAxis& axis, const std::vector<layout::Range>& tokens, int64_t heads,
+                           int64_t key_heads);
+
 // Rows of so many tokens over the axis: where they do not divide, the first ranks have one more, and of rows that are
 // shorter than the axis the last ranks have none.
 class SharedRows {
@@ -64,7 +84,7 @@ class SharedRows {
                     const Attention& attention) const;
 
  private:
-  std::shared_ptr<comm::Group> group_;
+  ContextAxis axis_;
   std::vector<layout::Range> tokens_;  // of each rank
 };
 

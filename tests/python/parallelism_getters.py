@@ -8,7 +8,6 @@ GETTERS = {
     "get_slice_parallel_world_size": "tensor",
     "get_pipe_parallel_world_size": "pipeline",
     "get_pipeline_model_parallel_world_size": "pipeline",
-    "get_sequence_parallel_world_size": "sequence",
     "get_context_parallel_world_size": "context",
     "get_expert_model_parallel_world_size": "expert",
     "get_expert_tensor_parallel_world_size": "expert tensor",

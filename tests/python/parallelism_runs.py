@@ -43,7 +43,7 @@ def trains(**arguments):
 
 @run
 def sizes_of_an_mpu():
-    return {getter: [trains(mpu=Unit(**{getter: size})) for size in (1, 2)] for getter in GETTERS}
+    return {getter: [trains(mpu=Unit(**{getter: size})) for size in (1, 2)] for getter in [*GETTERS, "get_sequence_parallel_world_size"]}
 
 
 @run
@@ -60,7 +60,7 @@ def an_mpu_of_size_one():
 
 @run
 def meshes():
-    found = {str(mesh): trains(mesh_param=mesh) for mesh in [(2, 1), (1, 2), (1, 1), 2, ("a", "b")]}
+    found = {str(mesh): trains(mesh_param=mesh) for mesh in [(1, 2), (2, 1), (1, 1), 2, ("a", "b")]}
     found["group"] = list(dist.get_process_group_ranks(groups._get_data_parallel_group()))
     groups.mesh_device = None
     return found

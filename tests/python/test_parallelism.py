@@ -31,6 +31,12 @@ def test_an_mpu_is_refused_by_its_getter_when_a_size_is_above_1(runs, getter):
                    "where: the argument mpu", "use 1")
 
 
+def test_an_mpu_whose_ranks_share_sequences_needs_their_group(runs):
+    of_one, of_two = runs["sizes_of_an_mpu"]["get_sequence_parallel_world_size"]
+    assert of_one[:2] == NOTHING
+    assert_refused(of_two, "mpu.get_sequence_parallel_world_size() is 2", "there is no get_sequence_parallel_group()")
+
+
 def test_an_mpu_of_sizes_1_trains_as_without_it(runs):
     run = runs["an_mpu_of_size_one"]
     assert run["groups know it"]
@@ -39,10 +45,10 @@ def test_an_mpu_of_sizes_1_trains_as_without_it(runs):
     assert norms == pytest.approx(run["expected"][1], rel=1e-5)
 
 
-def test_a_mesh_of_data_alone_is_made_and_any_other_is_refused(runs):
+def test_a_mesh_of_data_and_shared_sequences_is_made_and_what_is_none_is_refused(runs):
     run = runs["meshes"]
     assert run["(2, 1)"][:2] == NOTHING and run["group"] == [0, 1]
-    assert_refused(run["(1, 2)"], "2 sequence-parallel ranks", "use (2, 1)")
+    assert run["(1, 2)"][:2] == NOTHING
     assert_refused(run["(1, 1)"], "has 1 place, and the number of ranks is 2")
     assert_refused(run["2"], "not two numbers")
     assert_refused(run["('a', 'b')"], "not two numbers")

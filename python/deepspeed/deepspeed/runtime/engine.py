@@ -91,7 +91,9 @@ class DeepSpeedEngine(tessera.Engine):
     def dp_world_size(self):
         return self._data.size
 
-    seq_dp_world_size = dp_world_size
+    @property
+    def seq_dp_world_size(self):
+        return self._mesh.data.size
 
     @property
     def mp_world_size(self):

@@ -10,7 +10,9 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config_keys import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.utils import groups
-from tessera import _core, parallelism, tensor_parallel
+from tessera import _core, parallelism, shared_sequences, tensor_parallel
+from tessera.config_source import chosen_source
+from tessera.config_text import read_config
 from tessera.error_report import made
 from torch.nn import Parameter
 from torch.optim import Optimizer
@@ -32,7 +34,9 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
     accelerator = get_accelerator()
     accelerator.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
-    parallelism.refuse_sequence_parallelism(mesh_param, dist.get_world_size())
+    if mesh_param is None and mpu is None:
+        mesh_param = shared_sequences.mesh_of_config(read_config(chosen_source(args, config, config_params)), dist.get_world_size())
+    parallelism.check_mesh_param(mesh_param, dist.get_world_size())
     _make_groups(model, mpu, mesh_param)
     try:
         made_here = tessera.initialize(

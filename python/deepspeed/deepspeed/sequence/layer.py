@@ -1,0 +1,39 @@
+"""Attention of a program's own between ranks that share sequences (Ulysses)."""
+
+import torch
+
+from deepspeed import comm as dist
+from tessera import _core
+from tessera.error_report import made
+from tessera.shared_sequences import exchanges
+
+
+class DistributedAttention(torch.nn.Module):
+    """Around `local_attention`, which sees whole rows of some heads: (query, key, value, …) -> context, in the layout of what it is
+    given, tokens first or batch first, with heads and their size behind; the context's last two may be one."""
+
+    def __init__(self, local_attention, sequence_process_group, scatter_idx=2, gather_idx=0, sp_stream=None):
+        super().__init__()
+        if scatter_idx != 2 or gather_idx not in (0, 1):
+            raise made(_core.UsageError, f"heads are dimension {scatter_idx} and tokens {gather_idx}", "DistributedAttention",
+                       "use scatter_idx=2, and gather_idx=0 or 1")
+        self.local_attn, self.spg = local_attention, sequence_process_group
+        self.scatter_idx, self.gather_idx = scatter_idx, gather_idx
+
+    def forward(self, query, key, value, batch_dim_idx, rotary_pos_emb=None, *args, **kwargs):
+        if rotary_pos_emb is not None:
+            raise made(_core.UsageError, "rotary_pos_emb is not in Tessera yet", "DistributedAttention.forward",
+                       "turn queries and keys before, by the positions of this rank's own tokens")
+        if dist.get_world_size(self.spg) == 1:
+            return self.local_attn(query, key, value, *args, **kwargs)
+
+        def batch_first(x):
+            return x if batch_dim_idx == 0 else x.transpose(0, 1)
+
+        query, key, value = map(batch_first, (query, key, value))
+        by_queries, by_keys = exchanges(self.spg, query.shape[1], query.shape[2], key.shape[2])
+        size = value.shape[3]
+        whole = [batch_first(each) for each in (by_queries.to_heads(query), by_keys.to_heads(key), by_keys.to_heads(value))]
+        context = batch_first(self.local_attn(*whole, *args, **kwargs))
+        own = by_queries.to_tokens(context.unflatten(2, (-1, size)) if context.dim() == 3 else context)
+        return batch_first(own.flatten(2) if context.dim() == 3 else own)
