@@ -44,6 +44,9 @@ void check_files(const std::string& key, const std::vector<std::string>& paths) 
   }
 }
 
+// Its loss is that of the network alone.
+bool has_loss_of_network(const TaskType& task) { return task.loss == nullptr && task.start == nullptr; }
+
 void check_texts_to_write(const config::RunFile& run, const TaskType& task) {
   if (run.training.eval_bleu == 0) return;
   const auto refuse = [&](const std::string& what, const char* fix) {
@@ -187,7 +190,7 @@ std::optional<models::StageBounds> stages_of(const config::RunFile& run, const m
     throw Error(ErrorKind::kConfig, {what, run.name + ", parallel.pipeline", fix});
   };
   const TaskType& task = task_of(run);
-  if (task.loss != nullptr || task.start != nullptr) {
+  if (!has_loss_of_network(task)) {
     refuse(fmt::format("the task {} does not train over a pipeline yet", run.task), "leave parallel.pipeline out");
   }
   if (run.training.eval_bleu > 0) {
@@ -213,15 +216,6 @@ std::optional<models::StageBounds> stages_of(const config::RunFile& run, const m
   return models::balanced_stages(*network, schedule, task.target_share ? task.target_share(run) : 1);
 }
 
-void check_sharing_of_sequences(const models::FolderModel& model, const layout::MeshShape& mesh) {
-  const int context_ranks = mesh.size(layout::kContextAxis);
-  if (context_ranks == 1) return;
-  model.model->network()->share_sequences(nn::ContextAxis::of_size(context_ranks));
-  if (const auto sizes = model.model->architecture()) {
-    nn::ContextAxis::check_heads(sizes->heads, sizes->kv_heads, mesh.size(layout::kTensorAxis), context_ranks);
-  }
-}
-
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {
   const config::ZeroOptions& zero = config.zero;
   if (zero.offload_param.device == "nvme") return zero.offload_param.nvme_path;
@@ -230,6 +224,20 @@ std::string swap_folder(const config::RunFile& run, const config::DsConfig& conf
 }
 
 namespace {
+
+void check_sharing_of_sequences(const config::RunFile& run, const models::FolderModel& model,
+                                const layout::MeshShape& mesh) {
+  const int context_ranks = mesh.size(layout::kContextAxis);
+  if (context_ranks == 1) return;
+  if (!has_loss_of_network(task_of(run))) {
+    throw Error(ErrorKind::kConfig, {fmt::format("the task {} does not share sequences between ranks yet", run.task),
+                                     run.name + ", parallel.context", "leave parallel.context out"});
+  }
+  model.model->network()->share_sequences(nn::ContextAxis::of_size(context_ranks));
+  if (const auto sizes = model.model->architecture()) {
+    nn::ContextAxis::check_heads(sizes->heads, sizes->kv_heads, mesh.size(layout::kTensorAxis), context_ranks);
+  }
+}
 
 void check_evaluations(const config::RunFile& run) {
   const config::RunFile::Training& training = run.training;
@@ -291,7 +299,7 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   load_tokenizer_of(run, *model.model);
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.readers()));
-  check_sharing_of_sequences(model, mesh);
+  check_sharing_of_sequences(run, model, mesh);
   if (mesh.parts() > 1) {  // refuses what cannot be cut
     memory_census(checked, model, mesh, stages_of(checked, model, mesh, config.batch));
   }

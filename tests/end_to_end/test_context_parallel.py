@@ -94,6 +94,7 @@ def test_a_checkpoint_goes_on_over_any_mesh(tmp_path):
 @pytest.mark.parametrize(("family", "ranks", "settings", "what", "fix"), [
     (TIED, 3, shared(3), "10 attention heads of 2 key heads cannot be cut over 3 ranks", "use at most 2 ranks, or 4"),
     (THREE, 4, shared(3), "4 ranks do not factor into dp_shard × cp 3", "use 3 or 6 ranks"),
+    (THREE, 2, shared(2, task="dpo"), "the task dpo does not share sequences between ranks yet", "leave parallel.context out"),
     (None, 2, shared(2), "this model's sequences cannot be shared by several ranks yet", "use 1; the Llama family"),
 ])
 def test_what_does_not_go_round_is_refused_before_a_rank_starts(tmp_path, family, ranks, settings, what, fix):
