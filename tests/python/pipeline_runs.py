@@ -309,6 +309,9 @@ def names_and_misuse():
         found["no grad"] = said(lambda: engine.train_batch(batches(engine)))
     found["no data"] = said(lambda: engine.eval_batch(None)) if engine.is_first_stage() else None
     found["reduction"] = said(lambda: engine.eval_batch(batches(engine), reduce_output="max"))
+    other = start(layers(), 2, settings())
+    other.destroy()
+    found["destroyed"] = said(lambda: other.train_batch(batches(engine)))
     PipelineEngine._INSTRUCTION_MAP[BackwardPass] = print
     found["instructions"] = said(lambda: engine.train_batch(batches(engine)))
     return found

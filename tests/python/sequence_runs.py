@@ -12,7 +12,7 @@ import deepspeed  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import transformers  # noqa: E402
-from deepspeed.runtime.sequence_parallel import parallel_state_sp  # noqa: E402
+from deepspeed.runtime.sequence_parallel import parallel_state_sp, ulysses_sp  # noqa: E402
 from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF, UlyssesSPDataLoaderAdapter  # noqa: E402
 from deepspeed.sequence.layer import DistributedAttention  # noqa: E402
 from deepspeed.utils import groups  # noqa: E402
@@ -190,6 +190,7 @@ def misuse():
     found["heads"] = said(UlyssesSPAttentionHF.register_with_transformers, llama(6, 3), "sdpa", 4, 1)
     forget_groups()
     found["ranks"] = said(UlyssesSPAttentionHF.register_with_transformers, llama(), "sdpa", 3, 1)
+    found["tiled"] = said(lambda: ulysses_sp.TiledMLP)
     found["one"] = UlyssesSPAttentionHF.register_with_transformers(llama(), "sdpa", 1, 1)
     engine, *_ = deepspeed.initialize(model=llama(), config=settings(0, sequence_parallel_size=2, data_parallel_size=2))
     found["by the configuration"] = [engine.dp_world_size, groups._get_sequence_parallel_world_size(), groups._get_data_parallel_world_size()]

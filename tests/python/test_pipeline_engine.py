@@ -72,3 +72,4 @@ def test_its_names_and_what_it_refuses(runs):
     assert run["no data"][0] == "UsageError" and "have none" in run["no data"][1]
     assert run["reduction"][0] == "NotImplementedError" and "max" in run["reduction"][1]
     assert run["instructions"][0] == "UsageError" and "BackwardPass" in run["instructions"][1]
+    assert run["destroyed"][0] == "UsageError" and "destroy() was called" in run["destroyed"][1]

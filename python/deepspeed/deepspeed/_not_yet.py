@@ -7,7 +7,7 @@ Tessera has by now may stay in the tables until someone takes it out: they are a
 
 MODULES = {
     "deepspeed": """
-        autotuning compression datastates inference io linear model_implementations module_inject nvme sequence
+        autotuning compression datastates inference io linear model_implementations module_inject nvme
     """,
     "deepspeed.accelerator": """
         hpu_accelerator klxpu_accelerator mlu_accelerator mps_accelerator npu_accelerator sdaa_accelerator
@@ -57,7 +57,7 @@ MODULES = {
     """,
     "deepspeed.runtime": """
         checkpoint_engine chunked_cross_entropy comm domino hybrid_engine hybrid_engine_graph keep_in_fp32 python_gc
-        rollout sequence_parallel sparse_tensor state_dict_factory superoffload torch_autocast weight_quantizer
+        rollout sparse_tensor state_dict_factory superoffload torch_autocast weight_quantizer
     """,
     "deepspeed.runtime.activation_checkpointing": """
         offload_activations
@@ -70,6 +70,9 @@ MODULES = {
     """,
     "deepspeed.runtime.pipe": """
         dualpipev p2p
+    """,
+    "deepspeed.sequence": """
+        auto_sp autosp_detector autosp_fusion autosp_vit cross_entropy fpdt_layer
     """,
     "deepspeed.runtime.swap_tensor": """
         async_swapper optimizer_utils partitioned_optimizer_swapper partitioned_param_swapper
@@ -145,6 +148,12 @@ ATTRIBUTES = {
     """,
     "deepspeed.runtime.fp16.loss_scaler": """
         LOSS_SCALE_PROFILE_DEFAULTS LossScaleConfig LossScaleProfile LossScaleProfileDefaults
+    """,
+    "deepspeed.runtime.sequence_parallel.ulysses_sp": """
+        AutogradComputeMLP SequenceTiledCompute TiledFusedLogitsLoss TiledLoss TiledMLP UlyssesSPFwdLossBwdWithLogits sequence_tiled_compute
+    """,
+    "deepspeed.sequence.layer": """
+        apply_rotary_pos_emb post_all2all pre_all2all_fun single_all_to_all uneven_heads_all2all
     """,
     "deepspeed.runtime.pipe.schedule": """
         DualPipeVSchedule

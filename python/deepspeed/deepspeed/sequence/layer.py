@@ -2,10 +2,12 @@
 
 import torch
 
-from deepspeed import comm as dist
+from deepspeed import _names, comm as dist
 from tessera import _core
 from tessera.error_report import made
 from tessera.shared_sequences import exchanges
+
+_names.serve(__name__)
 
 
 class DistributedAttention(torch.nn.Module):

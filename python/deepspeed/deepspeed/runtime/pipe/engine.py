@@ -59,11 +59,15 @@ class PipelineEngine(DeepSpeedEngine):
         self.agg_train_loss = self.dp_group_loss = self.agg_additional_losses = None
         self.fwd_outputs = []
         self._compute_loss, self._returns_outputs = True, False
-        self._printed = self._values.get("steps_per_print") and time.monotonic()
+        self._printed = time.monotonic()
         interval = self._values.get("pipeline.activation_checkpoint_interval")
         if interval:
             model.set_checkpoint_interval(interval)
         self._run = _core.PipelineRun(self.core, self._mesh, "1f1b")
+
+    def _destroy(self, why, fix):
+        self._run = None  # it holds the engine in C++
+        super()._destroy(why, fix)
 
     # ---- data
 
@@ -112,6 +116,7 @@ class PipelineEngine(DeepSpeedEngine):
         tuples of them; by default it goes on with what it had before."""
         if not torch.is_grad_enabled():
             raise RuntimeError("train_batch() requires gradients enabled. Use eval_batch() instead.")
+        self._require_model()
         self._require_own_instructions()
         self._require_optimizer()
         if data_iter is not None:
@@ -137,6 +142,7 @@ class PipelineEngine(DeepSpeedEngine):
         return_logits also the outputs of the last micro batch, on the last stage."""
         if reduce_output not in ("avg", None):
             raise NotImplementedError(f"reduction type {reduce_output} not supported: use 'avg' or None")
+        self._require_model()
         was_training, before = self.module.training, self.data_iterator
         loader = self.training_dataloader
         self.module.eval()

@@ -9,10 +9,12 @@ Every layer but attention works on a rank's own tokens. Batches bring "position_
 
 import torch
 
-from deepspeed import comm as dist
+from deepspeed import _names, comm as dist
 from deepspeed.runtime.sequence_parallel import parallel_state_sp
 from deepspeed.utils import logger
 from tessera.shared_sequences import exchanges
+
+_names.serve(__name__)
 
 _WITH_MASKS = ("eager", "paged|eager")  # which need a mask of all tokens
 
