@@ -21,11 +21,13 @@ using engine::PipelineRun;
 namespace {
 
 // run_stage(stage, micro_batch, entering) -> tensors. Called without the GIL, by the thread that trains.
-engine::RunStage in_python(const py::function& run_stage) {
-  return [&run_stage](const engine::StagePass& pass) {
+template <auto kMethod>
+void run(PipelineRun& self, int micro_batches, const py::function& run_stage) {
+  const py::gil_scoped_release no_gil;
+  (self.*kMethod)(micro_batches, [&run_stage](const engine::StagePass& pass) {
     const py::gil_scoped_acquire gil;
     return run_stage(pass.stage, pass.micro_batch, pass.entering).cast<std::vector<at::Tensor>>();
-  };
+  });
 }
 
 }  // namespace
@@ -36,23 +38,9 @@ void bind_pipeline(py::module_& module) {
              return std::make_unique<PipelineRun>(engine, mesh, schedule);
            }),
            py::arg("engine"), py::arg("mesh"), py::arg("schedule"), py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
-      .def(
-          "train",
-          [](PipelineRun& self, int micro_batches, const py::function& run_stage) {
-            const engine::RunStage run = in_python(run_stage);
-            const py::gil_scoped_release no_gil;
-            self.train(micro_batches, run);
-          },
-          py::arg("micro_batches"), py::arg("run_stage"),
-          "run_stage(stage, micro_batch, entering) -> the tensors that leave; of the last stage its loss alone")
-      .def(
-          "evaluate",
-          [](PipelineRun& self, int micro_batches, const py::function& run_stage) {
-            const engine::RunStage run = in_python(run_stage);
-            const py::gil_scoped_release no_gil;
-            self.evaluate(micro_batches, run);
-          },
-          py::arg("micro_batches"), py::arg("run_stage"));
+      .def("train", &run<&PipelineRun::train>, py::arg("micro_batches"), py::arg("run_stage"),
+           "run_stage(stage, micro_batch, entering) -> the tensors that leave; of the last stage its loss alone")
+      .def("evaluate", &run<&PipelineRun::evaluate>, py::arg("micro_batches"), py::arg("run_stage"));
 }
 
 }  // namespace tessera::python

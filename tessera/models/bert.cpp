@@ -191,10 +191,11 @@ BertBody::BertBody(torch::nn::Module& root, const BertConfig& config, const nn::
   }
 }
 
-at::Tensor BertBody::run_links(size_t first, size_t end, at::Tensor hidden, const BertInput& input) {
+at::Tensor BertBody::run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
+                               const BertInput& input) {
   at::Tensor mask;
   if (input.attention_mask.defined()) mask = input.attention_mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
-  if (first == 0) hidden = embeddings_->forward(input);
+  at::Tensor hidden = first == 0 ? embeddings_->forward(input) : entering.front();
   for (size_t number = std::max<size_t>(first, 1) - 1; number + 1 < std::min(end, links()); ++number) {
     const auto run = [layer = layers_[number]](const at::Tensor& x, const at::Tensor& m) { return (*layer)(x, m); };
     hidden = checkpoints_activations_ ? nn::checkpoint(run, hidden, mask) : run(hidden, mask);
@@ -281,8 +282,7 @@ std::vector<Link> BertForMaskedLM::links() const {
 
 std::vector<at::Tensor> BertForMaskedLM::run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
                                                    const NamedTensors& batch) {
-  at::Tensor hidden = first == 0 ? at::Tensor() : entering.front();
-  hidden = body_.run_links(first, end, std::move(hidden), bert_input(batch));
+  at::Tensor hidden = body_.run_links(first, end, entering, bert_input(batch));
   return {end > body_.links() ? loss_of(hidden, batch.at("labels")) : std::move(hidden)};
 }
 
@@ -314,8 +314,7 @@ std::vector<Link> BertForSequenceClassification::links() const {
 std::vector<at::Tensor> BertForSequenceClassification::run_links(size_t first, size_t end,
                                                                  const std::vector<at::Tensor>& entering,
                                                                  const NamedTensors& batch) {
-  at::Tensor hidden = first == 0 ? at::Tensor() : entering.front();
-  hidden = body_.run_links(first, end, std::move(hidden), bert_input(batch));
+  at::Tensor hidden = body_.run_links(first, end, entering, bert_input(batch));
   if (end <= body_.links()) return {std::move(hidden)};
   return outputs_of(logits_of(hidden), batch);
 }

@@ -75,7 +75,7 @@ class BertBody {
 
   // The embeddings and each layer, as links: what leaves those in [first, end), of what entered.
   size_t links() const { return layers_.size() + 1; }
-  at::Tensor run_links(size_t first, size_t end, at::Tensor hidden, const BertInput& input);
+  at::Tensor run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering, const BertInput& input);
   std::vector<Link> links_below(const torch::nn::Module& root) const;
 
   const TokenEmbeddings& word_embeddings() const { return *embeddings_->word_embeddings; }

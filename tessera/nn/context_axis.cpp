@@ -56,33 +56,23 @@ at::Tensor to_tokens(const HeadExchange& exchange, const at::Tensor& x) {
   return all;
 }
 
-class ToHeads : public torch::autograd::Function<ToHeads> {
+// One of the two, whose backward is the other.
+template <auto kThere, auto kBack>
+class Exchanged : public torch::autograd::Function<Exchanged<kThere, kBack>> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const HeadExchange& exchange) {
     context->saved_data["exchange"] = keep(exchange);
-    return to_heads(exchange, x);
+    return kThere(exchange, x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
     const at::NoGradGuard no_grad;
-    return {to_tokens(kept<HeadExchange>(context->saved_data["exchange"]), grads[0]), {}};
+    return {kBack(kept<HeadExchange>(context->saved_data["exchange"]), grads[0]), {}};
   }
 };
-
-class ToTokens : public torch::autograd::Function<ToTokens> {
- public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const HeadExchange& exchange) {
-    context->saved_data["exchange"] = keep(exchange);
-    return to_tokens(exchange, x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& grads) {
-    const at::NoGradGuard no_grad;
-    return {to_heads(kept<HeadExchange>(context->saved_data["exchange"]), grads[0]), {}};
-  }
-};
+using ToHeads = Exchanged<to_heads, to_tokens>;
+using ToTokens = Exchanged<to_tokens, to_heads>;
 
 TensorAxis::Heads heads_over(int ranks, int64_t heads, int64_t key_heads) {
   return TensorAxis::of_size(ranks).asked_by("parallel.context").cut_heads(heads, key_heads);

@@ -4,10 +4,10 @@ import math
 
 import pytest
 from fixtures import STAGES
-from tessera_runs import evaluations, largest_difference, losses_and_norms, metrics, tessera, train, train_arguments
+from tessera_runs import largest_difference, losses_and_norms, metrics, tessera, train, train_arguments
 from test_causal_lm import run_of
 from test_instruction_tuning import ANSWERS, QUESTIONS, chat_run, letters
-from test_pipeline import over
+from test_pipeline import evaluated_alike, over
 from test_tensor_parallel import MODELS, bert_run, trained_as_one
 
 THREE, TIED = "llama, 3 key heads", "llama, 2 key heads, tied"
@@ -71,11 +71,7 @@ def test_an_evaluation_is_that_of_one_process(tmp_path):
     settings = shared(1, **{"training.max_steps": 2, "training.eval_at_start": "true", "training.eval_steps": 1, "data.eval_share": 0.3})
     train(run_file, 1, {**settings, "output": tmp_path / "one"})
     train(run_file, 4, {**settings, "parallel.context": 2, "output": tmp_path / "cut"})
-    one, cut = evaluations(tmp_path / "one"), evaluations(tmp_path / "cut")
-    assert len(one) == len(cut) == 3 and one[0]["eval_samples"] == cut[0]["eval_samples"] > 1
-    for name in ("eval_loss", "eval_perplexity"):
-        assert [row[name] for row in cut] == pytest.approx([row[name] for row in one], rel=1e-5)
-    assert one[-1]["eval_loss"] < one[0]["eval_loss"]
+    evaluated_alike(tmp_path)
 
 
 def test_a_checkpoint_goes_on_over_any_mesh(tmp_path):

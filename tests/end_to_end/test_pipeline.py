@@ -120,6 +120,15 @@ def test_the_same_bits_at_every_stage_beside_data_parallel_ranks(tmp_path, famil
     assert largest_difference(metrics(tmp_path / "stage3"), metrics(tmp_path / "one")) < 1e-5
 
 
+def evaluated_alike(folder):
+    """The evaluations of the runs "one" and "cut" there, before training and after each of two steps."""
+    one, cut = evaluations(folder / "one"), evaluations(folder / "cut")
+    assert len(one) == len(cut) == 3 and one[0]["eval_samples"] == cut[0]["eval_samples"] > 1
+    for name in ("eval_loss", "eval_perplexity"):
+        assert [row[name] for row in cut] == pytest.approx([row[name] for row in one], rel=1e-5)
+    assert one[-1]["eval_loss"] < one[0]["eval_loss"]
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
 def test_an_evaluation_over_a_pipeline_is_that_of_one_process(tmp_path, schedule):
     """Of an odd number of texts, so that data-parallel ranks look at different numbers of them."""
@@ -127,11 +136,7 @@ def test_an_evaluation_over_a_pipeline_is_that_of_one_process(tmp_path, schedule
     settings = {"training.max_steps": 2, "training.eval_at_start": "true", "training.eval_steps": 1, "data.eval_share": 0.3}
     train(run_file, 1, {**over(2, **settings), "parallel.pipeline": 1, "output": tmp_path / "one"})
     train(run_file, 4, {**over(2, schedule, **settings), "output": tmp_path / "cut"})
-    one, cut = evaluations(tmp_path / "one"), evaluations(tmp_path / "cut")
-    assert len(one) == len(cut) == 3 and one[0]["eval_samples"] == cut[0]["eval_samples"] > 1
-    for name in ("eval_loss", "eval_perplexity"):
-        assert [row[name] for row in cut] == pytest.approx([row[name] for row in one], rel=1e-5)
-    assert one[-1]["eval_loss"] < one[0]["eval_loss"]
+    evaluated_alike(tmp_path)
 
 
 def test_a_checkpoint_goes_on_over_any_mesh(tmp_path):

@@ -223,13 +223,13 @@ class PipelineEngine(DeepSpeedEngine):
     def _mean_losses(self):
         """Of the batch: sets dp_group_loss (of this pipeline) and agg_additional_losses; returns the mean of all pipelines."""
         names = list(self.module.get_additional_losses() or {})
-        own = torch.zeros(1 + len(names), dtype=torch.float32, device=self.device)
+        both = None
         if self.is_last_stage():
             additional = self.total_additional_losses or {}
             own = torch.stack([torch.as_tensor(value).float().reshape(()) for value in
                                (self.total_loss, *(additional[name] for name in names))]) / self.micro_batches
-        mean = self._mean_of_data_ranks(own.clone())
-        own, mean = self._of_last_stage(torch.stack([own, mean]))
+            both = torch.stack([own, self._mean_of_data_ranks(own.clone())])
+        own, mean = self._of_last_stage(both)
         self.dp_group_loss = own[0]
         self.agg_additional_losses = OrderedDict(zip(names, mean[1:])) if names else None
         return mean[0]
@@ -301,8 +301,10 @@ class PipelineEngine(DeepSpeedEngine):
     def buffers_to_save(self):
         """Those of all stages, by name. Collective over the pipeline."""
         own = super().buffers_to_save()
-        if not self.is_pipe_parallel:
-            return own
+        return self._of_all_stages(own) if self.is_pipe_parallel else own
+
+    def _of_all_stages(self, own):
+        """What the stages have by name, together. Collective over the pipeline."""
         found = [None] * self.num_stages
         dist.all_gather_object(found, own, group=self.grid.get_pipe_parallel_group())
         return {name: value for of_stage in found for name, value in of_stage.items()}
@@ -314,11 +316,8 @@ class PipelineEngine(DeepSpeedEngine):
         own = super().consolidated_state_dict(exclude_frozen_parameters, keeps_on=None)
         if keeps_on is None or keeps_on not in self.grid.pp_group:
             return own if keeps_on is None else {}
-        found = [None] * self.num_stages
-        dist.all_gather_object(found, own, group=self.grid.get_pipe_parallel_group())
-        if self.global_rank != keeps_on:
-            return {}
-        return {name: value for of_stage in found for name, value in of_stage.items()}
+        together = self._of_all_stages(own)
+        return together if self.global_rank == keeps_on else {}
 
     def load_state_dict_into_module(self, state, strict=True):
         """`state`: of all stages, or of this one."""
@@ -327,7 +326,7 @@ class PipelineEngine(DeepSpeedEngine):
 
 
 def _tensors_of(value, what):
-    tensors = [value] if torch.is_tensor(value) else list(value) if isinstance(value, (tuple, list)) else [value]
+    tensors = list(value) if isinstance(value, (tuple, list)) else [value]
     for tensor in tensors:
         if not torch.is_tensor(tensor):
             raise made(_core.UsageError, f"{what} holds a {type(tensor).__name__}", "PipelineModule",
