@@ -213,22 +213,12 @@ void Linear::train(bool on) {
   torch::nn::Module::train(on);
 }
 
-Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index)
-    : Embedding(count, width, padding_index, CutVocabulary{}) {}
-
-Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index, const CutVocabulary& vocabulary)
-    : padding_index_(padding_index), vocabulary_(std::make_unique<const CutVocabulary>(vocabulary)) {
-  weight = register_parameter("weight", declared_parameter({vocabulary.own_words(count), width}));
+Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index) : padding_index_(padding_index) {
+  weight = register_parameter("weight", declared_parameter({count, width}));
 }
-
-Embedding::~Embedding() = default;
 
 at::Tensor Embedding::forward(const at::Tensor& ids) const {
-  return embedded(ids, weight, padding_index_, *vocabulary_);
-}
-
-void Embedding::specify(const std::string& /*parameter*/, layout::ParamSpec& spec) const {
-  vocabulary_->specify({weight.size(1)}, spec);
+  return embedded(ids, weight, padding_index_, CutVocabulary{});
 }
 
 LayerNorm::LayerNorm(int64_t width, double eps) : width_(width), eps_(eps) {

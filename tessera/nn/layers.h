@@ -18,9 +18,8 @@ struct ParamSpec;
 
 namespace tessera::nn {
 
-class TensorAxis;      // tensor_axis.h
-struct LinearCut;      // …
-struct CutVocabulary;  // vocabulary.h
+class TensorAxis;  // tensor_axis.h
+struct LinearCut;  // …
 
 // fp32, requires grad, no bytes.
 at::Tensor declared_parameter(std::vector<int64_t> shape);
@@ -115,21 +114,16 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   std::unique_ptr<LoraBranch> lora_;  // null without
 };
 
-// Rows of weight (count, width); the row `padding_index` gets no gradient (none when negative). Of a vocabulary that is
-// cut, this rank's.
-class Embedding : public torch::nn::Module, public HoldsParts {
+// Rows of weight (count, width); the row `padding_index` gets no gradient (none when negative).
+class Embedding : public torch::nn::Module {
  public:
   Embedding(int64_t count, int64_t width, int64_t padding_index = -1);
-  Embedding(int64_t count, int64_t width, int64_t padding_index, const CutVocabulary& vocabulary);
-  ~Embedding() override;
   at::Tensor forward(const at::Tensor& ids) const;  // (…) int64 -> (…, width)
-  void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
   at::Tensor weight;
 
  private:
   int64_t padding_index_;
-  std::unique_ptr<const CutVocabulary> vocabulary_;
 };
 
 // Normalises over the last dimension; Ba et al. 2016.
