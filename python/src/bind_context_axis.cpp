@@ -1,4 +1,4 @@
-// HeadExchange: what ranks that share sequences exchange around attention (nn/context_axis.h).
+// HeadExchange: what ranks that share sequences exchange around attention (nn/head_exchange.h).
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "bindings.h"
+#include "tessera/comm/group.h"
 #include "tessera/nn/context_axis.h"
+#include "tessera/nn/head_exchange.h"
 
 namespace tessera::python {
 
@@ -22,7 +24,10 @@ void bind_context_axis(py::module_& module) {
            "(batch, own tokens, heads, size) -> (batch, length, own heads, size)")
       .def("to_tokens", &HeadExchange::to_tokens, py::arg("x"), no_gil, "The inverse");
   py::class_<ContextAxis>(module, "ContextAxis")
-      .def(py::init<const std::shared_ptr<comm::Group>&>(), py::arg("group"))
+      .def(py::init([](const std::shared_ptr<comm::Group>& group) {
+             return ContextAxis(group, nn::ContextAttention::kUlysses);
+           }),
+           py::arg("group"))
       .def_property_readonly("rank", &ContextAxis::rank)
       .def_property_readonly("size", &ContextAxis::size)
       .def(
@@ -34,7 +39,8 @@ void bind_context_axis(py::module_& module) {
               tokens.push_back({begin, begin + length});
               begin += length;
             }
-            const nn::HeadExchanges both = nn::exchanges_of(self, tokens, heads, key_heads);
+            const nn::HeadExchanges both =
+                nn::exchanges_of(self.group() ? self.group() : comm::Group::alone(), tokens, heads, key_heads);
             return std::pair(both.queries, both.keys);
           },
           py::arg("lengths"), py::arg("heads"), py::arg("key_heads"),

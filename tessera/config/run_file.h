@@ -104,8 +104,9 @@ struct RunFile {
   };
   struct Parallel {
     static constexpr int64_t kMostRanks = 1'000'000;
-    int64_t tensor = 1;    // ranks over which each matrix is cut (nn/tensor_axis.h)
-    int64_t context = 1;   // ranks that share the tokens of each sequence (nn/context_axis.h)
+    int64_t tensor = 1;   // ranks over which each matrix is cut (nn/tensor_axis.h)
+    int64_t context = 1;  // ranks that share the tokens of each sequence (nn/context_axis.h)
+    std::string context_attention = "auto";
     int64_t pipeline = 1;  // ranks over which the layers are spread (pipeline/schedule.h)
     int64_t ranks_of_a_sample() const { return tensor * context * pipeline; }
     std::string schedule = "1f1b";

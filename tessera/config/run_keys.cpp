@@ -243,6 +243,12 @@ constexpr Key kRunKeys[] = {
      "1",
      kHonoured,
      "ranks that share the tokens of each sequence (context parallelism)"},
+    {"parallel.context_attention",
+     {.type = kChoice, .choices = "auto|ulysses|ring"},
+     "\"auto\"",
+     kHonoured,
+     "how they attend to each other's tokens: exchange tokens for heads, or pass keys and values around; auto: the one "
+     "that sends less"},
     {"parallel.pipeline",
      {.type = kInt, .low = 1, .high = RunFile::Parallel::kMostRanks},
      "1",

@@ -132,11 +132,8 @@ at::Tensor decoder_attention(const AttentionHeads& heads, const DecoderInput& in
                              const nn::AttentionOptions& options) {
   nn::AttentionPattern pattern = input.pattern;
   pattern.window = window;
-  const auto attend = [&](const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
-    return nn::attention(query, key, value, pattern, options);
-  };
-  return input.rows ? input.rows->attend(heads.query, heads.key, heads.value, attend)
-                    : attend(heads.query, heads.key, heads.value);
+  return input.rows ? input.rows->attend(heads.query, heads.key, heads.value, pattern, options)
+                    : nn::attention(heads.query, heads.key, heads.value, pattern, options);
 }
 
 at::Tensor rotary_attention(AttentionHeads heads, const DecoderInput& input, int64_t window,

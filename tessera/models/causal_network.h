@@ -14,6 +14,7 @@
 #include "tessera/nn/attention.h"
 #include "tessera/nn/context_axis.h"
 #include "tessera/nn/rotary.h"
+#include "tessera/nn/shared_rows.h"
 
 namespace tessera::models {
 

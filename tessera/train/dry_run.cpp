@@ -45,6 +45,8 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
       census.quantized > 0 ? fmt::format(", {} of them as NF4", format_count(census.quantized)) : "";
   fmt::print("  model    {}, {} parameters{}\n", run.model.path, format_count(census.params), kept);
   fmt::print("  stage    ZeRO stage {} on {}\n", config.zero.stage, ranks_in_words(mesh));
+  const auto sharing = shared_sequences_of(run, model, config, mesh, run.training.device == "cuda");
+  if (sharing) fmt::print("  context  {}\n", sharing->in_words());
   fmt::print("  batch    {} per step: micro batch {} x {} x {}\n", count_of(config.batch.global, "sample"),
              config.batch.micro, count_of(config.batch.accumulation, "accumulation step"), count_of(readers, "rank"));
   fmt::print("  steps    {}, {} per epoch\n", format_count(steps_of_run(run, per_epoch)), format_count(per_epoch));

@@ -78,7 +78,8 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
 // The files of weights are mapped only while this runs: their pages would count as this process's memory.
 std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const models::FolderModel& folder_model,
                                            const config::DsConfig& config, const std::shared_ptr<comm::Mesh>& mesh,
-                                           const std::optional<models::StageBounds>& stages) {
+                                           const std::optional<models::StageBounds>& stages,
+                                           const std::optional<SharedSequences>& sharing) {
   const models::Model& model = *folder_model.model;
   const at::Device device = device_of(run, *mesh->world());
   // Dropout differs by the data and by the layers: ranks that hold parts of the same layers drop the same of what all
@@ -90,7 +91,7 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
   if (!device.is_cpu()) engine::seed_random_state(seed, device);
   const nn::TensorAxis axis(mesh->group({layout::kTensorAxis}));
   const std::shared_ptr<models::Network> network = model.network_over(axis);
-  network->share_sequences(nn::ContextAxis(mesh->group({layout::kContextAxis})));
+  if (sharing) network->share_sequences(nn::ContextAxis(mesh->group({layout::kContextAxis}), sharing->attention));
   network->checkpoint_activations(run.training.activation_checkpointing);
   const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
   models::InitialValues values(model, *network, pretrained ? run.model.path : "",
@@ -171,6 +172,7 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   config::DsConfigInput input = ds_config_input(*model.model, readers.size());
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
   const auto stages = stages_of(run, model, mesh->shape(), without_steps.batch);
+  const auto sharing = shared_sequences_of(run, model, without_steps, mesh->shape(), !device_of(run, *world).is_cpu());
   check_memory(run, model, without_steps, *mesh, stages);
 
   Listener listener;
@@ -191,7 +193,7 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   config::DsConfig config = config::resolve_ds_config(run, input);
   set_defaults_of_training(config);
 
-  const auto engine = make_engine(run, model, config, mesh, stages);
+  const auto engine = make_engine(run, model, config, mesh, stages, sharing);
   std::unique_ptr<engine::PipelineRun> pipeline;
   if (stages) {
     pipeline = std::make_unique<engine::PipelineRun>(*engine, *mesh, run.parallel.schedule,
@@ -210,6 +212,7 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
     }
     log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(census.params), config.zero.stage,
              ranks_in_words(mesh->shape()), format_count(max_steps), count_of(config.batch.global, "sample"));
+    if (sharing) log_info("context {}", sharing->in_words());
     if (pipeline) {
       const pipeline::Schedule& schedule = pipeline->schedule();
       log_info("pipeline {}: {}; of a step of {}, ranks idle {:.0f} %", schedule.name,

@@ -15,7 +15,6 @@
 #include "tessera/models/quantized_model.h"
 #include "tessera/models/sequence_classifier.h"
 #include "tessera/monitor/monitors.h"
-#include "tessera/nn/context_axis.h"
 #include "tessera/pipeline/schedule.h"
 #include "tessera/train/evaluation.h"
 #include "tessera/train/run.h"
@@ -225,19 +224,50 @@ std::string swap_folder(const config::RunFile& run, const config::DsConfig& conf
 
 namespace {
 
-void check_sharing_of_sequences(const config::RunFile& run, const models::FolderModel& model,
-                                const layout::MeshShape& mesh) {
+int64_t bytes_of_element(const config::Dtypes& dtypes) {
+  return dtypes.autocast.value_or(dtypes.compute) == config::Dtype::kFp32 ? 4 : 2;
+}
+
+}  // namespace
+
+std::optional<SharedSequences> shared_sequences_of(const config::RunFile& run, const models::FolderModel& model,
+                                                   const config::DsConfig& config, const layout::MeshShape& mesh,
+                                                   bool on_gpus) {
   const int context_ranks = mesh.size(layout::kContextAxis);
-  if (context_ranks == 1) return;
+  if (context_ranks == 1) return std::nullopt;
   if (!has_loss_of_network(task_of(run))) {
     throw Error(ErrorKind::kConfig, {fmt::format("the task {} does not share sequences between ranks yet", run.task),
                                      run.name + ", parallel.context", "leave parallel.context out"});
   }
   model.model->network()->share_sequences(nn::ContextAxis::of_size(context_ranks));
-  if (const auto sizes = model.model->architecture()) {
-    nn::ContextAxis::check_heads(sizes->heads, sizes->kv_heads, mesh.size(layout::kTensorAxis), context_ranks);
-  }
+  const std::optional<models::Architecture> sizes = model.model->architecture();
+  TESSERA_INVARIANT(sizes.has_value());  // of every model whose sequences can be shared
+  SharedSequences result{.heads = {.heads = sizes->heads,
+                                   .key_heads = sizes->kv_heads,
+                                   .tensor_ranks = mesh.size(layout::kTensorAxis),
+                                   .context_ranks = context_ranks,
+                                   .element_size = bytes_of_element(config.dtypes)},
+                         .head_size = sizes->head_size,
+                         .layers = sizes->layers};
+  if (on_gpus) result.heads.why_no_ring = "it runs on CPUs alone so far";
+  if (sizes->attention_dropout > 0)
+    result.heads.why_no_ring = "the model drops weights of its attention (set model.dropout to 0)";
+  std::optional<nn::ContextAttention> asked;
+  if (run.parallel.context_attention == "ring") asked = nn::ContextAttention::kRing;
+  if (run.parallel.context_attention == "ulysses") asked = nn::ContextAttention::kUlysses;
+  result.attention = nn::context_attention_of(result.heads, asked, run.name + ", parallel");
+  return result;
 }
+
+std::string SharedSequences::in_words() const {
+  const auto bytes = [this](nn::ContextAttention by) {
+    const double features = static_cast<double>(head_size * layers);
+    return format_bytes(static_cast<uint64_t>(std::llround(nn::bytes_sent_for_token(by, heads) * features)));
+  };
+  return fmt::format("{}: a rank sends {} for each of its tokens", nn::name_of(attention), bytes(attention));
+}
+
+namespace {
 
 void check_evaluations(const config::RunFile& run) {
   const config::RunFile::Training& training = run.training;
@@ -299,7 +329,7 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   load_tokenizer_of(run, *model.model);
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.readers()));
-  check_sharing_of_sequences(run, model, mesh);
+  shared_sequences_of(run, model, config, mesh, run.training.device == "cuda");
   if (mesh.parts() > 1) {  // refuses what cannot be cut
     memory_census(checked, model, mesh, stages_of(checked, model, mesh, config.batch));
   }

@@ -15,6 +15,7 @@
 #include "tessera/models/adapters.h"
 #include "tessera/models/model.h"
 #include "tessera/models/stages.h"
+#include "tessera/nn/context_axis.h"
 #include "tessera/plan/memory_check.h"
 #include "tessera/train/task.h"
 
@@ -63,6 +64,20 @@ plan::ModelCensus census_of_whole(const config::RunFile& run, const models::Fold
 // model, the task or the schedule do not go with one of so many ranks.
 std::optional<models::StageBounds> stages_of(const config::RunFile& run, const models::FolderModel& model,
                                              const layout::MeshShape& mesh, const config::BatchSizes& batch);
+
+// How ranks share the tokens of each sequence.
+struct SharedSequences {
+  nn::SharedHeads heads;
+  int64_t head_size = 0, layers = 0;
+  nn::ContextAttention attention{};
+
+  std::string in_words() const;  // "ring: a rank sends 24 KiB for each of its tokens"
+};
+
+// Nothing where the mesh has no such axis. ErrorKind::kConfig where the task, the model or its heads do not go with it.
+std::optional<SharedSequences> shared_sequences_of(const config::RunFile& run, const models::FolderModel& model,
+                                                   const config::DsConfig& config, const layout::MeshShape& mesh,
+                                                   bool on_gpus);
 
 // Where the run swaps to, or could: a folder.
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config);

@@ -14,7 +14,11 @@ THREE, TIED = "llama, 3 key heads", "llama, 2 key heads, tied"
 
 
 def shared(context, **more):
-    return {"parallel.context": context, "deepspeed.train_batch_size": 4, **more}
+    return {"parallel.context": context, "parallel.context_attention": "ulysses", "deepspeed.train_batch_size": 4, **more}
+
+
+def ring(context, **more):
+    return shared(context, **{"parallel.context_attention": "ring", **more})
 
 
 @pytest.mark.parametrize(("family", "ranks", "settings", "mesh"), [
@@ -23,6 +27,9 @@ def shared(context, **more):
     ("gemma3", 2, shared(2), "dp_shard 1 × cp 2"), ("gpt2", 5, shared(5), "dp_shard 1 × cp 5"),
     ("qwen3", 4, shared(2, **{"deepspeed.zero_optimization.stage": 2}), "dp_shard 2 × cp 2"),
     ("qwen3", 4, shared(2, **{"parallel.tensor": 2, "deepspeed.zero_optimization.stage": 3}), "dp_shard 1 × cp 2 × tp 2"),
+    (TIED, 3, ring(3), "dp_shard 1 × cp 3"), ("gemma3", 2, ring(2, **{"deepspeed.zero_optimization.stage": 3}), "dp_shard 1 × cp 2"),
+    ("gpt2", 4, ring(2, **{"parallel.tensor": 2}), "dp_shard 1 × cp 2 × tp 2"),
+    (THREE, 4, over(2, "1f1b", **{"parallel.context": 2, "parallel.context_attention": "ring"}), "pp 2 × dp_shard 1 × cp 2"),
     (THREE, 4, over(2, "zb1p", **{"parallel.context": 2}), "pp 2 × dp_shard 1 × cp 2"),
     ("gpt2", 8, over(2, **{"parallel.context": 2, "parallel.tensor": 2}), "pp 2 × dp_shard 1 × cp 2 × tp 2"),
 ], ids=lambda value: "" if isinstance(value, dict) else str(value))
@@ -32,9 +39,10 @@ def test_ranks_that_share_sequences_train_as_one_process(tmp_path, family, ranks
     trained_as_one(tmp_path, run_file, ranks, settings, mesh)
 
 
-def test_padding_changes_nothing(tmp_path):
+@pytest.mark.parametrize("by", [shared, ring])
+def test_padding_changes_nothing(tmp_path, by):
     _, run_file = run_of(tmp_path, THREE, MODELS, packing="none")
-    trained_as_one(tmp_path, run_file, 2, shared(2, **{"deepspeed.zero_optimization.stage": 3}), "dp_shard 1 × cp 2")
+    trained_as_one(tmp_path, run_file, 2, by(2, **{"deepspeed.zero_optimization.stage": 3}), "dp_shard 1 × cp 2")
 
 
 def test_prompts_without_a_label_change_nothing(tmp_path):
@@ -52,10 +60,11 @@ def test_an_adapter_trains_as_in_one_process(tmp_path):
         "deepspeed.zero_optimization.stage": 3}), "dp_shard 1 × cp 2")
 
 
+@pytest.mark.parametrize("by", [shared, ring])
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
-def test_the_same_bits_at_every_stage(tmp_path, precision):
+def test_the_same_bits_at_every_stage(tmp_path, precision, by):
     _, run_file = run_of(tmp_path, TIED, MODELS, packing="fill")
-    more = shared(2, **{"training.max_steps": 6, "deepspeed.gradient_clipping": 0.5, **precision})
+    more = by(2, **{"training.max_steps": 6, "deepspeed.gradient_clipping": 0.5, **precision})
     for stage in STAGES:
         train(run_file, 4, {**more, "deepspeed.zero_optimization.stage": stage, "output": tmp_path / f"stage{stage}"})
     bits = [losses_and_norms(tmp_path / f"stage{stage}") for stage in STAGES]

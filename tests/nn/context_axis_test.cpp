@@ -1,75 +1,19 @@
 #include "tessera/nn/context_axis.h"
 
-#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/comm/group.h"
-#include "tessera/nn/attention.h"
-#include "tests/support/spawn_ranks.h"
 
 namespace tessera::nn::context_axis_test {
 namespace {
 
-using test::spawn_ranks;
 using testing::HasSubstr;
+using enum ContextAttention;
 
-struct Sizes {
-  int64_t heads, key_heads, length;
-};
-
-// Beside attention by LibTorch of whole rows, which every rank computes: what leaves, and all gradients.
-void attends_as_one_rank(const std::shared_ptr<comm::Group>& world, const Sizes& sizes, bool padded) {
-  constexpr int64_t kBatch = 2, kHeadSize = 4;
-  at::manual_seed(3);
-  const auto drawn = [&](int64_t heads) {
-    return at::randn({kBatch, sizes.length, heads, kHeadSize}).requires_grad_(true);
-  };
-  const at::Tensor query = drawn(sizes.heads), key = drawn(sizes.key_heads), value = drawn(sizes.key_heads);
-  const at::Tensor weights = at::randn({kBatch, sizes.length, sizes.heads * kHeadSize});
-  AttentionPattern pattern{.causal = true};
-  if (padded) pattern.present = at::arange(sizes.length).lt(sizes.length - 1).unsqueeze(0).expand({kBatch, -1});
-  const at::Tensor whole = attention(query, key, value, pattern);
-  (whole * weights).sum().backward();
-
-  const SharedRows rows(ContextAxis(world), sizes.length);
-  std::vector<at::Tensor> own;
-  for (const at::Tensor& tensor : {query, key, value}) {
-    own.push_back(rows.own(tensor).detach().clone().requires_grad_(true));
-  }
-  bool saw_whole_rows = false;
-  const at::Tensor context =
-      rows.attend(own[0], own[1], own[2], [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-        saw_whole_rows = q.size(1) == sizes.length && q.size(2) < sizes.heads;
-        return attention(q, k, v, pattern);
-      });
-  (context * rows.own(weights)).sum().backward();
-  EXPECT_TRUE(saw_whole_rows);
-  EXPECT_TRUE(at::allclose(context, rows.own(whole), 1e-5, 1e-6));
-  const std::vector<at::Tensor> expected = {query.grad(), key.grad(), value.grad()};
-  for (size_t i = 0; i < own.size(); ++i) {
-    EXPECT_TRUE(at::allclose(own[i].grad(), rows.own(expected[i]), 1e-5, 1e-6)) << i;
-  }
-}
-
-TEST(ContextAxis, RanksThatShareRowsAttendAsOneRank) {
-  // Lengths that do not divide, heads that do not, several ranks for a key head, and rows shorter than there are ranks.
-  for (const Sizes& sizes : {Sizes{6, 3, 7}, Sizes{3, 3, 9}, Sizes{6, 1, 8}, Sizes{5, 5, 2}, Sizes{4, 4, 1}}) {
-    spawn_ranks(3, [&](const auto& world) { attends_as_one_rank(world, sizes, /*padded=*/false); });
-  }
-  spawn_ranks(4, [](const auto& world) { attends_as_one_rank(world, {6, 2, 10}, /*padded=*/true); });
-}
-
-TEST(ContextAxis, OneRankHasWholeRows) {
-  const SharedRows rows(ContextAxis(), 5);
-  const at::Tensor ids = at::arange(10).view({2, 5});
-  EXPECT_TRUE(rows.own(ids).equal(ids));
-}
-
-std::string refusal(int64_t heads, int64_t key_heads, int tensor_ranks, int context_ranks) {
+std::string refusal(const SharedHeads& heads, std::optional<ContextAttention> asked) {
   try {
-    ContextAxis::check_heads(heads, key_heads, tensor_ranks, context_ranks);
+    context_attention_of(heads, asked, "run.yaml, parallel");
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     return error.what();
@@ -77,12 +21,49 @@ std::string refusal(int64_t heads, int64_t key_heads, int tensor_ranks, int cont
   return "";
 }
 
-TEST(ContextAxis, HeadsThatDoNotGoRoundAreRefused) {
-  EXPECT_EQ(refusal(8, 2, 1, 4), "");
-  EXPECT_EQ(refusal(8, 2, 2, 4), "");  // a tensor rank has 4 heads of one key head
-  EXPECT_THAT(refusal(8, 2, 2, 8), HasSubstr("4 attention heads of 1 key heads cannot be cut over 8 ranks"));
-  EXPECT_THAT(refusal(6, 2, 1, 3), HasSubstr("parallel.context"));
-  EXPECT_THAT(refusal(6, 2, 1, 3), HasSubstr("use at most 2 ranks, or 4, 6"));
+SharedHeads heads_of(int64_t heads, int64_t key_heads, int tensor_ranks, int context_ranks) {
+  return {.heads = heads, .key_heads = key_heads, .tensor_ranks = tensor_ranks, .context_ranks = context_ranks};
+}
+
+TEST(ContextAxis, BytesOfATokenByHand) {
+  // 32 heads of 8 key heads over 4 ranks in bf16: 2 * 2 * (2 * 32 + 2 * 8) * 3 / 4, 2 * 2 * 2 * 8 * 3 + 4 * 2 * 8 * 4.
+  SharedHeads heads = heads_of(32, 8, 1, 4);
+  heads.element_size = 2;
+  EXPECT_EQ(bytes_sent_for_token(kUlysses, heads), 240);
+  EXPECT_EQ(bytes_sent_for_token(kRing, heads), 448);
+  // Of two tensor ranks, each of 16 heads of 4 key heads, which 8 context ranks hold twice.
+  heads.tensor_ranks = 2;
+  heads.context_ranks = 8;
+  EXPECT_EQ(bytes_sent_for_token(kUlysses, heads), 2 * 2 * (2 * 16 + 2 * 8) * 7 / 8);
+  EXPECT_EQ(bytes_sent_for_token(kRing, heads), 2 * 2 * 2 * 4 * 7 + 4 * 2 * 4 * 8);
+}
+
+TEST(ContextAxis, TheOneThatSendsLessIsTaken) {
+  EXPECT_EQ(context_attention_of(heads_of(32, 32, 1, 2), {}, ""), kUlysses);
+  EXPECT_EQ(context_attention_of(heads_of(32, 1, 1, 2), {}, ""), kRing);
+  EXPECT_EQ(context_attention_of(heads_of(32, 8, 1, 8), {}, ""), kUlysses);
+  EXPECT_EQ(context_attention_of(heads_of(32, 1, 1, 2), kUlysses, ""), kUlysses);
+  EXPECT_EQ(context_attention_of(heads_of(32, 32, 1, 2), kRing, ""), kRing);
+}
+
+TEST(ContextAxis, HeadsThatDoNotGoRoundLeaveTheRing) {
+  EXPECT_EQ(context_attention_of(heads_of(28, 28, 1, 32), {}, ""), kRing);
+  EXPECT_EQ(context_attention_of(heads_of(6, 2, 1, 3), {}, ""), kRing);
+  EXPECT_EQ(refusal(heads_of(8, 2, 2, 4), kUlysses), "");  // a tensor rank has 4 heads of one key head
+  EXPECT_THAT(refusal(heads_of(8, 2, 2, 8), kUlysses),
+              HasSubstr("4 attention heads of 1 key heads cannot be cut over 8 ranks"));
+  EXPECT_THAT(refusal(heads_of(6, 2, 1, 3), kUlysses), HasSubstr("run.yaml, parallel"));
+  EXPECT_THAT(refusal(heads_of(6, 2, 1, 3), kUlysses), HasSubstr("use at most 2 ranks, or 4, 6; or leave"));
+}
+
+TEST(ContextAxis, WhatARingDoesNotDoIsSaid) {
+  SharedHeads heads = heads_of(6, 1, 1, 2);
+  heads.why_no_ring = "it is Tuesday";
+  EXPECT_EQ(context_attention_of(heads, {}, ""), kUlysses);
+  EXPECT_THAT(refusal(heads, kRing), HasSubstr("ring attention is not possible here: it is Tuesday"));
+  heads = heads_of(6, 2, 1, 3);
+  heads.why_no_ring = "it is Tuesday";
+  EXPECT_THAT(refusal(heads, {}), HasSubstr("takes any number of heads, but it is Tuesday"));
 }
 
 }  // namespace
