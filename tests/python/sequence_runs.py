@@ -30,7 +30,7 @@ deepspeed.init_distributed("gloo")
 
 def settings(stage, **more):
     return {"train_batch_size": ROWS, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage},
-            "optimizer": {"type": "AdamW", "params": {"lr": 5e-3, "weight_decay": 0.01}}, **more}
+            "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.01}}, **more}
 
 
 def rows(step):
@@ -47,7 +47,7 @@ def shifted(labels):
 
 def plainly(model, forward):
     """`forward(model, ids, positions)` -> logits"""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     losses, norms = [], []
     for step in range(STEPS):
         ids, labels, positions = rows(step)
