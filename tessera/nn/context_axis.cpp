@@ -7,11 +7,6 @@
 namespace tessera::nn {
 namespace {
 
-// Of all tensor ranks together: heads and key heads, and the key heads of all their context ranks.
-struct HeadCounts {
-  double heads = 0, key_heads = 0, key_heads_of_ranks = 0;
-};
-
 template <class F>
 void for_each_tensor_rank(const SharedHeads& heads, F f) {
   const TensorAxis::Heads cut = TensorAxis::of_size(heads.tensor_ranks).cut_heads(heads.heads, heads.key_heads);

@@ -89,6 +89,23 @@ at::Tensor block_of(const Ring& ring, const at::Tensor& key, const at::Tensor& v
   return block;
 }
 
+// Calls visit(passes, block) with every rank's keys and values in turn, while the next are on their way.
+template <class F>
+void go_round(const Ring& ring, const at::Tensor& key, const at::Tensor& value, F visit) {
+  at::Tensor block = block_of(ring, key, value);
+  for (int passes = 0; passes < ring.size(); ++passes) {
+    at::Tensor coming;
+    Passing passing;
+    if (passes + 1 < ring.size()) {
+      coming = empty_block(ring, ring.owner(passes + 1), key, key.scalar_type());
+      passing = Passing(ring, block, coming, "keys and values");
+    }
+    visit(passes, block);
+    passing.finish();
+    block = coming;
+  }
+}
+
 Range both(const Range& one, const Range& other) {
   const int64_t begin = std::max(one.begin, other.begin);
   return {begin, std::max(begin, std::min(one.end, other.end))};
@@ -212,19 +229,10 @@ class RingAttention : public torch::autograd::Function<RingAttention> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                             const at::Tensor& value, const Ring& ring) {
-    at::Tensor block = block_of(ring, key, value);
     Attended all = nothing_attended(query);
-    for (int passes = 0; passes < ring.size(); ++passes) {
-      at::Tensor coming;
-      Passing passing;
-      if (passes + 1 < ring.size()) {
-        coming = empty_block(ring, ring.owner(passes + 1), key, key.scalar_type());
-        passing = Passing(ring, block, coming, kBlocks);
-      }
+    go_round(ring, key, value, [&](int passes, const at::Tensor& block) {
       attend(ring, pieces_with(ring, ring.owner(passes), query), query, block, all);
-      passing.finish();
-      block = coming;
-    }
+    });
     const at::Tensor result = all.context.to(query.scalar_type());
     context->saved_data["ring"] = keep(ring);
     context->save_for_backward({query, key, value, result, all.log_sum});
@@ -239,24 +247,16 @@ class RingAttention : public torch::autograd::Function<RingAttention> {
     const Backward of{.ring = ring, .saved = context->get_saved_variables(), .grad = grads[0].contiguous()};
     const at::Tensor &query = of.saved[0], &key = of.saved[1], &value = of.saved[2];
     at::Tensor query_grad = at::zeros(query.sizes(), query.options().dtype(at::kFloat).requires_grad(false));
-    at::Tensor block = block_of(ring, key, value), grad_before;
+    at::Tensor grad_before;
     Passing passing_grads;
-    for (int passes = 0; passes < ring.size(); ++passes) {
-      at::Tensor coming;
-      Passing passing;
-      if (passes + 1 < ring.size()) {
-        coming = empty_block(ring, ring.owner(passes + 1), key, key.scalar_type());
-        passing = Passing(ring, block, coming, kBlocks);
-      }
+    go_round(ring, key, value, [&](int passes, const at::Tensor& block) {
       at::Tensor block_grad = empty_block(ring, ring.owner(passes), key, at::kFloat).zero_();
       of.add(pieces_with(ring, ring.owner(passes), query), block, query_grad, block_grad);
       passing_grads.finish();
       if (grad_before.defined()) block_grad.add_(grad_before);
       grad_before = empty_block(ring, ring.owner(passes + 1), key, at::kFloat);
-      passing_grads = Passing(ring, block_grad, grad_before, kGradients);
-      passing.finish();
-      block = coming;
-    }
+      passing_grads = Passing(ring, block_grad, grad_before, "gradients of keys and values");
+    });
     passing_grads.finish();
     return {query_grad.to(query.scalar_type()),
             grad_before[0].to(key.scalar_type()),
@@ -265,9 +265,6 @@ class RingAttention : public torch::autograd::Function<RingAttention> {
   }
 
  private:
-  static constexpr const char* kBlocks = "keys and values";
-  static constexpr const char* kGradients = "gradients of keys and values";
-
   struct Backward {
     const Ring& ring;
     torch::autograd::variable_list saved;  // query, key, value, result, log_sum
