@@ -51,7 +51,7 @@ std::optional<std::set<std::string>> known_names(const std::optional<Manifest>& 
       if (manifest) known.insert(stored_name(param.name(), *manifest, input.options));
     }
   }
-  comm::Group& parts = *input.model.groups().parts;
+  comm::Group& parts = *input.model.mesh().part_group();
   const nlohmann::json mine = manifest ? nlohmann::json(known) : nlohmann::json();
   for (const std::string& text : parts.exchange_texts(mine.dump(), "the parts of a checkpoint")) {
     const nlohmann::json theirs = nlohmann::json::parse(text);

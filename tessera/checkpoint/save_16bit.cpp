@@ -67,7 +67,7 @@ void save_16bit_weights(const zero::ShardedModel& model, const fs::path& file, b
     throw Error(ErrorKind::kUsage, {fmt::format("the name ends with '{}'", file.extension().string()), file.string(),
                                     "end it with .safetensors or .bin"});
   }
-  if (model.mesh().shape().parts() > 1) {
+  if (model.mesh().shape().holds_parts()) {
     throw Error(ErrorKind::kUsage,
                 {"the model's weights alone cannot be saved yet where ranks hold different parts of it", file.string(),
                  "save a checkpoint, and export that"});

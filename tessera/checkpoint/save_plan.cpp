@@ -82,8 +82,10 @@ Manifest plan_manifest(const SaveInput& input) {
 
 std::map<std::string, StoredTensor> plan_tensors(const SaveInput& input) {
   std::map<std::string, StoredTensor> tensors;
+  const bool all_know_all = !input.model.mesh().shape().holds_parts();
   for (const auto& unit : input.model.units()) {
     if (!is_stored(*unit, input)) continue;
+    if (!all_know_all && unit->groups().all->rank() > 0) continue;
     const auto& params = unit->params();
     for (size_t index = 0; index < params.size(); ++index) {
       if (unit->layout().params()[index].numel == 0) {

@@ -28,8 +28,9 @@ ShardPlan plan_shard(const SaveInput& input);
 // All but the tensors and the files.
 Manifest plan_manifest(const SaveInput& input);
 
-// What the ranks that share this one's units write of them: the manifest's tensors, or a part of them where other ranks
-// hold other parts of the model. ErrorKind::kUsage names a parameter without elements.
+// What the ranks that share this one's units write of them: the manifest's tensors. Where ranks hold different parts of
+// the model, of the units of which this is the first rank that has the same part. ErrorKind::kUsage names a parameter
+// without elements.
 std::map<std::string, StoredTensor> plan_tensors(const SaveInput& input);
 
 // Adds the parts that other ranks hold. ErrorKind::kUsage names a parameter that they specify differently.

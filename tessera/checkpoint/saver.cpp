@@ -145,7 +145,7 @@ struct Saver::Job {
   bool sets_latest = true;
   std::string shard;  // this rank's file
   Manifest manifest;  // where leads; its tensors, where all ranks hold the same part of the model
-  json own_tensors;   // … else those of this part, on the first of the ranks that hold it
+  json own_tensors;   // … else of the units of which this is the first rank that holds the same part
   json own_aliases;
   ShardPlan plan;          // in the foreground
   size_t image_bytes = 0;  // in the background
@@ -280,11 +280,10 @@ std::string Saver::save(const SaveInput& given) {
   job.reports = world_.rank() == 0;
   job.shard = shard_name(world_.rank(), world_.size());
   job.manifest = plan_manifest(input);
-  const comm::Mesh& mesh = input.model.mesh();
-  if (mesh.shape().parts() == 1) {
+  if (!input.model.mesh().shape().holds_parts()) {
     if (job.leads) job.manifest.tensors = plan_tensors(input);
-  } else if (input.model.groups().all->rank() == 0) {
-    job.own_tensors = to_json(plan_tensors(input));
+  } else if (const auto tensors = plan_tensors(input); !tensors.empty()) {
+    job.own_tensors = to_json(tensors);
     job.own_aliases = job.manifest.aliases;
   }
   job.retention = input.options.retention;

@@ -16,7 +16,7 @@ Mesh::Mesh(std::shared_ptr<Group> world, layout::MeshShape shape) : world_(std::
                 {fmt::format("a mesh of {} ranks does not fit a world of {}", shape_.ranks(), world_->size()),
                  "the mesh", "make the sizes of its axes multiply to the number of ranks"});
   }
-  if (shape_.parts() == 1) return;
+  if (!shape_.holds_parts()) return;
   std::vector<std::string> places;
   for (int rank = 0; rank < shape_.ranks(); ++rank) places.push_back(shape_.describe(rank));
   world_->name_places(std::move(places));
@@ -51,6 +51,12 @@ std::shared_ptr<Mesh> Mesh::of_coordinates(std::shared_ptr<Group> world, const s
     }
   }
   return std::make_shared<Mesh>(std::move(world), layout::MeshShape(std::move(sizes), std::move(coordinates)));
+}
+
+std::shared_ptr<Group> Mesh::replica_group() {
+  std::vector<std::string> axes = shape_.data_axes();
+  std::erase(axes, layout::kExpertAxis);
+  return group(axes);
 }
 
 std::shared_ptr<Group> Mesh::group(const std::vector<std::string>& axes) {

@@ -40,6 +40,8 @@ class Mesh {
   std::shared_ptr<Group> group(const std::vector<std::string>& axes);
   std::shared_ptr<Group> data_group() { return group(shape_.data_axes()); }    // the ranks that train on different data
   std::shared_ptr<Group> batch_group() { return group(shape_.batch_axes()); }  // … on different samples
+  std::shared_ptr<Group> part_group() { return group(shape_.part_axes()); }    // the ranks whose parts make the model
+  std::shared_ptr<Group> replica_group();  // the ranks that have the same part of every parameter
 
  private:
   std::shared_ptr<Group> world_;

@@ -170,8 +170,13 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
 
   run.model.path = paths.resolve(text("model.path"), pointer_to("model.path"));
   run.model.init = text("model.init") == "random" ? RunFile::Model::Init::kRandom : RunFile::Model::Init::kPretrained;
-  if (const Json& dropout = value_of(run, "model.dropout"); !dropout.is_null())
-    run.model.dropout = dropout.get<double>();
+  const auto number_or_null = [&](const char* key) {
+    const Json& value = value_of(run, key);
+    return value.is_null() ? std::nullopt : std::optional(value.get<double>());
+  };
+  run.model.dropout = number_or_null("model.dropout");
+  run.model.router_balance_loss = number_or_null("model.router_balance_loss");
+  run.model.router_z_loss = number_or_null("model.router_z_loss");
   run.model.freeze = value_of(run, "model.freeze").get<std::vector<std::string>>();
   read_adapter(run, paths);
   read_quantization(run, document);
@@ -217,6 +222,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.parallel.tensor = number("parallel.tensor");
   run.parallel.context = number("parallel.context");
   run.parallel.context_attention = text("parallel.context_attention");
+  run.parallel.expert = number("parallel.expert");
   run.parallel.pipeline = number("parallel.pipeline");
   run.parallel.schedule = text("parallel.schedule");
   run.parallel.stages_per_rank = number("parallel.stages_per_rank");

@@ -33,7 +33,8 @@ struct RunFile {
     enum class Quantization { kNone, kNf4 };
     std::string path;  // a folder with config.json and weights
     Init init = Init::kPretrained;
-    std::optional<double> dropout;    // overrides config.json
+    std::optional<double> dropout;                             // overrides config.json
+    std::optional<double> router_balance_loss, router_z_loss;  // … (nn/router.h)
     std::vector<std::string> freeze;  // names and patterns of parameters and modules (models/freezing.h)
     Quantization quantization = Quantization::kNone;  // of what an adapter leaves frozen (models/quantized_model.h)
   };
@@ -107,6 +108,7 @@ struct RunFile {
     int64_t tensor = 1;   // ranks over which each matrix is cut (nn/tensor_axis.h)
     int64_t context = 1;  // ranks that share the tokens of each sequence (nn/context_axis.h)
     std::string context_attention = "auto";
+    int64_t expert = 1;    // data-parallel ranks over which experts are shared out (nn/expert_axis.h)
     int64_t pipeline = 1;  // ranks over which the layers are spread (pipeline/schedule.h)
     int64_t ranks_of_a_sample() const { return tensor * context * pipeline; }
     std::string schedule = "1f1b";

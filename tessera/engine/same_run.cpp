@@ -25,11 +25,12 @@ std::string facts_of_optimizer(const optim::Optimizer& optimizer, const std::vec
   return text;
 }
 
-// In the order in which the ranks will exchange the parameters.
-std::string facts_of_model(const ModelTree& tree) {
+// In the order in which the ranks will exchange the parameters: those that all ranks of the data axes have, or all.
+std::string facts_of_model(const ModelTree& tree, const layout::MeshShape& mesh, bool all) {
   std::string text;
   for (const zero::ModuleParams& module : tree.modules) {
     for (const zero::NamedParam& param : module.params) {
+      if (!all && !layout::data_axes_in_parts(param.spec, mesh).empty()) continue;
       text += fmt::format("parameter '{}' of shape [{}], {}{}, in the unit '{}' and group {}, of dtype {}\n",
                           param.name(), fmt::join(param.full_shape(), ", "), param.trainable() ? "trained" : "frozen",
                           param.has_values() || param.shape ? "" : ", without values", module.name, param.group,
@@ -48,11 +49,12 @@ void require_same_run(const RunFacts& run, comm::Mesh& mesh) {
                           {{"configuration", config::shared_lines(run.config.keys), fix},
                            {"optimizer", facts_of_optimizer(run.optimizer, run.groups), fix}},
                           kWhere);
-  const std::shared_ptr<comm::Group> sharers = mesh.data_group();
-  comm::require_agreement(*sharers,
-                          {{"model", facts_of_model(run.tree),
-                            "build the same model on every rank, with the same parameters in the same order"}},
-                          kWhere);
+  const std::string model_fix = "build the same model on every rank, with the same parameters in the same order";
+  const auto facts = [&](bool all) {
+    return std::vector<comm::SharedFacts>{{"model", facts_of_model(run.tree, mesh.shape(), all), model_fix}};
+  };
+  comm::require_agreement(*mesh.data_group(), facts(/*all=*/false), kWhere);
+  comm::require_agreement(*mesh.replica_group(), facts(/*all=*/true), kWhere);
 }
 
 }  // namespace tessera::engine

@@ -115,7 +115,7 @@ std::vector<optim::ParamGroup> group_parameters(ModelTree& tree, const config::D
 
 // Compressed, a step moves a bit an element; sending round the weights of a sharded step would move 16.
 void keep_whole(zero::Policy& policy, const comm::Mesh& mesh) {
-  if (mesh.shape().parts() > 1) {
+  if (mesh.shape().holds_parts()) {
     throw Error(ErrorKind::kConfig, {"an optimizer with compressed communication needs the whole model on every rank",
                                      "initialize", "train with data parallelism alone, or choose another optimizer"});
   }

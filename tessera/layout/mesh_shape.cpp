@@ -44,7 +44,7 @@ std::vector<std::vector<int>> row_by_row(const std::vector<Axis>& axes) {
 }  // namespace
 
 bool is_data_axis(const std::string& name) {
-  return name == kReplicateAxis || name == kShardAxis || name == kContextAxis;
+  return name == kReplicateAxis || name == kShardAxis || name == kExpertAxis || name == kContextAxis;
 }
 
 MeshShape::MeshShape(std::vector<Axis> axes) : MeshShape(axes, row_by_row(axes)) {}
@@ -163,6 +163,14 @@ std::vector<std::string> MeshShape::model_axes() const {
   return names;
 }
 
+std::vector<std::string> MeshShape::part_axes() const {
+  std::vector<std::string> names;
+  for (const Axis& axis : axes_) {
+    if (!is_data_axis(axis.name) || axis.name == kExpertAxis) names.push_back(axis.name);
+  }
+  return names;
+}
+
 int MeshShape::parts() const {
   int parts = 1;
   for (const std::string& axis : model_axes()) parts *= size(axis);
@@ -174,7 +182,8 @@ std::string MeshShape::describe(int rank) const {
   for (const Axis& axis : axes_) {
     if (axis.size > 1) places.push_back(fmt::format("{} {}", axis.name, coordinate(rank, axis.name)));
   }
-  return places.size() < 2 && parts() == 1 && size(kContextAxis) == 1 ? "" : fmt::format("{}", fmt::join(places, ", "));
+  const bool number_says_all = places.size() < 2 && !holds_parts() && size(kContextAxis) == 1;
+  return number_says_all ? "" : fmt::format("{}", fmt::join(places, ", "));
 }
 
 }  // namespace tessera::layout

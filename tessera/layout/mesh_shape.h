@@ -9,10 +9,11 @@
 
 namespace tessera::layout {
 
-// The axes that have a meaning of their own; any but the first three is a model axis, over which ranks hold different
+// The axes that have a meaning of their own; any but the first four is a model axis, over which ranks hold different
 // parts of the model, or the same part.
 inline constexpr const char* kReplicateAxis = "dp_replicate";  // data parallel; training state is replicated
 inline constexpr const char* kShardAxis = "dp_shard";          // data parallel; ZeRO shards training state
+inline constexpr const char* kExpertAxis = "ep";               // as dp_shard, but for experts: each rank has others
 inline constexpr const char* kContextAxis = "cp";              // parts of one sequence; for ZeRO as dp_shard
 inline constexpr const char* kTensorAxis = "tp";               // parts of each matrix (nn/tensor_axis.h)
 inline constexpr const char* kPipelineAxis = "pp";             // consecutive layers (pipeline/schedule.h)
@@ -63,6 +64,11 @@ class MeshShape {
   int replicas() const { return ranks() / parts(); }               // data-parallel ranks
   int readers() const { return replicas() / size(kContextAxis); }  // … each of samples of its own
   int parts() const;  // product of the model axes: places that may hold different parts of the model
+
+  // The axes over which ranks hold different parts of some parameter: the model axes, and that of experts. Whether
+  // there are any.
+  std::vector<std::string> part_axes() const;
+  bool holds_parts() const { return parts() > 1 || size(kExpertAxis) > 1; }
 
   // "pp 1, dp_shard 0, tp 1", of axes with several ranks; empty where that is one over which data is split, and a
   // rank's number says all.

@@ -115,6 +115,17 @@ Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank) {
   return box;
 }
 
+std::vector<std::string> data_axes_in_parts(const ParamSpec& spec, const MeshShape& mesh) {
+  std::vector<std::string> axes;
+  const auto is_over = [](const std::string& axis) { return [&axis](const auto& each) { return each.axis == axis; }; };
+  for (const std::string& axis : mesh.data_axes()) {
+    const bool in_parts = std::any_of(spec.shards.begin(), spec.shards.end(), is_over(axis)) ||
+                          std::any_of(spec.holders.begin(), spec.holders.end(), is_over(axis));
+    if (in_parts && mesh.size(axis) > 1) axes.push_back(axis);
+  }
+  return axes;
+}
+
 bool is_first_holder(const ParamSpec& spec, const MeshShape& mesh, int rank) {
   for (const std::string& axis : mesh.model_axes()) {
     const int place = mesh.coordinate(rank, axis);

@@ -63,6 +63,10 @@ Box local_box(const ParamSpec& spec, const MeshShape& mesh, int rank);
 // The shape of such a part, in as many dimensions as the global tensor has.
 std::vector<int64_t> shape_of_part(const ParamSpec& spec, const Box& box);
 
+// The data axes of several ranks over which these hold different parts of the parameter, or of which only some hold it:
+// for it they are no data axes (experts; see kExpertAxis).
+std::vector<std::string> data_axes_in_parts(const ParamSpec& spec, const MeshShape& mesh);
+
 // Of the ranks that hold the same part over the model axes, whether this is the first: the one that counts it in a norm
 // and writes it into a checkpoint.
 bool is_first_holder(const ParamSpec& spec, const MeshShape& mesh, int rank);

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/group.h"
 #include "tessera/nn/activation_checkpoint.h"
 #include "tessera/nn/module_path.h"
 #include "tessera/nn/target_loss.h"
@@ -183,6 +184,7 @@ CausalNetwork::Pass CausalNetwork::pass_over(const NamedTensors& batch, Caches* 
       .positions = batch.get("position_ids"), .turns = {}, .input = {.pattern = {.causal = true}}, .caches = caches};
   if (batch.get("attention_mask").defined()) {
     pass.input.pattern.present = batch.get("attention_mask").to(at::kBool);
+    pass.input.counted = pass.input.pattern.present;
   } else if (pass.positions.defined() && before == 0) {
     pass.input.pattern.documents = document_lengths(pass.positions);
   }
@@ -197,28 +199,46 @@ at::Tensor CausalNetwork::share(Pass& pass, const at::Tensor& ids) const {
   if (context_.size() == 1) return ids;
   const auto rows = std::make_shared<const nn::SharedRows>(context_, ids.size(1));
   pass.positions = rows->own(pass.positions);
+  if (pass.input.counted.defined()) pass.input.counted = rows->own(pass.input.counted);
   for (nn::Rotary::Table& table : pass.turns) table = {rows->own(table.cosine), rows->own(table.sine)};
   pass.input.rows = rows;
   return rows->own(ids);
 }
 
-at::Tensor CausalNetwork::run_layers(Pass& pass, size_t first, size_t end, at::Tensor hidden) {
+DecoderState CausalNetwork::run_layers(Pass& pass, size_t first, size_t end, DecoderState state) {
   for (size_t layer = first; layer < end; ++layer) {
     pass.input.cache = pass.caches == nullptr ? nullptr : &(*pass.caches)[layer];
     if (!pass.turns.empty()) pass.input.turns = pass.turns[kind_of(layer)];
-    const auto run = [this, layer, input = pass.input](const at::Tensor& of) {
+    const auto run = [this, layer, input = pass.input](const at::Tensor& hidden, const at::Tensor& router_sums) {
       DecoderInput with = input;
-      with.hidden = of;
+      with.state = {hidden, router_sums};
       return run_layer(layer, with);
     };
-    hidden = checkpoints_activations_ ? nn::checkpoint(run, hidden) : run(hidden);
+    state = checkpoints_activations_ ? nn::checkpoint(run, state.hidden, state.router_sums)
+                                     : run(state.hidden, state.router_sums);
   }
-  return hidden;
+  return state;
+}
+
+// Each token that has a target weighs the same, so of rows it counts as often as they have targets; ranks that share
+// rows have a part of the loss each.
+at::Tensor CausalNetwork::router_loss_sum(const at::Tensor& router_sums, const NamedTensors& batch) const {
+  const Routers of = routers();
+  const at::Tensor labels = next_labels(batch);
+  const at::Tensor mask = batch.get("attention_mask");
+  const double tokens = mask.defined() ? mask.sum().item<double>() : static_cast<double>(labels.numel());
+  at::Tensor all = router_sums.detach();
+  if (context_.size() > 1) {
+    all = all.clone();
+    context_.group()->start_all_reduce(all, /*scale=*/1, "the choice of experts").finish();
+  }
+  const auto targets = static_cast<double>(labels.ne(nn::kNoTarget).sum().item<int64_t>());
+  return nn::router_loss(router_sums, all, tokens * static_cast<double>(of.layers), of.losses) * targets;
 }
 
 at::Tensor CausalNetwork::decode(const NamedTensors& batch, Caches* caches) {
   Pass pass = pass_over(batch, caches);
-  return normalized(run_layers(pass, 0, layers(), embed(batch.at("input_ids"), pass.positions)));
+  return normalized(run_layers(pass, 0, layers(), {.hidden = embed(batch.at("input_ids"), pass.positions)}).hidden);
 }
 
 at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) { return run_links(0, layers() + 2, {}, batch).front(); }
@@ -228,13 +248,18 @@ std::vector<at::Tensor> CausalNetwork::run_links(size_t first, size_t end, const
   Pass pass = pass_over(batch, nullptr);
   const at::Tensor ids = share(pass, batch.at("input_ids"));
   const size_t after_layers = layers() + 1;
-  at::Tensor hidden = first == 0 ? embed(ids, pass.positions) : entering.front();
-  hidden = run_layers(pass, std::max<size_t>(first, 1) - 1, std::min(end, after_layers) - 1, std::move(hidden));
-  if (end > after_layers) {
-    const at::Tensor labels = next_labels(batch);
-    hidden = head()(normalized(hidden), pass.input.rows ? pass.input.rows->own(labels) : labels);
+  const Routers of_routers = routers();
+  DecoderState state{.hidden = first == 0 ? embed(ids, pass.positions) : entering.front()};
+  if (of_routers.losses.any()) {
+    state.router_sums =
+        first == 0 ? at::zeros({2 * of_routers.experts + 1}, state.hidden.options().dtype(at::kFloat)) : entering.at(1);
   }
-  return {std::move(hidden)};
+  state = run_layers(pass, std::max<size_t>(first, 1) - 1, std::min(end, after_layers) - 1, std::move(state));
+  if (end <= after_layers) return nn::tensors_in(state);
+  const at::Tensor labels = next_labels(batch);
+  at::Tensor loss = head()(normalized(state.hidden), pass.input.rows ? pass.input.rows->own(labels) : labels);
+  if (state.router_sums.defined()) loss = loss + router_loss_sum(state.router_sums, batch);
+  return {std::move(loss)};
 }
 
 std::vector<Link> CausalNetwork::links() const {

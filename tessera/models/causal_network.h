@@ -14,21 +14,35 @@
 #include "tessera/nn/attention.h"
 #include "tessera/nn/context_axis.h"
 #include "tessera/nn/rotary.h"
+#include "tessera/nn/router.h"
 #include "tessera/nn/shared_rows.h"
 
 namespace tessera::models {
 
-// What a decoder layer reads. The cache is borrowed; null where nothing is kept.
-struct DecoderInput {
-  at::Tensor hidden;             // (batch, length, hidden)
-  nn::Rotary::Table turns;       // of the tokens' positions, for its kind of layer, where the model has rotary ones
-  nn::AttentionPattern pattern;  // of whole rows
-  std::shared_ptr<const nn::SharedRows> rows = {};  // where several ranks share each, all others being of own tokens
-  nn::KeyValueCache* cache = nullptr;
+// What goes from one decoder layer to the next.
+struct DecoderState {
+  at::Tensor hidden;       // (batch, length, hidden)
+  at::Tensor router_sums;  // of the layers so far (nn/router.h); undefined where no loss asks for them
 
   template <class F>
   void for_each_tensor(F f) const {
     f(hidden);
+    if (router_sums.defined()) f(router_sums);
+  }
+};
+
+// What a decoder layer reads. The cache is borrowed; null where nothing is kept.
+struct DecoderInput {
+  DecoderState state;
+  nn::Rotary::Table turns;       // of the tokens' positions, for its kind of layer, where the model has rotary ones
+  nn::AttentionPattern pattern;  // of whole rows
+  std::shared_ptr<const nn::SharedRows> rows = {};  // where several ranks share each, all others being of own tokens
+  nn::KeyValueCache* cache = nullptr;
+  at::Tensor counted = {};  // (batch, length) bool: tokens that router_sums count; undefined: all
+
+  template <class F>
+  void for_each_tensor(F f) const {
+    state.for_each_tensor(f);
   }
 };
 
@@ -93,7 +107,14 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   virtual std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const = 0;
   virtual size_t kind_of(size_t /*layer*/) const { return 0; }
 
-  virtual at::Tensor run_layer(size_t layer, const DecoderInput& input) = 0;
+  // Of routers, what is added to the loss, over so many experts and layers that have them.
+  struct Routers {
+    nn::RouterLosses losses;
+    int64_t experts = 0, layers = 0;
+  };
+  virtual Routers routers() const { return {}; }
+
+  virtual DecoderState run_layer(size_t layer, const DecoderInput& input) = 0;
   virtual at::Tensor normalized(const at::Tensor& hidden) = 0;  // after the last layer
   virtual LanguageHead& head() const = 0;
 
@@ -101,7 +122,8 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   struct Pass;
   Pass pass_over(const NamedTensors& batch, Caches* caches) const;
   at::Tensor share(Pass& pass, const at::Tensor& ids) const;  // ids of own tokens
-  at::Tensor run_layers(Pass& pass, size_t first, size_t end, at::Tensor hidden);
+  DecoderState run_layers(Pass& pass, size_t first, size_t end, DecoderState state);
+  at::Tensor router_loss_sum(const at::Tensor& router_sums, const NamedTensors& batch) const;
   at::Tensor decode(const NamedTensors& batch, Caches* caches);
   nn::ContextAxis context_;
   bool checkpoints_activations_ = false;

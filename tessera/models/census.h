@@ -25,8 +25,11 @@ struct UnitCensus {
   int64_t quantized = 0;       // of those, the ones that are kept as NF4 (nn/nf4_product.h) …
   int64_t quantized_bytes = 0;
   int64_t largest_quantized = 0;  // … and the most of them in one tensor
+  int64_t experts = 0;            // of numel: of experts of which other ranks have other ones …
+  int64_t expert_ranks = 1;       // … that many, over which these are not sharded
 
   int64_t trained() const { return numel - frozen; }
+  int64_t trained_shard(int64_t ranks) const;            // … of one of so many shards
   int64_t bytes(int64_t each, int64_t ranks = 1) const;  // of one of so many shards, with so many bytes a weight
   int64_t held() const { return numel - quantized + quantized_bytes; }  // as the engine counts: a byte is an element
 };
@@ -39,7 +42,9 @@ struct Architecture {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_size = 0;
-  int64_t ffn = 0;
+  int64_t ffn = 0;               // features that a token goes through: of a mixture, those of all its experts together
+  int64_t experts_of_token = 0;  // of a mixture; 0: there is none
+  int64_t router_features = 0;   // outputs of the matrices that choose a token's experts
   int64_t vocab = 0;
   int64_t head_weights = 0;             // elements of the matrices that each target goes through after the last layer
   int64_t max_positions = 0;            // 0: no limit of its own
@@ -59,6 +64,7 @@ struct ModelCensus {
   int64_t params = 0;                          // shared ones counted once
   int64_t frozen = 0;                          // of those, not trained
   int64_t quantized = 0, quantized_bytes = 0;  // as of a unit
+  int64_t experts = 0, expert_ranks = 1;       // …
   // Of the module that itself holds most, shared ones included: DeepSpeed's "largest layer", max over modules of
   // sum(p.numel() for p in module.parameters(recurse=False)).
   int64_t largest_layer = 0;
@@ -68,17 +74,24 @@ struct ModelCensus {
   std::optional<Architecture> architecture;  // none: only names and shapes are known
 
   int64_t trained() const { return params - frozen; }
+  int64_t trained_shard(int64_t ranks) const;
   int64_t bytes(int64_t each, int64_t ranks = 1) const;
   const UnitCensus& largest_block() const;  // the unit with most parameters between embeddings and head, if any
 };
 
 // Of a module whose units are registered in the order of the forward pass; its parameters may be declared ones. Without
-// source and architecture.
-ModelCensus count_parameters(torch::nn::Module& module);
+// source and architecture. `experts`: paths of what so many ranks have each their own of.
+ModelCensus count_parameters(torch::nn::Module& module, const std::vector<std::string>& experts = {},
+                             int expert_ranks = 1);
 
-// Of the model's own network and architecture, as the first of so many tensor ranks has it. `class_name` and `where`
-// make its source. ErrorKind::kConfig where it cannot be cut over so many.
+// Over how many ranks a network is cut, and its experts shared out.
+struct PartRanks {
+  int tensor = 1, expert = 1;
+};
+
+// Of the model's own network and architecture, as the first of so many ranks has it. `class_name` and `where` make its
+// source. ErrorKind::kConfig where it cannot be cut over so many.
 ModelCensus census_of(const Model& model, const std::string& class_name, const std::string& where,
-                      int tensor_ranks = 1);
+                      const PartRanks& ranks = {});
 
 }  // namespace tessera::models

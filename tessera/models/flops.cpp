@@ -13,7 +13,7 @@ struct LayerWeights {
     const auto hidden = static_cast<double>(net.hidden), size = static_cast<double>(net.head_size);
     of_queries = 2 * hidden * static_cast<double>(net.heads) * size;
     of_keys = 2 * hidden * static_cast<double>(net.kv_heads) * size;
-    feed_forward = (net.gated_ffn ? 3 : 2) * hidden * static_cast<double>(net.ffn);
+    feed_forward = hidden * static_cast<double>((net.gated_ffn ? 3 : 2) * net.ffn + net.router_features);
   }
 };
 

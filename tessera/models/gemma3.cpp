@@ -144,7 +144,7 @@ ModelType gemma3_model_type() {
 }
 
 Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number, const nn::TensorAxis& axis)
-    : cut_(cut_of_layer(config, number, axis)),
+    : cut_(cut_of_layer(config, number, axis, config.intermediate_size)),
       head_size_(config.head_dim),
       window_(config.windows[number]),
       scale_(1 / std::sqrt(config.query_pre_attn_scalar)),
@@ -187,10 +187,10 @@ at::Tensor Gemma3Layer::feed_forward(const at::Tensor& hidden) const {
   return down_->forward(activation_(gate_->forward(entering)) * up_->forward(entering));
 }
 
-at::Tensor Gemma3Layer::forward(const DecoderInput& input) {
-  const at::Tensor attended = attend(before_attention_->forward(input.hidden), input);
-  const at::Tensor hidden = input.hidden + after_attention_->forward(attended);
-  return hidden + after_feed_forward_->forward(feed_forward(before_feed_forward_->forward(hidden)));
+DecoderState Gemma3Layer::forward(const DecoderInput& input) {
+  const at::Tensor attended = attend(before_attention_->forward(input.state.hidden), input);
+  const at::Tensor hidden = input.state.hidden + after_attention_->forward(attended);
+  return {hidden + after_feed_forward_->forward(feed_forward(before_feed_forward_->forward(hidden)))};
 }
 
 Gemma3ForCausalLM::Gemma3ForCausalLM(const Gemma3Config& config, const nn::TensorAxis& axis)

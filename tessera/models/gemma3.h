@@ -45,7 +45,7 @@ struct Gemma3Config {
 class Gemma3Layer : public nn::UnitModule<Gemma3Layer> {
  public:
   Gemma3Layer(const Gemma3Config& config, size_t number, const nn::TensorAxis& axis);
-  at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
+  DecoderState forward(const DecoderInput& input);
 
  private:
   at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;

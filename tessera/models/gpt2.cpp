@@ -147,12 +147,12 @@ at::Tensor Gpt2Layer::attend(const at::Tensor& hidden, const DecoderInput& input
       {.scale = scale_, .dropout = is_training() ? config_.attn_pdrop : 0, .heads = &cut_.attention()});
 }
 
-at::Tensor Gpt2Layer::forward(const DecoderInput& input) {
+DecoderState Gpt2Layer::forward(const DecoderInput& input) {
   const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.resid_pdrop, is_training()); };
-  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(input.hidden));
-  const at::Tensor attended = input.hidden + dropout(output_->forward(attend(entering, input)));
+  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(input.state.hidden));
+  const at::Tensor attended = input.state.hidden + dropout(output_->forward(attend(entering, input)));
   const at::Tensor normal = cut_.feed_forward().into_parts(mlp_norm_->forward(attended));
-  return attended + dropout(project_->forward(config_.activation(expand_->forward(normal))));
+  return {attended + dropout(project_->forward(config_.activation(expand_->forward(normal))))};
 }
 
 Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config, const nn::TensorAxis& axis) : dropout_(config.embd_pdrop) {

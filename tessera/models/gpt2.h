@@ -41,7 +41,7 @@ struct Gpt2Config {
 class Gpt2Layer : public nn::UnitModule<Gpt2Layer> {
  public:
   Gpt2Layer(const Gpt2Config& config, size_t number, const nn::TensorAxis& axis);
-  at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
+  DecoderState forward(const DecoderInput& input);
 
  private:
   at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;
@@ -61,7 +61,7 @@ class Gpt2LMHeadModel : public CausalNetwork {
   size_t layers() const override { return layers_.size(); }
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) override;
   std::vector<nn::Rotary::Table> turns(const at::Tensor&) const override { return {}; }
-  at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
+  DecoderState run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
   LanguageHead& head() const override { return *head_; }
   const TokenEmbeddings& tokens() const override { return *tokens_; }

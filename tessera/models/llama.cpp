@@ -9,7 +9,6 @@
 #include "tessera/models/config_values.h"
 #include "tessera/models/models.h"
 #include "tessera/models/rotary_config.h"
-#include "tessera/nn/activations.h"
 #include "tessera/nn/module_path.h"
 
 namespace tessera::models {
@@ -18,7 +17,18 @@ namespace tessera::models {
 struct LlamaNames {
   const char *embeddings, *layers, *norm, *head;
   const char *query, *key, *value, *fused, *output;  // in a layer; `fused` instead of the three, or nullptr
-  const char *gate, *up, *down, *attention_norm, *mlp_norm;
+  GatedNames feed_forward;
+  const char *attention_norm, *mlp_norm;
+};
+
+// Of the layers that are a mixture of experts: where they are, and config.json's keys.
+struct LlamaExperts {
+  MixtureNames names;
+  const char *count_key, *features_key;
+  int64_t count, per_token, features;  // where the keys are absent
+  bool sums_to_one = true;             // else by the key norm_topk_prob
+  bool in_some_layers = false;         // by decoder_sparse_step and mlp_only_layers; else in all
+  int64_t shared_features = 0;         // of a shared expert, by its key
 };
 
 // Sizes are those that config.json's keys have where they are absent.
@@ -36,7 +46,10 @@ struct LlamaFamily {
   bool mlp_bias_key = false;
   bool head_norms = false;  // RMSNorm of each head's queries and keys, before they are turned
   enum class Window { kNever, kAlways, kFromLayer } window = Window::kNever;
+  int64_t usual_window = 4096;  // 0: none
   double theta = 10000;
+  double norm_eps = 1e-6;
+  const LlamaExperts* experts = nullptr;
 };
 
 namespace {
@@ -52,9 +65,7 @@ constexpr LlamaNames kNames{.embeddings = "model.embed_tokens",
                             .value = "self_attn.v_proj",
                             .fused = nullptr,
                             .output = "self_attn.o_proj",
-                            .gate = "mlp.gate_proj",
-                            .up = "mlp.up_proj",
-                            .down = "mlp.down_proj",
+                            .feed_forward = {"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"},
                             .attention_norm = "input_layernorm",
                             .mlp_norm = "post_attention_layernorm"};
 
@@ -68,11 +79,45 @@ constexpr LlamaNames kInternLm2Names{.embeddings = "model.tok_embeddings",
                                      .value = nullptr,
                                      .fused = "attention.wqkv",
                                      .output = "attention.wo",
-                                     .gate = "feed_forward.w1",
-                                     .up = "feed_forward.w3",
-                                     .down = "feed_forward.w2",
+                                     .feed_forward = {"feed_forward.w1", "feed_forward.w3", "feed_forward.w2"},
                                      .attention_norm = "attention_norm",
                                      .mlp_norm = "ffn_norm"};
+
+constexpr const char* kNewCountKey = "num_local_experts";  // as transformers 5 writes it for every model
+
+constexpr LlamaExperts kMixtralExperts{.names = {.router = "block_sparse_moe.gate",
+                                                 .experts = "block_sparse_moe.experts",
+                                                 .of_expert = {"w1", "w3", "w2"}},
+                                       .count_key = kNewCountKey,
+                                       .features_key = "intermediate_size",
+                                       .count = 8,
+                                       .per_token = 2,
+                                       .features = 14336};
+
+constexpr MixtureNames kQwenMixture{.router = "mlp.gate",
+                                    .experts = "mlp.experts",
+                                    .of_expert = {"gate_proj", "up_proj", "down_proj"},
+                                    .shared = "mlp.shared_expert",
+                                    .shared_gate = "mlp.shared_expert_gate"};
+
+constexpr LlamaExperts kQwen2Experts{.names = kQwenMixture,
+                                     .count_key = "num_experts",
+                                     .features_key = "moe_intermediate_size",
+                                     .count = 60,
+                                     .per_token = 4,
+                                     .features = 1408,
+                                     .sums_to_one = false,
+                                     .in_some_layers = true,
+                                     .shared_features = 5632};
+
+constexpr LlamaExperts kQwen3Experts{.names = kQwenMixture,
+                                     .count_key = "num_experts",
+                                     .features_key = "moe_intermediate_size",
+                                     .count = 128,
+                                     .per_token = 8,
+                                     .features = 768,
+                                     .sums_to_one = false,
+                                     .in_some_layers = true};
 
 constexpr LlamaFamily kFamilies[] = {
     {.model_type = "llama",
@@ -107,6 +152,38 @@ constexpr LlamaFamily kFamilies[] = {
      .bias_key = "attention_bias",
      .head_norms = true,
      .window = Window::kFromLayer},
+    {.model_type = "mixtral",
+     .class_name = "MixtralForCausalLM",
+     .names = &kNames,
+     .intermediate_size = 14336,
+     .key_value_heads = 8,
+     .max_positions = 131072,
+     .window = Window::kAlways,
+     .usual_window = 0,
+     .theta = 1e6,
+     .norm_eps = 1e-5,
+     .experts = &kMixtralExperts},
+    {.model_type = "qwen2_moe",
+     .class_name = "Qwen2MoeForCausalLM",
+     .names = &kNames,
+     .vocab_size = 151936,
+     .intermediate_size = 5632,
+     .key_value_heads = 16,
+     .max_positions = 32768,
+     .input_bias = true,
+     .window = Window::kFromLayer,
+     .experts = &kQwen2Experts},
+    {.model_type = "qwen3_moe",
+     .class_name = "Qwen3MoeForCausalLM",
+     .names = &kNames,
+     .vocab_size = 151936,
+     .intermediate_size = 6144,
+     .key_value_heads = 4,
+     .max_positions = 32768,
+     .bias_key = "attention_bias",
+     .head_norms = true,
+     .window = Window::kFromLayer,
+     .experts = &kQwen3Experts},
     {.model_type = "internlm2",
      .class_name = "InternLM2ForCausalLM",
      .names = &kInternLm2Names,
@@ -138,6 +215,7 @@ class LlamaReader {
     config.head_dim = head_dim(config);
     read_rest(config);
     config.windows = windows(config);
+    if (family_.experts != nullptr) read_experts(*family_.experts, config);
     config.rotary = read_rotary(file_, config.head_dim, config.max_position_embeddings, family_.theta);
     return config;
   }
@@ -154,7 +232,7 @@ class LlamaReader {
 
   void read_rest(LlamaConfig& config) const {
     config.pad_token_id = values_.padding_id(-1, config.vocab_size);
-    config.rms_norm_eps = values_.norm_eps("rms_norm_eps", 1e-6);
+    config.rms_norm_eps = values_.norm_eps("rms_norm_eps", family_.norm_eps);
     config.initializer_range = values_.initializer_range();
     config.attention_dropout = values_.probability("attention_dropout", 0);
     config.tie_word_embeddings = values_.get("tie_word_embeddings", false);
@@ -173,7 +251,7 @@ class LlamaReader {
     const auto layers = static_cast<size_t>(config.num_hidden_layers);
     std::vector<int64_t> windows(layers, 0);
     if (family_.window == Window::kNever || values_.is_null("sliding_window")) return windows;
-    const int64_t window = values_.size("sliding_window", 4096);
+    const int64_t window = values_.size("sliding_window", family_.usual_window, /*lowest=*/0);
     if (family_.window == Window::kAlways) return std::vector<int64_t>(layers, window);
     if (!values_.get("use_sliding_window", false)) return windows;
     const auto types = values_.get("layer_types", std::vector<std::string>{});
@@ -184,6 +262,40 @@ class LlamaReader {
       windows[layer] = slides ? window : 0;
     }
     return windows;
+  }
+
+  void read_experts(const LlamaExperts& experts, LlamaConfig& config) const {
+    const char* const count_key = file_.values.contains(kNewCountKey) ? kNewCountKey : experts.count_key;
+    config.router.experts = values_.size(count_key, experts.count);
+    config.router.per_token = values_.size("num_experts_per_tok", experts.per_token);
+    if (config.router.per_token > config.router.experts) {
+      values_.refuse(fmt::format("a token goes to num_experts_per_tok, {}, of {} experts", config.router.per_token,
+                                 config.router.experts),
+                     "check the file, or get it again");
+    }
+    config.router.sums_to_one = experts.sums_to_one || values_.get("norm_topk_prob", false);
+    config.expert_features = values_.size(experts.features_key, experts.features);
+    if (experts.shared_features > 0) {
+      config.shared_expert_features = values_.size("shared_expert_intermediate_size", experts.shared_features);
+    }
+    if (values_.get("router_jitter_noise", 0.0) != 0) {
+      values_.refuse("router_jitter_noise, noise on what the router reads, is not supported", "set it to 0");
+    }
+    if (values_.get("output_router_logits", false)) {
+      config.router_losses.balance = values_.probability("router_aux_loss_coef", 0.001);
+    }
+    config.is_mixture = mixtures(experts, config.num_hidden_layers);
+  }
+
+  std::vector<bool> mixtures(const LlamaExperts& experts, int64_t layers) const {
+    std::vector<bool> is_mixture(static_cast<size_t>(layers), true);
+    if (!experts.in_some_layers) return is_mixture;
+    const int64_t step = values_.size("decoder_sparse_step", 1);
+    for (int64_t layer = 0; layer < layers; ++layer) is_mixture[static_cast<size_t>(layer)] = (layer + 1) % step == 0;
+    for (const int64_t layer : values_.get("mlp_only_layers", std::vector<int64_t>{})) {
+      if (layer >= 0 && layer < layers) is_mixture[static_cast<size_t>(layer)] = false;
+    }
+    return is_mixture;
   }
 
   const ModelConfig& file_;
@@ -198,6 +310,24 @@ class Llama final : public RmsDecoderModel<LlamaConfig> {
   std::shared_ptr<Network> network() const override { return network_over({}); }
   std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
     return std::make_shared<LlamaForCausalLM>(config(), axis);
+  }
+  void set_router_losses(std::optional<double> balance, std::optional<double> z) override {
+    if (config().is_mixture.empty()) return Model::set_router_losses(balance, z);
+    nn::RouterLosses& losses = config().router_losses;
+    losses = {.balance = balance.value_or(losses.balance), .z = z.value_or(losses.z)};
+  }
+  std::optional<Architecture> architecture() const override {
+    std::optional<Architecture> sizes = RmsDecoderModel::architecture();
+    const std::vector<bool>& is_mixture = config().is_mixture;
+    const bool has_dense =
+        is_mixture.empty() || std::find(is_mixture.begin(), is_mixture.end(), false) != is_mixture.end();
+    if (std::find(is_mixture.begin(), is_mixture.end(), true) == is_mixture.end()) return sizes;
+    const nn::RouterOptions& router = config().router;
+    const int64_t of_experts = router.per_token * config().expert_features + config().shared_expert_features;
+    sizes->ffn = has_dense ? std::max(sizes->ffn, of_experts) : of_experts;  // where layers differ, as if all had most
+    sizes->experts_of_token = router.per_token;
+    sizes->router_features = router.experts + (config().shared_expert_features > 0 ? 1 : 0);
+    return sizes;
   }
 
  protected:
@@ -220,7 +350,7 @@ ModelType llama_model_type(const std::string& model_type) {
 }
 
 LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number, const nn::TensorAxis& axis)
-    : cut_(cut_of_layer(config, number, axis)),
+    : cut_(cut_of_layer(config, number, axis, config.intermediate_size)),
       head_size_(config.head_dim),
       window_(config.windows[number]),
       dropout_(config.attention_dropout) {
@@ -243,9 +373,19 @@ LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number, const nn::Tenso
     query_norm_ = norm("self_attn.q_norm", head_size_, cut_.attention());
     key_norm_ = norm("self_attn.k_norm", head_size_, cut_.attention());
   }
-  gate_ = add(names.gate, cut_.inner(hidden, config.mlp_bias));
-  up_ = add(names.up, cut_.inner(hidden, config.mlp_bias));
-  down_ = add(names.down, cut_.outer(hidden, config.mlp_bias));
+  if (!config.is_mixture.empty() && config.is_mixture[number]) {
+    const auto cut_of = [&](int64_t features) { return cut_of_layer(config, number, axis, features); };
+    const bool shares = config.shared_expert_features > 0;
+    const BlockCut of_shared = shares ? cut_of(config.shared_expert_features) : cut_;
+    auto mixture =
+        std::make_unique<ExpertMixture>(*this, config.family->experts->names, config.router,
+                                        cut_of(config.expert_features), shares ? &of_shared : nullptr, hidden);
+    mixture_ = mixture.get();
+    feed_forward_ = std::move(mixture);
+  } else {
+    feed_forward_ =
+        std::make_unique<GatedFeedForward>(*this, /*path=*/"", names.feed_forward, cut_, hidden, config.mlp_bias);
+  }
   attention_norm_ = norm(names.attention_norm, hidden);
   mlp_norm_ = norm(names.mlp_norm, hidden);
 }
@@ -275,14 +415,34 @@ at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& inpu
                           {.dropout = is_training() ? dropout_ : 0, .heads = &cut_.attention()});
 }
 
-at::Tensor LlamaLayer::forward(const DecoderInput& input) {
-  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(input.hidden));
-  const at::Tensor attended = input.hidden + output_->forward(attend(entering, input));
-  const at::Tensor normal = cut_.feed_forward().into_parts(mlp_norm_->forward(attended));
-  return attended + down_->forward(nn::silu_times(gate_->forward(normal), up_->forward(normal)));
+DecoderState LlamaLayer::forward(const DecoderInput& input) {
+  const auto& [hidden, router_sums] = input.state;
+  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(hidden));
+  const at::Tensor attended = hidden + output_->forward(attend(entering, input));
+  const at::Tensor normal = mlp_norm_->forward(attended);
+  if (mixture_ == nullptr || !router_sums.defined()) return {attended + (*feed_forward_)(normal), router_sums};
+  const auto [result, sums] = mixture_->with_sums(normal, input.counted);
+  return {attended + result, router_sums + sums};
 }
 
-LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config, const nn::TensorAxis& axis) : rotary_(config.rotary) {
+std::vector<std::string> LlamaLayer::share_experts(const nn::ExpertAxis& axis) {
+  return mixture_ == nullptr ? std::vector<std::string>() : mixture_->share(axis, *this);
+}
+
+std::vector<std::string> LlamaForCausalLM::share_experts(const nn::ExpertAxis& axis) {
+  std::vector<std::string> paths;
+  for (const auto& layer : layers_) {
+    const std::string at = nn::path_of(*this, *layer);
+    for (const std::string& path : layer->share_experts(axis)) paths.push_back(at + "." + path);
+  }
+  return paths.empty() ? Network::share_experts(axis) : paths;
+}
+
+LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config, const nn::TensorAxis& axis)
+    : rotary_(config.rotary),
+      routers_{.losses = config.router_losses,
+               .experts = config.router.experts,
+               .layers = std::count(config.is_mixture.begin(), config.is_mixture.end(), true)} {
   const LlamaNames& names = *config.family->names;
   embeddings_ =
       nn::add(*this, names.embeddings,

@@ -2,8 +2,8 @@
 // language models: the same parameter names, the same arithmetic, config.json's keys. llama.cpp has a table of the
 // differences.
 //
-// A layer: h += attention(rms_norm(h)); h += down(silu(gate(x)) * up(x)) of x = rms_norm(h). Queries and keys are
-// turned by their positions (nn/rotary.h); several heads share a key.
+// A layer: h += attention(rms_norm(h)); h += down(silu(gate(x)) * up(x)) of x = rms_norm(h), or what experts make of x
+// (feed_forward.h). Queries and keys are turned by their positions (nn/rotary.h); several heads share a key.
 //
 // Units: the embeddings, each layer, the output layer. The last norm belongs to the root.
 #pragma once
@@ -15,6 +15,7 @@
 
 #include "tessera/models/block_cut.h"
 #include "tessera/models/causal_network.h"
+#include "tessera/models/feed_forward.h"
 #include "tessera/models/rms_decoder.h"
 #include "tessera/nn/rotary.h"
 #include "tessera/nn/tensor_axis.h"
@@ -42,13 +43,21 @@ struct LlamaConfig {
   bool output_bias = false;  // of the attention's last matrix
   bool mlp_bias = false;
   std::vector<int64_t> windows;  // of each layer's attention; 0: none
+  std::vector<bool> is_mixture;  // of each layer's feed-forward; empty: of none
+  nn::RouterOptions router;
+  nn::RouterLosses router_losses;
+  int64_t expert_features = 0;         // of one
+  int64_t shared_expert_features = 0;  // 0: there is none that all tokens go through
   nn::RotaryOptions rotary;
 };
 
 class LlamaLayer : public nn::UnitModule<LlamaLayer> {
  public:
   LlamaLayer(const LlamaConfig& config, size_t number, const nn::TensorAxis& axis);
-  at::Tensor forward(const DecoderInput& input);  // -> (batch, length, hidden)
+  DecoderState forward(const DecoderInput& input);
+
+  // See Network::share_experts; nothing where it has none.
+  std::vector<std::string> share_experts(const nn::ExpertAxis& axis);
 
  private:
   AttentionHeads heads_of(const at::Tensor& hidden) const;
@@ -58,7 +67,8 @@ class LlamaLayer : public nn::UnitModule<LlamaLayer> {
   int64_t head_size_, window_;
   double dropout_;
   std::shared_ptr<nn::Linear> query_, key_, value_, fused_, output_;  // fused_ instead of the three
-  std::shared_ptr<nn::Linear> gate_, up_, down_;
+  std::unique_ptr<FeedForward> feed_forward_;
+  ExpertMixture* mixture_ = nullptr;                                                // the same, where it is one
   std::shared_ptr<nn::RmsNorm> attention_norm_, mlp_norm_, query_norm_, key_norm_;  // the last two may be null
 };
 
@@ -68,14 +78,18 @@ class LlamaForCausalLM : public RmsDecoder<LlamaLayer> {
   explicit LlamaForCausalLM(const LlamaConfig& config, const nn::TensorAxis& axis = {});
 
   bool turns_alike(int64_t one, int64_t other) const override { return rotary_.turns_alike(one, other); }
+  std::vector<std::string> share_experts(const nn::ExpertAxis& axis) override;
 
  protected:
   std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const override {
     return {rotary_.table(positions)};
   }
 
+  Routers routers() const override { return routers_; }
+
  private:
   nn::Rotary rotary_;
+  Routers routers_;
 };
 
 // ErrorKind::kData for a config.json that describes none of the family.

@@ -11,6 +11,7 @@
 #include "tessera/base/hash.h"
 #include "tessera/base/json_text.h"
 #include "tessera/nn/context_axis.h"
+#include "tessera/nn/expert_axis.h"
 #include "tessera/nn/tensor_axis.h"
 
 namespace tessera::models {
@@ -35,6 +36,18 @@ void Network::share_sequences(const nn::ContextAxis& axis) {
   if (axis.size() == 1) return;
   throw Error(ErrorKind::kConfig, {"this model's sequences cannot be shared by several ranks yet", "parallel.context",
                                    "use 1; the Llama family, Gemma 3 and GPT-2 can"});
+}
+
+std::vector<std::string> Network::share_experts(const nn::ExpertAxis& axis) {
+  if (axis.size() == 1) return {};
+  throw Error(ErrorKind::kConfig, {fmt::format("this model has no experts to share out over {} ranks", axis.size()),
+                                   "parallel.expert", "leave parallel.expert out"});
+}
+
+void Model::set_router_losses(std::optional<double> balance, std::optional<double> z) {
+  if (!balance && !z) return;
+  throw Error(ErrorKind::kConfig, {"this model has no experts whose choice a loss could balance",
+                                   balance ? "model.router_balance_loss" : "model.router_z_loss", "leave it out"});
 }
 
 std::shared_ptr<Network> Model::network_over(const nn::TensorAxis& axis) const {

@@ -28,6 +28,7 @@ class SafetensorsFile;
 
 namespace tessera::nn {
 class ContextAxis;
+class ExpertAxis;
 class TensorAxis;
 }  // namespace tessera::nn
 
@@ -89,6 +90,10 @@ class Network : public torch::nn::Module {
   // run_links() are of those. ErrorKind::kConfig where the class cannot.
   virtual void share_sequences(const nn::ContextAxis& axis);
 
+  // From now on each rank of the axis has its own experts of every layer alone; the others' are taken out. Returns the
+  // paths of those that this rank has. ErrorKind::kConfig where there are none, or they do not go round.
+  virtual std::vector<std::string> share_experts(const nn::ExpertAxis& axis);
+
   // The chain, at least two links; empty: a pipeline cannot cut it. See models/stages.h.
   virtual std::vector<Link> links() const { return {}; }
 
@@ -104,6 +109,10 @@ class Model {
 
   // Overrides every dropout probability of config.json.
   virtual void set_dropout(double probability) = 0;
+
+  // Of a mixture of experts, what of the losses of its routers is added to its own (nn/router.h); nothing: as the
+  // folder says. ErrorKind::kConfig where it is none.
+  virtual void set_router_losses(std::optional<double> balance, std::optional<double> z);
 
   virtual std::shared_ptr<Network> network() const = 0;
 

@@ -16,6 +16,9 @@ class ModelDecorator : public Model {
   explicit ModelDecorator(std::unique_ptr<Model> model) : model_(std::move(model)) {}
 
   void set_dropout(double probability) override { model_->set_dropout(probability); }
+  void set_router_losses(std::optional<double> balance, std::optional<double> z) override {
+    model_->set_router_losses(balance, z);
+  }
   std::shared_ptr<Network> network() const final { return network_over({}); }
   std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
     return model_->network_over(axis);

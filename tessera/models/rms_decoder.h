@@ -17,13 +17,14 @@
 
 namespace tessera::models {
 
+// `features`: of its feed-forward.
 template <class Config>
-BlockCut cut_of_layer(const Config& config, size_t number, const nn::TensorAxis& axis) {
+BlockCut cut_of_layer(const Config& config, size_t number, const nn::TensorAxis& axis, int64_t features) {
   return BlockCut(axis, "layer " + std::to_string(number),
                   {.heads = config.num_attention_heads,
                    .key_heads = config.num_key_value_heads,
                    .head_size = config.head_dim,
-                   .features = config.intermediate_size});
+                   .features = features});
 }
 
 // Of a Config with their sizes by transformers' names. Its matrices begin with normal(0, initializer_range), biases
@@ -69,6 +70,7 @@ class RmsDecoderModel : public Model {
 
  protected:
   const Config& config() const { return config_; }
+  Config& config() { return config_; }
   virtual double first_norm() const = 0;  // the weight with which norms change nothing
   virtual bool is_embedding(const std::string& name) const = 0;
 
@@ -84,7 +86,7 @@ class RmsDecoder : public CausalNetwork {
  protected:
   size_t layers() const override { return layers_.size(); }
   at::Tensor embed(const at::Tensor& ids, const at::Tensor& /*positions*/) override { return (*embeddings_)(ids); }
-  at::Tensor run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
+  DecoderState run_layer(size_t layer, const DecoderInput& input) override { return (*layers_[layer])(input); }
   at::Tensor normalized(const at::Tensor& hidden) override { return norm_->forward(hidden); }
   LanguageHead& head() const override { return *head_; }
   const TokenEmbeddings& tokens() const override { return *embeddings_; }

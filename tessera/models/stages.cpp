@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/layout/mesh_shape.h"
+#include "tessera/nn/expert_axis.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/pipeline/partition.h"
 
@@ -132,7 +133,7 @@ std::function<void(layout::ParamSpec&)> keep_stages_of(int rank, Network& networ
   }
   remove_others(network, "", kept);
   return [holders = std::move(holders)](layout::ParamSpec& spec) {
-    spec.holders = {{layout::kPipelineAxis, holders.at(spec.name)}};
+    spec.holders.push_back({layout::kPipelineAxis, holders.at(spec.name)});
   };
 }
 
@@ -143,13 +144,13 @@ std::vector<at::Tensor> run_stage(Network& network, const StageBounds& stages, i
 }
 
 ModelCensus census_of_stages(const Model& model, const std::string& class_name, const std::string& where,
-                             int tensor_ranks, const StageBounds& stages) {
-  ModelCensus whole = census_of(model, class_name, where, tensor_ranks), most;
-  const std::set<int> ranks(stages.rank_of_stage.begin(), stages.rank_of_stage.end());
-  for (const int rank : ranks) {
-    const auto network = model.network_over(nn::TensorAxis::of_size(tensor_ranks));
+                             const PartRanks& ranks, const StageBounds& stages) {
+  ModelCensus whole = census_of(model, class_name, where, ranks), most;
+  for (const int rank : std::set<int>(stages.rank_of_stage.begin(), stages.rank_of_stage.end())) {
+    const auto network = model.network_over(nn::TensorAxis::of_size(ranks.tensor));
+    const std::vector<std::string> experts = network->share_experts(nn::ExpertAxis::of_size(ranks.expert));
     keep_stages_of(rank, *network, stages);
-    ModelCensus part = count_parameters(*network);
+    ModelCensus part = count_parameters(*network, experts, ranks.expert);
     if (part.params > most.params) most = std::move(part);
   }
   most.source = std::move(whole.source);

@@ -33,7 +33,7 @@ std::string describe(const StageBounds& stages, const std::vector<Link>& links);
 
 // As census_of, but of the rank's part that has most parameters.
 ModelCensus census_of_stages(const Model& model, const std::string& class_name, const std::string& where,
-                             int tensor_ranks, const StageBounds& stages);
+                             const PartRanks& ranks, const StageBounds& stages);
 
 // Takes the modules out of the network that this rank has no link of: then its parameters are this rank's alone.
 // Returns what tells of each of them which ranks have it, for InitializeOptions::specify.

@@ -121,6 +121,7 @@ class StepModel {
       moment.add(what, scores * (setup_.on_cpu ? wide : 1));
     }
     moment.add(what, tokens_ * net.ffn * e, net.gated_ffn ? 4 : 2);  // before and after the activation function; gated
+    moment.add(what, tokens_ * net.experts_of_token * net.hidden * e, 2);  // rows of experts, before and after
   }
 
   // What is in use, and of the other units as many as stay for their backward or are gathered ahead of it: from the
@@ -256,7 +257,7 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
 
 // What stays between steps, and the buffers of what is offloaded to NVMe, which once they are made stay too.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
-  const int64_t trained_shard = layout::ceil_div(model.trained(), setup.ranks);
+  const int64_t trained_shard = model.trained_shard(setup.ranks);
   const int64_t owned = setup.stage >= 1 && !setup.sign_errors ? trained_shard : model.trained();
   const int64_t compute = bytes_of(setup.dtypes.compute);
   const int64_t grad = bytes_of(setup.dtypes.grad);

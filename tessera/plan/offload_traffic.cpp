@@ -33,7 +33,7 @@ std::vector<UnitShard> shards_of(const ModelCensus& model, const TrainingSetup& 
     left_in_memory -= numel;
     shards.push_back({.numel = numel,
                       .bytes = unit.bytes(bytes_of(setup.dtypes.compute), setup.ranks),
-                      .trained = layout::ceil_div(unit.trained(), setup.ranks),
+                      .trained = unit.trained_shard(setup.ranks),
                       .optimizer_leaves = offloads_optimizer && static_cast<double>(before) < leaving,
                       .params_leave = params_on_nvme && left_in_memory < 0});
     before += unit.trained();

@@ -25,9 +25,11 @@
 #include "tessera/engine/pipeline_run.h"
 #include "tessera/engine/random_state.h"
 #include "tessera/engine/timeline.h"
+#include "tessera/models/expert_ranks.h"
 #include "tessera/models/initial_values.h"
 #include "tessera/models/stages.h"
 #include "tessera/nn/context_axis.h"
+#include "tessera/nn/expert_axis.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/pipeline/check.h"
 #include "tessera/storage/cpu_allocator.h"
@@ -96,16 +98,20 @@ std::unique_ptr<NetworkEngine> make_engine(const config::RunFile& run, const mod
   const bool pretrained = run.model.init == config::RunFile::Model::Init::kPretrained;
   models::InitialValues values(model, *network, pretrained ? run.model.path : "",
                                static_cast<uint64_t>(run.training.seed), run.adapter.path);
-  std::function<void(layout::ParamSpec&)> specify;
-  if (stages) specify = models::keep_stages_of(stage, *network, *stages);
+  std::vector<std::function<void(layout::ParamSpec&)>> specify{
+      models::keep_experts_of(*network, nn::ExpertAxis(mesh->group({layout::kExpertAxis})))};
+  if (stages) specify.push_back(models::keep_stages_of(stage, *network, *stages));
   auto engine =
       initialize(network, config,
                  {.mesh = mesh,
-                  .specify = std::move(specify),
+                  .specify =
+                      [&](layout::ParamSpec& spec) {
+                        for (const auto& each : specify) each(spec);
+                      },
                   .device = device,
                   .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, std::move(value)); },
                   .no_decay = [&](const std::string& name) { return !model.decays(name); }});
-  if (sharers.rank() == 0) values.report(folder_model.as.new_modules, *mesh->group(mesh->shape().model_axes()));
+  if (mesh->replica_group()->rank() == 0) values.report(folder_model.as.new_modules, *mesh->part_group());
   return engine;
 }
 

@@ -87,6 +87,7 @@ models::FolderModel read_model_of(const config::RunFile& run) {
   const TaskType& task = task_of(run);
   auto found = models::read_model(run.model.path, task.head, "the task " + run.task + " trains", config_of_labels(run));
   if (run.model.dropout || task.without_dropout) found.model->set_dropout(run.model.dropout.value_or(0));
+  found.model->set_router_losses(run.model.router_balance_loss, run.model.router_z_loss);
   if (const auto adapter = adapter_of(run)) {
     found.model = models::with_adapter(std::move(found.model), *adapter, run.name + ", adapter");
   }
@@ -123,9 +124,10 @@ std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, c
 layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks) {
   const auto world = static_cast<int>(ranks);
   const auto tensor = static_cast<int>(run.parallel.tensor), pipeline = static_cast<int>(run.parallel.pipeline);
-  const auto context = static_cast<int>(run.parallel.context);
+  const auto context = static_cast<int>(run.parallel.context), expert = static_cast<int>(run.parallel.expert);
   std::vector<layout::Axis> axes{{layout::kShardAxis, 0}};
   if (pipeline > 1) axes.insert(axes.begin(), {layout::kPipelineAxis, pipeline});
+  if (expert > 1) axes.push_back({layout::kExpertAxis, expert});
   if (context > 1) axes.push_back({layout::kContextAxis, context});
   if (tensor > 1) axes.push_back({layout::kTensorAxis, tensor});
   if (axes.size() == 1) return layout::MeshShape::of_data_parallel(world);
@@ -175,10 +177,10 @@ plan::ModelCensus census_of_whole(const config::RunFile& run, const models::Fold
 
 plan::ModelCensus memory_census(const config::RunFile& run, const models::FolderModel& model,
                                 const layout::MeshShape& mesh, const std::optional<models::StageBounds>& stages) {
-  const int tensor_ranks = mesh.size(layout::kTensorAxis);
+  const models::PartRanks ranks{.tensor = mesh.size(layout::kTensorAxis), .expert = mesh.size(layout::kExpertAxis)};
   const std::string where = run.model.path + "/config.json";
-  if (stages) return models::census_of_stages(*model.model, model.as.name, where, tensor_ranks, *stages);
-  return models::census_of(*model.model, model.as.name, where, tensor_ranks);
+  if (stages) return models::census_of_stages(*model.model, model.as.name, where, ranks, *stages);
+  return models::census_of(*model.model, model.as.name, where, ranks);
 }
 
 std::optional<models::StageBounds> stages_of(const config::RunFile& run, const models::FolderModel& model,
@@ -330,7 +332,7 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.readers()));
   shared_sequences_of(run, model, config, mesh, run.training.device == "cuda");
-  if (mesh.parts() > 1) {  // refuses what cannot be cut
+  if (mesh.holds_parts()) {  // refuses what cannot be cut
     memory_census(checked, model, mesh, stages_of(checked, model, mesh, config.batch));
   }
   config::require_supported(config);

@@ -26,8 +26,9 @@ void zero_padding(const layout::FlatLayout& layout, const at::Tensor& buffer) {
 
 }  // namespace
 
-GradientReducer::GradientReducer(std::vector<Unit*> units, const Policy& policy, const DataGroups& groups)
-    : units_(std::move(units)), policy_(policy), groups_(groups), gradients_(units_.size()) {
+GradientReducer::GradientReducer(std::vector<Unit*> units, const Policy& policy, std::vector<DataGroups> groups)
+    : units_(std::move(units)), policy_(policy), groups_(std::move(groups)), gradients_(units_.size()) {
+  TESSERA_INVARIANT(groups_.size() == units_.size());
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const size_t count = units_[unit]->params().size();
     gradients_[unit].filled.assign(count, false);
@@ -55,7 +56,7 @@ void GradientReducer::open_pending(size_t unit) {
     const StateTensor& kept = units_[unit]->grad();
     const at::Device device = units_[unit]->device();
     gradients.pending =
-        groups_.shard->empty(units_[unit]->layout().numel(), at::TensorOptions(device).dtype(kept.dtype()));
+        groups_[unit].shard->empty(units_[unit]->layout().numel(), at::TensorOptions(device).dtype(kept.dtype()));
     zero_padding(units_[unit]->layout(), gradients.pending);
   } else {
     gradients.pending = units_[unit]->grad().tensor();
@@ -107,6 +108,7 @@ void GradientReducer::complete_pending(size_t unit) {
 
 void GradientReducer::start_reduction(size_t unit) {
   UnitGradients& gradients = gradients_[unit];
+  const DataGroups& groups = groups_[unit];
   complete_pending(unit);
   const layout::FlatLayout& layout = units_[unit]->layout();
   Reduction reduction{.unit = unit, .adds = gradients.has_sum};
@@ -114,34 +116,35 @@ void GradientReducer::start_reduction(size_t unit) {
   const config::ReductionOptions& options = policy_.reduction;
   at::Tensor source = gradients.pending;
   if (averaging.dtype != source.scalar_type()) {
-    source = groups_.shard->empty(source.numel(), source.options().dtype(averaging.dtype)).copy_(source);
+    source = groups.shard->empty(source.numel(), source.options().dtype(averaging.dtype)).copy_(source);
   }
   if (averaging.before != 1) source.mul_(averaging.before);
   const std::string& label = units_[unit]->name();
-  const layout::Range shard = layout.shard(groups_.shard->rank());
+  const layout::Range shard = layout.shard(groups.shard->rank());
   if (policy_.shard_optimizer && options.reduce_scatter) {
     const bool direct =
         !reduction.adds && averaging.dtype == policy_.grad_dtype && units_[unit]->grad().is_on(source.device());
     reduction.result = direct ? owned_grad(unit) : at::empty({shard.numel()}, source.options());
-    reduction.collective = groups_.shard->start_reduce_scatter(reduction.result, source, averaging.after, label,
-                                                               options.reduce_bucket_size);
+    reduction.collective = groups.shard->start_reduce_scatter(reduction.result, source, averaging.after, label,
+                                                              options.reduce_bucket_size);
   } else {
-    reduction.collective = groups_.shard->start_all_reduce(source, averaging.after, label, options.reduce_bucket_size);
+    reduction.collective = groups.shard->start_all_reduce(source, averaging.after, label, options.reduce_bucket_size);
     reduction.result = policy_.shard_optimizer ? source.narrow(0, shard.begin, shard.numel()) : source;
   }
   gradients.pending = at::Tensor();
   std::fill(gradients.filled.begin(), gradients.filled.end(), false);
   gradients.has_sum = true;
   in_flight_.push_back(std::move(reduction));
-  if (in_flight_.size() > (options.overlap_comm && groups_.all->size() > 1 ? kMaxInFlight : 0)) finish_oldest();
+  if (in_flight_.size() > (options.overlap_comm && groups.all->size() > 1 ? kMaxInFlight : 0)) finish_oldest();
 }
 
 void GradientReducer::finish_oldest() {
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
   reduction.collective.take_result();
-  if (groups_.replicate->size() > 1) {  // each of them has the sum over its own shard group
-    groups_.replicate->start_all_reduce(reduction.result, /*scale=*/1, units_[reduction.unit]->name()).finish();
+  const DataGroups& groups = groups_[reduction.unit];
+  if (groups.replicate->size() > 1) {  // each of them has the sum over its own shard group
+    groups.replicate->start_all_reduce(reduction.result, /*scale=*/1, units_[reduction.unit]->name()).finish();
   }
   if (units_[reduction.unit]->grad().swapped()) return start_leaving(reduction.unit, reduction);
   at::Tensor sum = owned_grad(reduction.unit);
@@ -182,10 +185,11 @@ void GradientReducer::finish_leaving() {
 
 void GradientReducer::finish_own() {
   TESSERA_INVARIANT(!policy_.shard_gradients);
-  const double factor = policy_.averaging.before * policy_.averaging.after * groups_.all->size();  // 1 for the mean
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (!units_[unit]->trainable()) continue;
     complete_pending(unit);
+    const int ranks = groups_[unit].all->size();
+    const double factor = policy_.averaging.before * policy_.averaging.after * ranks;  // 1 for the mean
     if (factor != 1) gradients_[unit].pending.mul_(factor);
   }
 }
@@ -211,7 +215,7 @@ void GradientReducer::finish_backward() {
 void GradientReducer::abandon() {
   while (!in_flight_.empty()) finish_oldest();
   finish_leaving();
-  groups_.all->settle();
+  for (const DataGroups& groups : groups_) groups.all->settle();
   end_backward();
   clear();
 }
@@ -226,7 +230,7 @@ void GradientReducer::end_backward() {
 
 at::Tensor GradientReducer::reduced_shard(size_t unit) const {
   if (policy_.shard_gradients) return units_[unit]->grad().load();
-  const layout::Range shard = units_[unit]->layout().shard(groups_.shard->rank());
+  const layout::Range shard = units_[unit]->layout().shard(groups_[unit].shard->rank());
   return units_[unit]->grad().tensor().narrow(0, shard.begin, shard.numel());
 }
 

@@ -31,8 +31,8 @@ class GradientReducer {
   static constexpr int64_t kMaxLeaving =
       2;  // gradients on their way to the disk: while one is written, the next is made
 
-  // `units` outlive the reducer.
-  GradientReducer(std::vector<Unit*> units, const Policy& policy, const DataGroups& groups);
+  // `units` outlive the reducer. `groups`: of each of them, over which it is reduced.
+  GradientReducer(std::vector<Unit*> units, const Policy& policy, std::vector<DataGroups> groups);
   ~GradientReducer();
 
   // Whether the backward pass that runs, or comes next, is the last one before the step.
@@ -110,7 +110,7 @@ class GradientReducer {
 
   std::vector<Unit*> units_;
   Policy policy_;
-  DataGroups groups_;
+  std::vector<DataGroups> groups_;
   std::vector<UnitGradients> gradients_;
   std::deque<Reduction> in_flight_;
   storage::BufferPool leaving_buffers_{kMaxLeaving};

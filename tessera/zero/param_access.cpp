@@ -79,7 +79,8 @@ at::Tensor assembled(ShardedModel& model, ShardedModel::ParamPlace place, const 
   const Unit& unit = *model.units()[place.unit];
   const layout::FlatParam& param = unit.layout().params()[place.param];
   if (unit.owned().numel() == unit.layout().numel()) return mine.view(param.shape);  // nothing is sharded
-  return assembled(unit.layout().parts_of(place.param), mine, *model.groups().shard, param.name).view(param.shape);
+  return assembled(unit.layout().parts_of(place.param), mine, *model.groups_of(place.unit).shard, param.name)
+      .view(param.shape);
 }
 
 void set_full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value) {

@@ -10,9 +10,9 @@ ShardedModel::ShardedModel(const OptimizerNeeds& needs, const Policy& policy, st
     : policy_(policy),
       needs_(needs),
       mesh_(std::move(mesh)),
-      groups_(DataGroups::of(*mesh_, policy.shard_optimizer)),
-      gathers_(groups_.with_channel("gather")),
-      reductions_(groups_.with_channel("reduce")),
+      groups_(mesh_, policy.shard_optimizer),
+      gathers_(mesh_, policy.shard_optimizer, "gather"),
+      reductions_(mesh_, policy.shard_optimizer, "reduce"),
       hooks_(
           [this](size_t unit, size_t param, const at::Tensor& parameter) { gradient_arrived(unit, param, parameter); },
           policy.placeholders_as_deepspeed) {}
@@ -40,11 +40,15 @@ void ShardedModel::build(std::vector<ModuleParams> modules, const FillParameter&
                .groups = gathers_,
                .fill = fill},
               built_, watch);
-  residency_.emplace(built_.units, built_.persistent, policy_.residency, groups_.shard->size());
+  residency_.emplace(built_.units, built_.persistent, policy_.residency, groups().shard->size());
   calls_ = std::make_shared<ModuleCalls>(built_.units, *residency_, built_.of_module, policy_.shard_parameters);
   std::vector<Unit*> borrowed;
-  for (const auto& unit : built_.units) borrowed.push_back(unit.get());
-  reducer_ = std::make_unique<GradientReducer>(std::move(borrowed), policy_, reductions_);
+  std::vector<DataGroups> groups;
+  for (const auto& unit : built_.units) {
+    groups.push_back(reductions_.of(built_.in_parts[borrowed.size()]));
+    borrowed.push_back(unit.get());
+  }
+  reducer_ = std::make_unique<GradientReducer>(std::move(borrowed), policy_, std::move(groups));
 }
 
 void ShardedModel::gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter) {
@@ -102,7 +106,7 @@ void ShardedModel::drop_units(const std::vector<size_t>& units) {
 
 void ShardedModel::finish_publishing() {
   for (const auto& unit : built_.units) unit->finish_publish();
-  groups_.all->settle();
+  groups().all->settle();
 }
 
 void ShardedModel::let_go_all() {

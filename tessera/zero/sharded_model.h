@@ -91,7 +91,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   at::Device device() const { return built_.units.front()->device(); }
   comm::Mesh& mesh() const { return *mesh_; }
   comm::Group& world() const { return *mesh_->world(); }  // all ranks of the run
-  const DataGroups& groups() const { return groups_; }
+  const DataGroups& groups() { return groups_.of({}); }   // of parameters that every rank of the data axes has
+  const DataGroups& groups_of(size_t unit) { return groups_.of(built_.in_parts[unit]); }
   const Units& units() const { return built_.units; }
   const std::vector<ParamAlias>& aliases() const { return built_.aliases; }
   Unit::Bytes model_state_bytes() const;
@@ -106,9 +107,8 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   Policy policy_;
   OptimizerNeeds needs_;
   std::shared_ptr<comm::Mesh> mesh_;
-  DataGroups groups_;
-  DataGroups gathers_;     // channels
-  DataGroups reductions_;  // …
+  UnitGroups groups_;
+  UnitGroups gathers_, reductions_;  // channels
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<comm::Group>> holders_groups_;
   std::vector<TileBuffers> tile_buffers_;
   BuiltUnits built_;

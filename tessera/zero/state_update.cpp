@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <sstream>
@@ -38,6 +39,16 @@ std::vector<std::vector<double>> gather(comm::Group& group, const std::vector<do
   return gathered;
 }
 
+// Where the ranks of a part of a group are in it.
+std::vector<size_t> places_in(const comm::Group& group, const comm::Group& part) {
+  const std::vector<int>& all = group.members();
+  std::vector<size_t> places;
+  for (const int rank : part.members()) {
+    places.push_back(static_cast<size_t>(std::find(all.begin(), all.end(), rank) - all.begin()));
+  }
+  return places;
+}
+
 // One small all-gather: [sum of squares, used flag of each parameter] of the ranks that share the units; where others
 // hold other parts of the model, their sums of squares go round once more.
 Gathered exchange(ShardedModel& model) {
@@ -49,12 +60,16 @@ Gathered exchange(ShardedModel& model) {
     for (const bool used : model.reducer().used(unit)) mine.push_back(used ? 1 : 0);
   }
   comm::Group& sharers = *model.groups().all;
+  const std::vector<std::vector<double>> of_ranks = gather(sharers, mine, "gradient norm");
   Gathered result;
-  result.users.assign(mine.size() - 1, 0);
-  for (const std::vector<double>& of_rank : gather(sharers, mine, "gradient norm")) {
-    result.norm_square += of_rank[0];
-    for (size_t i = 1; i < of_rank.size(); ++i) {
-      if (of_rank[i] != 0) ++result.users[i - 1];
+  for (const std::vector<double>& of_rank : of_ranks) result.norm_square += of_rank[0];
+  for (const auto& unit : model.units()) {
+    if (!unit->trainable()) continue;
+    const std::vector<size_t> same = places_in(sharers, *unit->groups().all);
+    for (size_t param = 0; param < unit->params().size(); ++param) {
+      const size_t flag = 1 + result.users.size();
+      result.users.push_back(static_cast<int>(
+          std::count_if(same.begin(), same.end(), [&](size_t rank) { return of_ranks[rank][flag] != 0; })));
     }
   }
   if (model.reducer().keeps_own()) result.norm_square /= sharers.size();
@@ -67,11 +82,11 @@ Gathered exchange(ShardedModel& model) {
 }
 
 void check_all_used(const ShardedModel& model, std::span<const int> users) {
-  const int ranks = model.groups().all->size();
   std::vector<std::string> unused;
   size_t index = 0;
   for (const auto& unit : model.units()) {
     if (!unit->trainable()) continue;
+    const int ranks = unit->groups().all->size();
     for (const NamedParam& param : unit->params()) {
       const int without = ranks - users[index++];
       if (without == 0) continue;
@@ -173,7 +188,7 @@ void update_tile(const StateTile& tile, ShardedModel& model, std::span<const cha
     shard.first = segment.first;
     shards.push_back(std::move(shard));
   }
-  UnitPeers peers(unit, *model.groups().shard);
+  UnitPeers peers(unit, *model.groups_of(tile.unit).shard);
   optim::UpdateInput input = common;
   input.params = params;
   input.peers = &peers;

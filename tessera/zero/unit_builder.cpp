@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "tessera/base/error.h"
@@ -31,8 +32,28 @@ Kind kind_of(const NamedParam& param) {
   return param.trainable() ? Kind::kTrained : Kind::kFrozen;
 }
 
-std::string unit_name(const std::string& module, Kind kind) {
-  return module + (kind == Kind::kTrained ? "" : kind == Kind::kFrozen ? " (frozen)" : " (bytes)");
+// What parameters of one module have in common that are in one unit.
+struct UnitKind {
+  std::vector<std::string> in_parts;
+  Kind kind;
+  auto operator<=>(const UnitKind&) const = default;
+};
+
+std::string unit_name(const std::string& module, const UnitKind& of) {
+  std::string name = module;
+  if (!of.in_parts.empty()) name += fmt::format(" ({})", fmt::join(of.in_parts, ", "));
+  return name + (of.kind == Kind::kTrained ? "" : of.kind == Kind::kFrozen ? " (frozen)" : " (bytes)");
+}
+
+// In the order in which units are made, the same on every rank.
+std::vector<UnitKind> unit_kinds(const ModuleParams& module, const layout::MeshShape& mesh) {
+  std::set<std::vector<std::string>> in_parts{{}};
+  for (const NamedParam& param : module.params) in_parts.insert(layout::data_axes_in_parts(param.spec, mesh));
+  std::vector<UnitKind> kinds;
+  for (const std::vector<std::string>& axes : in_parts) {
+    for (const Kind kind : {Kind::kTrained, Kind::kFrozen, Kind::kBytes}) kinds.push_back({axes, kind});
+  }
+  return kinds;
 }
 
 int64_t trainable_numel(const std::vector<ModuleParams>& modules) {
@@ -53,15 +74,14 @@ class Allowances {
  public:
   Allowances(const BuildInput& input)
       : policy_(input.policy),
-        shards_(input.groups.shard->size()),
         stays_in_memory_(policy_.offload.param_options.max_in_cpu),
         leaves_(policy_.offload.optimizer_options.ratio * static_cast<double>(trainable_numel(input.modules))),
         may_persist_(policy_.residency.model_persistence_threshold) {}
 
-  Policy policy_for(int64_t numel, Kind kind) {
+  Policy policy_for(int64_t numel, Kind kind, int shards) {
     Policy policy = policy_;
     if (kind == Kind::kBytes) policy.compute_dtype = at::kByte;
-    stays_in_memory_ -= numel / shards_;
+    stays_in_memory_ -= numel / shards;
     if (stays_in_memory_ >= 0) policy.offload.parameters = nullptr;
     if (static_cast<double>(trainable_before_) >= leaves_) {
       policy.offload.optimizer = nullptr;
@@ -79,7 +99,6 @@ class Allowances {
 
  private:
   const Policy& policy_;
-  int shards_;
   int64_t stays_in_memory_;  // elements, what is left of that allowance
   double leaves_;            // elements
   int64_t trainable_before_ = 0;
@@ -101,11 +120,12 @@ void build_units(BuildInput input, BuiltUnits& built, const std::function<void(s
     const auto uses = [&used](size_t unit) {
       if (std::find(used.begin(), used.end(), unit) == used.end()) used.push_back(unit);
     };
-    for (const Kind kind : {Kind::kTrained, Kind::kFrozen, Kind::kBytes}) {
+    for (const UnitKind& of : unit_kinds(module, input.mesh.shape())) {
       const size_t next = built.units.size();
       std::vector<NamedParam> own;
       for (const NamedParam& param : module.params) {
-        if (kind_of(param) != kind) continue;
+        if (kind_of(param) != of.kind) continue;
+        if (layout::data_axes_in_parts(param.spec, input.mesh.shape()) != of.in_parts) continue;
         const at::TensorImpl* const identity = param.tensor.unsafeGetTensorImpl();
         const auto [first, is_new] = first_names.try_emplace(identity, param.name());
         if (is_new) {
@@ -120,8 +140,11 @@ void build_units(BuildInput input, BuiltUnits& built, const std::function<void(s
       uses(next);
       int64_t numel = 0;
       for (const NamedParam& param : own) numel += param.numel();
-      built.units.push_back(std::make_unique<Unit>(unit_name(module.name, kind), std::move(own), input.needs,
-                                                   allowances.policy_for(numel, kind), input.groups, input.fill));
+      const DataGroups& groups = input.groups.of(of.in_parts);
+      const Policy policy = allowances.policy_for(numel, of.kind, groups.shard->size());
+      built.units.push_back(
+          std::make_unique<Unit>(unit_name(module.name, of), std::move(own), input.needs, policy, groups, input.fill));
+      built.in_parts.push_back(of.in_parts);
       made(next);
       built.units.back()->release();
       built.persistent.push_back(allowances.persists(numel));

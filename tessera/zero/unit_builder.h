@@ -29,8 +29,9 @@ struct ParamPlace {
 
 struct BuiltUnits {
   Units units;
-  std::vector<std::vector<size_t>> of_module;  // which each module's forward reads
-  std::vector<bool> persistent;                // see Residency
+  std::vector<std::vector<size_t>> of_module;      // which each module's forward reads
+  std::vector<bool> persistent;                    // see Residency
+  std::vector<std::vector<std::string>> in_parts;  // of each unit: see DataGroups::of
   std::vector<ParamAlias> aliases;
   std::unordered_map<const c10::TensorImpl*, ParamPlace> places;  // by the parameter's identity
 };
@@ -40,14 +41,14 @@ struct BuildInput {
   OptimizerNeeds needs;
   const Policy& policy;
   const comm::Mesh& mesh;
-  const DataGroups& groups;  // over which units gather
+  UnitGroups& groups;  // over which units gather
   const FillParameter& fill;
 };
 
-// Each module's trainable parameters make a unit, its frozen ones another, its bytes a third. A parameter that several
-// modules share belongs to the first. `made` is called with each unit's number while it is still unsharded; then it is
-// released, so that no more than one is. Collective. ErrorKind::kUsage names a parameter that is not what its
-// specification says.
+// Each module's trainable parameters make a unit, its frozen ones another, its bytes a third; those of which ranks have
+// different parts over data axes are in units of their own. A parameter that several modules share belongs to the
+// first. `made` is called with each unit's number while it is still unsharded; then it is released, so that no more
+// than one is. Collective. ErrorKind::kUsage names a parameter that is not what its specification says.
 void build_units(BuildInput input, BuiltUnits& built, const std::function<void(size_t)>& made);
 
 }  // namespace tessera::zero

@@ -34,6 +34,30 @@ TEST(ParamSpec, TheFirstHoldersPartsAreTheWholeTensor) {
   }
 }
 
+TEST(ParamSpec, AnAxisOfExpertsIsOneOfDataForAllElse) {
+  const MeshShape mesh({{"dp_shard", 2}, {"ep", 3}, {"tp", 2}}), alone({{"dp_shard", 6}, {"ep", 1}});
+  const ParamSpec dense{.name = "w", .shape = {6, 4}, .shards = {{"tp", 1}}};
+  const ParamSpec stacked{.name = "w", .shape = {6, 4}, .shards = {{"ep", 0}, {"tp", 1}}};
+  const ParamSpec of_one{.name = "w", .shape = {6, 4}, .holders = {{"ep", {2}}}};
+  EXPECT_EQ(data_axes_in_parts(dense, mesh), std::vector<std::string>());
+  EXPECT_EQ(data_axes_in_parts(stacked, mesh), std::vector<std::string>{"ep"});
+  EXPECT_EQ(data_axes_in_parts(of_one, mesh), std::vector<std::string>{"ep"});
+  EXPECT_EQ(data_axes_in_parts(of_one, alone), std::vector<std::string>());
+  EXPECT_EQ(mesh.parts(), 2);
+  EXPECT_EQ(mesh.replicas(), 6);
+  EXPECT_TRUE(MeshShape({{"dp_shard", 2}, {"ep", 3}}).holds_parts());
+  EXPECT_FALSE(alone.holds_parts());
+  EXPECT_EQ(MeshShape({{"dp_shard", 2}, {"ep", 3}}).describe(4), "dp_shard 1, ep 1");
+  // Whoever is first among the ranks that share a unit writes it: of experts, once for each rank of the axis.
+  std::vector<BoxRun> runs;
+  for (int rank = 0; rank < mesh.ranks(); ++rank) {
+    if (mesh.coordinate(rank, "dp_shard") > 0 || !is_first_holder(stacked, mesh, rank)) continue;
+    const Box box = local_box(stacked, mesh, rank);
+    runs.push_back({box, {0, box.numel()}});
+  }
+  EXPECT_EQ(why_not_covered(stacked.shape, runs), "");
+}
+
 // As torch.chunk cuts ten rows for four ranks.
 TEST(ParamSpec, ADimensionThatDoesNotDivideLeavesTheLastRankFewer) {
   const MeshShape mesh({{"dp_shard", 2}, {"tp", 4}});

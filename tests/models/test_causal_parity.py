@@ -19,6 +19,8 @@ SMALL = {"vocab_size": VOCAB, "hidden_size": 48, "intermediate_size": 80, "num_h
          "num_key_value_heads": 2, "max_position_embeddings": 96, "initializer_range": 0.2}
 SMALL_GEMMA3 = {**SMALL, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 20,
                 "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+BALANCED = {"output_router_logits": True, "router_aux_loss_coef": 0.3}
 SMALL_GPT2 = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 48, "n_layer": 3, "n_head": 4, "initializer_range": 0.2}
 
 
@@ -48,6 +50,12 @@ MODELS = {
     "qwen2": ("Qwen2", SMALL),
     "qwen2-window": ("Qwen2", {**SMALL, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {**SMALL, "head_dim": 16}),
+    "mixtral": ("Mixtral", {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "rms_norm_eps": 1e-6}),
+    "mixtral-window": ("Mixtral", {**SMALL, "sliding_window": 7, "num_local_experts": 3, "num_experts_per_tok": 3}),
+    "mixtral-balanced": ("Mixtral", {**SMALL, "num_local_experts": 5, **BALANCED}),
+    "qwen2-moe": ("Qwen2Moe", {**SMALL, **EXPERTS, "shared_expert_intermediate_size": 36, "norm_topk_prob": True}),
+    "qwen3-moe": ("Qwen3Moe", {**SMALL, **EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
+    "qwen3-moe-some-layers": ("Qwen3Moe", {**SMALL, **EXPERTS, **BALANCED, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
     "gemma3": ("Gemma3Text", SMALL_GEMMA3),
     "gemma3-scaled": ("Gemma3Text", {**SMALL_GEMMA3, "attention_bias": True, "hidden_activation": "silu", "pad_token_id": 3, "rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 100000.0},
@@ -58,6 +66,7 @@ MODELS = {
                              "tie_word_embeddings": False}),
 }
 CLASSES = {"Llama": "LlamaForCausalLM", "Mistral": "MistralForCausalLM", "Qwen2": "Qwen2ForCausalLM", "Qwen3": "Qwen3ForCausalLM",
+           "Mixtral": "MixtralForCausalLM", "Qwen2Moe": "Qwen2MoeForCausalLM", "Qwen3Moe": "Qwen3MoeForCausalLM",
            "GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
 
 
@@ -91,8 +100,34 @@ def run_tool(folder, inputs, where, *more, tool=TOOL):
 def computed(model, inputs):
     logits = model(**{key: value for key, value in inputs.items() if key != "labels"}, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), inputs["labels"][:, 1:].flatten(), reduction="sum")
+    if getattr(model.config, "output_router_logits", False):
+        whole = model(**inputs, use_cache=False)
+        targets = (inputs["labels"][:, 1:] != -100).sum()
+        torch.testing.assert_close(whole.loss - model.router_aux_loss_coef * whole.aux_loss, loss / targets)
+        assert model.router_aux_loss_coef * whole.aux_loss > 0.1
+        loss = loss + model.router_aux_loss_coef * whole.aux_loss * targets
     loss.backward()
     return logits.detach(), loss.detach()
+
+
+def as_in_files(model):
+    """{name: gradient}, of experts one by one, as the files have them, where transformers stacks them."""
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        path, _, stacked = name.rpartition(".experts.")
+        if not path:
+            gradients[name] = parameter.grad
+            continue
+        mixtral = type(model).__name__.startswith("Mixtral")
+        parts = {"gate_up_proj": ("w1", "w3") if mixtral else ("gate_proj", "up_proj"), "down_proj": ("w2",) if mixtral else ("down_proj",)}
+        if mixtral:
+            path = path.replace(".mlp", ".block_sparse_moe")
+        for expert, gradient in enumerate(parameter.grad):
+            for part, piece in zip(parts[stacked], gradient.chunk(len(parts[stacked]))):
+                gradients[f"{path}.experts.{expert}.{part}.weight"] = piece
+    if type(model).__name__.startswith("Mixtral"):
+        gradients = {name.replace(".mlp.gate.", ".block_sparse_moe.gate."): gradient for name, gradient in gradients.items()}
+    return gradients
 
 
 def expect_equal(model, inputs, got, present=None):
@@ -100,9 +135,9 @@ def expect_equal(model, inputs, got, present=None):
     where = slice(None) if present is None else present.bool()
     torch.testing.assert_close(got["logits"][where], logits[where], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(got["loss_sum"], loss, rtol=1e-5, atol=1e-5)
-    for name, parameter in model.named_parameters():
-        scale = parameter.grad.abs().max().item()
-        torch.testing.assert_close(got["grad/" + name], parameter.grad, rtol=1e-5, atol=1e-5 * scale,
+    for name, gradient in as_in_files(model).items():
+        scale = gradient.abs().max().item()
+        torch.testing.assert_close(got["grad/" + name], gradient, rtol=1e-5, atol=1e-5 * scale,
                                    msg=lambda text, name=name: f"{name}: {text}")
 
 
@@ -119,7 +154,7 @@ def test_logits_loss_and_gradients_agree(tmp_path, name):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "mixtral-balanced", "gemma3", "gpt2"])
 def test_padding_changes_nothing(tmp_path, name, side):
     model = make_model(name)
     model.save_pretrained(tmp_path / "model")

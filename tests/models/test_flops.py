@@ -23,6 +23,8 @@ def ours(model, where, head, **batch):
 
 def counted(model, **inputs):
     model.train().set_attn_implementation("eager")  # whose backward computes nothing again
+    if hasattr(model.config, "num_experts_per_tok"):
+        model.set_experts_implementation("eager")  # whose products are counted
     with FlopCounterMode(display=False) as forward:
         logits = model(**inputs).logits
     with FlopCounterMode(display=False) as backward:
@@ -34,7 +36,7 @@ def tokens(length):
     return torch.randint(5, VOCAB, (TEXTS, length))
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-head-dim", "llama-biases", "mistral", "qwen2", "qwen3", "gemma3", "gpt2", "gpt2-scaled"])
+@pytest.mark.parametrize("name", ["llama", "llama-head-dim", "llama-biases", "mistral", "qwen2", "qwen3", "qwen2-moe", "qwen3-moe", "mixtral", "gemma3", "gpt2", "gpt2-scaled"])
 def test_of_models_that_write(tmp_path, name):
     family, sizes = MODELS[name]
     model = getattr(transformers, CLASSES[family])(getattr(transformers, f"{family}Config")(**sizes))

@@ -30,6 +30,25 @@ TEST(DataGroups, AreTheAxesOfTheMeshAndNumberedAsTheHeaderSays) {
   });
 }
 
+// 2 replicas x 2 shards x 2 ranks of experts: rank = 4 * replica + 2 * shard + expert.
+TEST(DataGroups, OfExpertsLeaveOutTheRanksThatHaveOthers) {
+  test::spawn_ranks(8, [](const std::shared_ptr<comm::Group>& world) {
+    comm::Mesh mesh(world, layout::MeshShape({{kReplicateAxis, 2}, {kShardAxis, 2}, {layout::kExpertAxis, 2}}));
+    const int rank = world->rank(), expert = rank % 2, replica = rank / 4;
+    const DataGroups dense = DataGroups::of(mesh, /*shards_anything=*/true);
+    EXPECT_EQ(dense.all->size(), 8);
+    EXPECT_THAT(dense.shard->members(),
+                testing::ElementsAre(4 * replica, 4 * replica + 1, 4 * replica + 2, 4 * replica + 3));
+    const DataGroups experts = DataGroups::of(mesh, /*shards_anything=*/true, {layout::kExpertAxis});
+    EXPECT_THAT(experts.all->members(), testing::ElementsAre(expert, 2 + expert, 4 + expert, 6 + expert));
+    EXPECT_THAT(experts.shard->members(), testing::ElementsAre(4 * replica + expert, 4 * replica + 2 + expert));
+    EXPECT_THAT(experts.replicate->members(), testing::ElementsAre(rank % 4, 4 + rank % 4));
+    EXPECT_EQ(DataGroups::of(mesh, false, {layout::kExpertAxis}).shard->members(), experts.all->members());
+    EXPECT_THAT(mesh.replica_group()->members(), testing::ElementsAreArray(experts.all->members()));
+    EXPECT_THAT(mesh.part_group()->members(), testing::ElementsAre(rank - expert, rank - expert + 1));
+  });
+}
+
 TEST(DataGroups, OfAChannelAreTheSameRanks) {
   test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     const DataGroups groups = DataGroups::of(*comm::Mesh::data_parallel(world), true);

@@ -17,7 +17,7 @@ at::Tensor weights(int64_t numel, bool trainable = true) { return at::ones({nume
 
 BuiltUnits built(std::vector<ModuleParams> modules, const Policy& policy) {
   const auto mesh = comm::Mesh::data_parallel(comm::Group::alone());
-  const DataGroups groups = DataGroups::of(*mesh, /*shards_anything=*/true);
+  UnitGroups groups(mesh, /*shards_anything=*/true, "gather");
   BuiltUnits units;
   build_units({std::move(modules), {}, policy, *mesh, groups, nullptr}, units, [](size_t) {});
   return units;
