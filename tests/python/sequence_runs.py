@@ -190,7 +190,7 @@ def misuse():
     found["heads"] = said(UlyssesSPAttentionHF.register_with_transformers, llama(6, 3), "sdpa", 4, 1)
     forget_groups()
     found["ranks"] = said(UlyssesSPAttentionHF.register_with_transformers, llama(), "sdpa", 3, 1)
-    found["tiled"] = said(lambda: ulysses_sp.TiledMLP)
+    found["not there"] = said(lambda: ulysses_sp.TiledLoss)
     found["one"] = UlyssesSPAttentionHF.register_with_transformers(llama(), "sdpa", 1, 1)
     engine, *_ = deepspeed.initialize(model=llama(), config=settings(0, sequence_parallel_size=2, data_parallel_size=2))
     found["by the configuration"] = [engine.dp_world_size, groups._get_sequence_parallel_world_size(), groups._get_data_parallel_world_size()]

@@ -53,5 +53,5 @@ def test_a_loader_s_batches_are_shared_in_turn(runs):
 def test_what_does_not_go_round_is_refused_by_name(runs, case, kind, words):
     found = runs["misuse"]
     assert found[case][0] == kind and words in found[case][1], found[case]
-    assert "TiledMLP is not in Tessera yet" in found["tiled"][1]
+    assert "TiledLoss is not in Tessera yet" in found["not there"][1]
     assert found["one"] is None and found["by the configuration"] == [2, 2, 2]

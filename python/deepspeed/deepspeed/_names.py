@@ -109,6 +109,9 @@ NAMES = {
         deepspeed._blocks: BFLOAT16 BFLOAT16_OLD CONSECUTIVE_HYSTERESIS DELAYED_SHIFT DeepSpeedBF16Config DeepSpeedFP16Config
         deepspeed._blocks: FP16 INITIAL_LOSS_SCALE MIN_LOSS_SCALE SCALE_WINDOW get_bfloat16_config get_float16_config
     """,
+    "deepspeed.runtime.sequence_parallel.ulysses_sp": """
+        deepspeed.runtime.sequence_parallel._tiled_compute: SequenceTiledCompute TiledFusedLogitsLoss TiledMLP sequence_tiled_compute
+    """,
     "deepspeed.runtime.swap_tensor": "deepspeed.runtime.swap_tensor.constants: MIN_SWAPPABLE_BYTES",
     "deepspeed.runtime.swap_tensor.aio_config": """
         deepspeed._blocks: AIO_DEFAULT_DICT get_aio_config

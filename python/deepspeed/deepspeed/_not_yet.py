@@ -150,7 +150,7 @@ ATTRIBUTES = {
         LOSS_SCALE_PROFILE_DEFAULTS LossScaleConfig LossScaleProfile LossScaleProfileDefaults
     """,
     "deepspeed.runtime.sequence_parallel.ulysses_sp": """
-        AutogradComputeMLP SequenceTiledCompute TiledFusedLogitsLoss TiledLoss TiledMLP UlyssesSPFwdLossBwdWithLogits sequence_tiled_compute
+        AutogradComputeMLP TiledLoss UlyssesSPFwdLossBwdWithLogits
     """,
     "deepspeed.sequence.layer": """
         apply_rotary_pos_emb post_all2all pre_all2all_fun single_all_to_all uneven_heads_all2all
