@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test test-whole storm storm-peers soak demo bench gpu fuzz sanitize peers peers-test format check clean
+.PHONY: help build configured-with-tests test test-whole storm storm-peers soak long demo bench gpu fuzz sanitize peers peers-test format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -42,6 +42,10 @@ storm: configured-with-tests  ## Faults by the thousand, into tests/storm/result
 soak: configured-with-tests  ## Train, save, evaluate, die and resume for an hour: is all of it flat? Into tests/storm/soak.md (MINUTES=2)
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli
 	@tests/storm/soak $(if $(MINUTES),--minutes $(MINUTES))
+
+long: configured-with-tests  ## One sequence of 131,072 tokens over four ranks, with memory that one process cannot do it in, into tests/long/results.md, half an hour
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli
+	@tests/long/run $(ARGS)
 
 storm-peers: configured-with-tests  ## The same against DeepSpeed itself and against Tessera under its names, into tests/storm/peers.md
 	@scripts/setup --peers
