@@ -1,6 +1,5 @@
 #include "tessera/nn/attention.h"
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -10,36 +9,19 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/nn/causal_mask.h"
 #include "tessera/nn/tensor_axis.h"
 
 namespace tessera::nn {
 namespace {
 
-// (queries, keys) bool, true where a causal pattern lets a query see a key.
-at::Tensor causal_mask(int64_t queries, int64_t keys, int64_t window, const at::Device& device) {
-  const auto options = at::TensorOptions(at::kLong).device(device);
-  const at::Tensor query = at::arange(keys - queries, keys, options).unsqueeze(1);
-  const at::Tensor key = at::arange(keys, options).unsqueeze(0);
-  at::Tensor seen = key <= query;
-  if (window > 0) seen = seen.logical_and(key > query - window);
-  return seen;
-}
-
 // What of the pattern a mask must say; undefined where the kernel's own causal pattern is enough.
 at::Tensor mask_of(const AttentionPattern& pattern, int64_t queries, int64_t keys, const at::Device& device) {
   const bool in_window = pattern.window == 0 || keys <= pattern.window;
   const bool alone = queries == 1 && in_window;  // the last token sees all
-  const bool plain = queries == keys && in_window;
-  at::Tensor mask;
-  if (pattern.causal && !alone && !(plain && !pattern.present.defined())) {
-    mask = causal_mask(queries, keys, pattern.window, device).unsqueeze(0).unsqueeze(0);
-  }
-  if (!pattern.present.defined()) return mask;
-  const at::Tensor present = pattern.present.unsqueeze(1).unsqueeze(1);  // (batch, 1, 1, keys)
-  if (!mask.defined()) return present;
-  // Padding before a text sees itself, so that its softmax is one of something.
-  const at::Tensor itself = causal_mask(queries, keys, 1, device);
-  return mask.logical_and(present).logical_or(itself);
+  const bool plain = queries == keys && in_window && !pattern.present.defined();
+  if (pattern.causal && !alone && !plain) return causal_mask(pattern, {keys - queries, keys}, {0, keys}, device);
+  return pattern.present.defined() ? pattern.present.unsqueeze(1).unsqueeze(1) : at::Tensor();  // (batch, 1, 1, keys)
 }
 
 at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
@@ -48,7 +30,9 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& key, const at::Tens
   at::Tensor mask = mask_of(pattern, queries, keys, query.device());
   const bool by_kernel = pattern.causal && !mask.defined() && queries > 1 && !options.bias.defined();
   if (options.bias.defined()) {
-    if (pattern.causal && !mask.defined()) mask = causal_mask(queries, keys, pattern.window, query.device());
+    if (pattern.causal && !mask.defined()) {
+      mask = causal_mask(pattern, {keys - queries, keys}, {0, keys}, query.device());
+    }
     constexpr double kUnseen = -1e30;
     mask = mask.defined() ? options.bias.masked_fill(mask.logical_not(), kUnseen) : options.bias;
   }

@@ -8,10 +8,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <vector>
 
-#include "tessera/layout/range.h"
-#include "tessera/nn/attention.h"
+#include "tessera/nn/ring_pieces.h"
 
 namespace tessera::comm {
 class Group;
@@ -19,19 +17,11 @@ class Group;
 
 namespace tessera::nn {
 
-// Of each rank, which tokens of a row it has, in ascending order.
-using TokensOfRanks = std::vector<std::vector<layout::Range>>;
-
-// Rows of so many tokens in 2 * ranks parts, of which rank r has part r and part 2 * ranks - 1 - r: under a causal
-// pattern every rank has the same work (Grattafiori et al. 2024, arXiv 2407.21783, section 3.3.2). Where the length
-// does not divide, the first parts have one more token.
-TokensOfRanks balanced_tokens(int64_t length, int ranks);
-
 // query (batch, own tokens, heads, head size), key and value (batch, own tokens, key heads, head size), on the CPU;
-// `pattern` is causal, and of whole rows. -> (batch, own tokens, heads, head size). With gradients: those of keys and
-// values are added up in fp32 on their way round, in an order that does not change.
+// `pieces` are those of this rank. -> (batch, own tokens, heads, head size). With gradients: those of keys and values
+// are added up in fp32 on their way round, in an order that does not change.
 at::Tensor ring_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const std::shared_ptr<comm::Group>& group, const TokensOfRanks& tokens,
-                          const AttentionPattern& pattern, double scale);
+                          const std::shared_ptr<comm::Group>& group, const std::shared_ptr<const RingPieces>& pieces,
+                          double scale);
 
 }  // namespace tessera::nn

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/layout/consecutive_parts.h"
 #include "tessera/nn/head_exchange.h"
+#include "tessera/nn/ring_attention.h"
 
 namespace tessera::nn {
 namespace {
@@ -42,12 +43,20 @@ at::Tensor SharedRows::own(const at::Tensor& rows) const {
   return parts.size() == 1 ? parts.front() : at::cat(parts, 1);
 }
 
+std::shared_ptr<const RingPieces> SharedRows::ring_pieces(const AttentionPattern& pattern, at::ScalarType dtype) const {
+  for (const auto& pieces : ring_pieces_) {
+    if (pieces->are_of(pattern, dtype)) return pieces;
+  }
+  return ring_pieces_.emplace_back(std::make_shared<const RingPieces>(tokens_, axis_.rank(), pattern, dtype));
+}
+
 at::Tensor SharedRows::attend(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                               const AttentionPattern& pattern, const AttentionOptions& options) const {
   if (axis_.size() == 1) return attention(query, key, value, pattern, options);
   if (axis_.attention() == ContextAttention::kRing) {
     TESSERA_INVARIANT(options.dropout == 0 && !options.bias.defined());
-    return ring_attention(query, key, value, axis_.group(), tokens_, pattern, options.scale).flatten(2);
+    const auto pieces = ring_pieces(pattern, query.scalar_type());
+    return ring_attention(query, key, value, axis_.group(), pieces, options.scale).flatten(2);
   }
   const HeadExchanges by = exchanges_of(axis_.group(), firsts(tokens_), query.size(2), key.size(2));
   const at::Tensor context =

@@ -5,16 +5,19 @@
 //   …
 //   context = rows.attend(query, key, value, pattern, options);
 //
-// Every rank of the axis runs the same layers in the same order, forward and backward.
+// Every rank of the axis runs the same layers in the same order, forward and backward. For one pass, by one thread:
+// what layers of the same pattern have in common is kept.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "tessera/nn/attention.h"
 #include "tessera/nn/context_axis.h"
-#include "tessera/nn/ring_attention.h"
+#include "tessera/nn/ring_pieces.h"
 
 namespace tessera::nn {
 
@@ -33,8 +36,11 @@ class SharedRows {
                     const AttentionPattern& pattern, const AttentionOptions& options) const;
 
  private:
+  std::shared_ptr<const RingPieces> ring_pieces(const AttentionPattern& pattern, at::ScalarType dtype) const;
+
   ContextAxis axis_;
   TokensOfRanks tokens_;
+  mutable std::vector<std::shared_ptr<const RingPieces>> ring_pieces_;  // of each pattern so far: of a kind of layers
 };
 
 }  // namespace tessera::nn
