@@ -44,7 +44,8 @@ void bind_mesh(py::module_& module) {
           "size", [](const Mesh& self, const std::string& axis) { return self.shape().size(axis); }, py::arg("axis"))
       .def("coordinate", &Mesh::coordinate, py::arg("axis"))
       .def("group", &Mesh::group, py::arg("axes"))
-      .def_property_readonly("parts", [](const Mesh& self) { return self.shape().parts(); });
+      .def_property_readonly("parts", [](const Mesh& self) { return self.shape().parts(); })
+      .def_property_readonly("holds_parts", [](const Mesh& self) { return self.shape().holds_parts(); });
 }
 
 }  // namespace tessera::python

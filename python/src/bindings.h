@@ -11,6 +11,7 @@ void bind_layout(pybind11::module_& module);
 void bind_world(pybind11::module_& module);
 void bind_mesh(pybind11::module_& module);
 void bind_context_axis(pybind11::module_& module);
+void bind_experts(pybind11::module_& module);
 void bind_tensor_axis(pybind11::module_& module);
 void bind_optim(pybind11::module_& module);
 void bind_zero(pybind11::module_& module);

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module) {
   bind_world(module);
   bind_mesh(module);
   bind_context_axis(module);
+  bind_experts(module);
   bind_tensor_axis(module);
   bind_optim(module);
   bind_zero(module);

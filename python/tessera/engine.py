@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tessera import _core, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, tensor_parallel, zero
+from tessera import _core, expert_parallel, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, tensor_parallel, zero
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import write_weights
@@ -93,7 +93,7 @@ class Engine(nn.Module):
             if self.stage == 3:
                 packed_weights.prepare(module)
             for name, parameter in module._parameters.items():
-                full_name = f"{path}.{name}" if path else name
+                full_name = expert_parallel.name_in_checkpoints(f"{path}.{name}" if path else name, parameter)
                 if parameter is None or not self._is_ours(full_name, parameter):
                     continue
                 names.setdefault(id(parameter), full_name)
@@ -455,7 +455,7 @@ class Engine(nn.Module):
     def consolidated_state_dict(self, exclude_frozen_parameters=False, keeps_on=0):
         """The module's state dict with whole parameters in the dtype of training, on the CPU; gathered unit by unit.
         Collective; {} on other ranks than `keeps_on` (None: on every rank; of a model that the program has cut, its own part)."""
-        if self._mesh.parts > 1 and keeps_on is not None and not tensor_parallel.is_cut(self.module):
+        if self._mesh.holds_parts and keeps_on is not None and not tensor_parallel.is_cut(self.module):
             raise made(_core.UsageError, "the weights cannot be put together yet where ranks hold different parts of the model",
                        "the mesh of initialize", "save a checkpoint, and load it without that axis")
         keeps = keeps_on is None or self._world.rank == keeps_on

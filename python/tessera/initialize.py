@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from tessera import _core, kept_in_fp32, optimizers, parallelism, schedules, shared_sequences, tensor_parallel
+from tessera import _core, expert_parallel, kept_in_fp32, optimizers, parallelism, schedules, shared_sequences, tensor_parallel
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
@@ -45,6 +45,10 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     elif shared_by > 1:
         mesh = _tensor_mesh(shared_by, mpu, mesh)
         tensor_parallel.cut(model, mesh)
+    elif (expert_ranks := expert_parallel.ranks_of_experts(model)) > 1:
+        mesh = expert_parallel.mesh_of(expert_ranks, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
+        expert_parallel.share(model, mesh)
+        placements = expert_parallel.placements_on(mesh)
     elif (sharing := shared_sequences.ranks_of_a_sequence(mpu, mesh_param, raw)) > 1:
         mesh = shared_sequences.mesh_of(sharing, mpu)
     else:

@@ -7,6 +7,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numeric>
@@ -153,10 +154,15 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing, int
   const int64_t each = routing.experts.size(1);
   const at::Tensor expert_of_row = routing.experts.reshape({tokens.size(0) * each});
   const RowOrder by_expert = sorted_by(expert_of_row);
-  const at::Tensor counts = at::bincount(expert_of_row, /*weights=*/{}, experts);
-  const at::Tensor rows = reordered(tokens, by_expert, each);
-  const at::Tensor results =
+  const at::Tensor of_all = at::bincount(expert_of_row, /*weights=*/{}, experts + 1);
+  const at::Tensor counts = of_all.narrow(0, 0, experts);
+  const int64_t taken = expert_of_row.size(0) - of_all[experts].item<int64_t>();  // the others stand last
+  const at::Tensor rows = reordered(tokens, by_expert, each).narrow(0, 0, taken);
+  at::Tensor results =
       axis.size() == 1 ? run_experts(rows, counts_in(counts), run) : run_elsewhere(rows, counts, experts, axis, run);
+  if (taken < expert_of_row.size(0)) {
+    results = at::cat({results, at::zeros({expert_of_row.size(0) - taken, tokens.size(1)}, results.options())}, 0);
+  }
   const at::Tensor in_order = reordered(results, by_expert.reversed()).view({tokens.size(0), each, tokens.size(1)});
   return (in_order * routing.weights.to(tokens.scalar_type()).unsqueeze(2)).sum(1);
 }

@@ -55,6 +55,8 @@ NAMES = {
     "deepspeed.comm.reduce_op": "torch.distributed: ReduceOp",
     "deepspeed.compile": "",
     "deepspeed.compile.config": "deepspeed._blocks: CompileConfig",
+    "deepspeed.moe.experts": "deepspeed.moe.layer: Experts",
+    "deepspeed.moe.sharded_moe": "deepspeed.moe.layer: MOELayer TopKGate",
     "deepspeed.launcher.runner": """
         deepspeed.launcher.multinode_runner: *
         deepspeed.launcher.constants: *

@@ -25,8 +25,7 @@ MODULES = {
         list_schedule partitioner passes patch_compiled_func patch_fake_tensor profilers util z3_eager_fallback
     """,
     "deepspeed.moe": """
-        ep_count ep_experts ep_kernels ep_repack ep_router ep_tp_dispatch experts fused_expert_layout mappings
-        sharded_moe
+        ep_count ep_experts ep_kernels ep_repack ep_router ep_tp_dispatch fused_expert_layout mappings
     """,
     "deepspeed.monitor": """
         comet csv_monitor monitor tensorboard utils wandb
@@ -116,8 +115,8 @@ ATTRIBUTES = {
     "deepspeed.launcher.runner": """
         Autotuner run_autotuning
     """,
-    "deepspeed.moe.layer": """
-        Experts MOELayer TopKGate
+    "deepspeed.moe.sharded_moe": """
+        gumbel_rsample multiplicative_jitter top1gating top2gating topkgating
     """,
     "deepspeed.ops": """
         DeepSpeedTransformerConfig DeepSpeedTransformerLayer
