@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "tessera/comm/group.h"
 #include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/models/model.h"
@@ -41,18 +42,22 @@ inline models::NamedTensors causal_batch(const at::Tensor& ids) {
   return batch;
 }
 
-// What takes a step on these tokens, (rows, length) int64, and returns its loss.
+// What takes a step on these tokens, (rows, length) int64, and returns its loss. `sharers`: ranks that share each row,
+// of whose gradients the engine takes the mean; null: the rows are this rank's.
 inline std::function<double()> causal_trainer(const std::shared_ptr<models::Network>& network, const at::Tensor& ids,
-                                              const std::string& precision, InitializeOptions options) {
+                                              const std::string& precision, InitializeOptions options,
+                                              const std::shared_ptr<comm::Group>& sharers = nullptr) {
   const int64_t rows = ids.size(0), length = ids.size(1);
   const CausalEngine engine = causal_engine(network, precision, rows, 1, std::move(options));
-  return [engine, batch = causal_batch(ids), targets = rows * (length - 1)] {
+  return [engine, sharers, batch = causal_batch(ids), targets = rows * (length - 1)] {
     const at::Tensor sum =
         engine->call([](models::Network& net, const models::NamedTensors& in) { return net.loss_sum(in); }, batch);
     const at::Tensor loss = sum / targets;
-    engine->backward(loss);
+    engine->backward(sharers ? loss * sharers->size() : loss);
     engine->step();
-    return loss.item<double>();
+    const at::Tensor of_all = loss.detach().to(at::kDouble);
+    if (sharers) sharers->start_all_reduce(of_all, 1, "loss").finish();
+    return of_all.item<double>();
   };
 }
 

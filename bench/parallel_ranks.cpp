@@ -2,9 +2,9 @@
 // sets them.
 //
 // OPTIONS is JSON: "model" (a folder), "precision" (fp32 or bf16), "tokens" (a file of int64, batch x length), "batch",
-// "length". The ranks share one model and train on the same tokens: over a tensor axis, or, with "schedule" and
-// "micro_batches", over a pipeline. Takes a step at once and one more for each line on stdin; answers with the seconds
-// and the loss.
+// "length". The ranks share one model and train on the same tokens: over a tensor axis, with "schedule" and
+// "micro_batches" over a pipeline, or with "context" (ring or ulysses) over the tokens of each row. Takes a step at
+// once and one more for each line on stdin; answers with the seconds and the loss.
 //
 // `parallel_ranks bounds MODEL RANKS` prints models::StageBounds::bounds of a pipeline of one stage a rank.
 #include <ATen/ATen.h>
@@ -25,6 +25,7 @@
 #include "tessera/engine/pipeline_run.h"
 #include "tessera/models/initial_values.h"
 #include "tessera/models/stages.h"
+#include "tessera/nn/context_axis.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/storage/cpu_allocator.h"
 
@@ -48,6 +49,20 @@ std::function<double()> over_tensor_ranks(const models::Model& model, const json
   return causal_trainer(
       network, ids, options["precision"],
       {.mesh = mesh, .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, value); }});
+}
+
+std::function<double()> over_shared_rows(const models::Model& model, const json& options, const at::Tensor& ids,
+                                         const std::shared_ptr<comm::Group>& world) {
+  const auto mesh = std::make_shared<comm::Mesh>(
+      world, layout::MeshShape({{layout::kShardAxis, 1}, {layout::kContextAxis, world->size()}}));
+  const auto sharers = mesh->group({layout::kContextAxis});
+  const auto network = model.network();
+  const bool ring = options["context"] == "ring";
+  network->share_sequences({sharers, ring ? nn::ContextAttention::kRing : nn::ContextAttention::kUlysses});
+  models::InitialValues values(model, *network, options["model"], /*seed=*/42);
+  return causal_trainer(
+      network, ids, options["precision"],
+      {.mesh = mesh, .fill = [&](const std::string& name, at::Tensor value) { values.fill(name, value); }}, sharers);
 }
 
 std::function<double()> over_a_pipeline(const models::Model& model, const json& options, const at::Tensor& ids,
@@ -103,8 +118,10 @@ int main(int argc, char** argv) {
   const auto world = comm::init_distributed();
   const auto model = models::read_model(options["model"], "CausalLM").model;
   const at::Tensor ids = read_tokens(options["tokens"], options["batch"], options["length"]);
-  const auto step = options.contains("schedule") ? over_a_pipeline(*model, options, ids, world)
-                                                 : over_tensor_ranks(*model, options, ids, world);
+  const auto share = options.contains("schedule")  ? over_a_pipeline
+                     : options.contains("context") ? over_shared_rows
+                                                   : over_tensor_ranks;
+  const auto step = share(*model, options, ids, world);
   std::string line;
   do {
     const auto begin = std::chrono::steady_clock::now();

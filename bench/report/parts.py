@@ -44,7 +44,7 @@ PARTS = [
     Part("optimizer", "Optimizer", "optimizer", [], 0.5, ["--params", 1_000_000, "--rounds", 2], 20),
     Part("tokenizing", "Tokenising", "tokenizing", [], 0.5, ["--rounds", 1], 15),
     Part("models", "Models beside transformers", "models", ["--compiled"], 15, ["--models", "tiny", "--length", 32, "--new-tokens", 4, "--rounds", 1], 7),
-    Part("parallel", "Models that ranks share", "parallel", ["--precisions", "fp32"], 15,
+    Part("parallel", "Models that ranks share", "parallel", ["--precisions", "fp32"], 20,
          ["--model", "tiny", "--ranks", 2, "--precisions", "fp32", "--length", 32, "--rounds", 1], 7),
     Part("checkpoint", "Checkpoints", "checkpoint", ["--stages", "3"], 1.7, None, 2),
     Part("offload", "Offload to NVMe", "offload", ["--size", 256], 1, ["--only", "io", "--size", 16, "--rounds", 1]),
