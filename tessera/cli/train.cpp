@@ -53,8 +53,8 @@ void tell_ranks(launch::Launch& launch) {
 launch::Restarts restarts_of(launch::Restarts asked, const train::RunOptions& options, const config::RunFile& run,
                              int ranks) {
   const config::BatchSizes first = train::batch_of(run, ranks);
-  asked.can_run = [global = first.global, sharing = run.parallel.ranks_of_a_sample()](int fewer) {
-    return fewer % sharing == 0 && global % (fewer / sharing) == 0;
+  asked.can_run = [global = first.global, parallel = run.parallel](int fewer) {
+    return fewer % parallel.ranks_go_round_by() == 0 && global % (fewer / parallel.ranks_of_a_sample()) == 0;
   };
   asked.prepare = [options, output = run.output, first, ranks](launch::Launch& next) {
     train::RunOptions again = options;

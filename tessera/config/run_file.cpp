@@ -223,6 +223,7 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.parallel.context = number("parallel.context");
   run.parallel.context_attention = text("parallel.context_attention");
   run.parallel.expert = number("parallel.expert");
+  run.parallel.replicate = number("parallel.replicate");
   run.parallel.pipeline = number("parallel.pipeline");
   run.parallel.schedule = text("parallel.schedule");
   run.parallel.stages_per_rank = number("parallel.stages_per_rank");

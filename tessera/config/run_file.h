@@ -108,9 +108,11 @@ struct RunFile {
     int64_t tensor = 1;   // ranks over which each matrix is cut (nn/tensor_axis.h)
     int64_t context = 1;  // ranks that share the tokens of each sequence (nn/context_axis.h)
     std::string context_attention = "auto";
-    int64_t expert = 1;    // data-parallel ranks over which experts are shared out (nn/expert_axis.h)
-    int64_t pipeline = 1;  // ranks over which the layers are spread (pipeline/schedule.h)
+    int64_t expert = 1;     // data-parallel ranks over which experts are shared out (nn/expert_axis.h)
+    int64_t replicate = 1;  // groups of data-parallel ranks, over each of which training state is sharded
+    int64_t pipeline = 1;   // ranks over which the layers are spread (pipeline/schedule.h)
     int64_t ranks_of_a_sample() const { return tensor * context * pipeline; }
+    int64_t ranks_go_round_by() const { return ranks_of_a_sample() * expert * replicate; }
     std::string schedule = "1f1b";
     int64_t stages_per_rank = 0;  // 0: as many as the schedule wants
   };

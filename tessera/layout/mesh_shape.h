@@ -61,8 +61,9 @@ class MeshShape {
   std::vector<std::string> data_axes() const;
   std::vector<std::string> batch_axes() const;
   std::vector<std::string> model_axes() const;
-  int replicas() const { return ranks() / parts(); }               // data-parallel ranks
-  int readers() const { return replicas() / size(kContextAxis); }  // … each of samples of its own
+  int replicas() const { return ranks() / parts(); }                // data-parallel ranks
+  int readers() const { return replicas() / size(kContextAxis); }   // … each of samples of its own
+  int shards() const { return replicas() / size(kReplicateAxis); }  // into which ZeRO cuts what is not of experts
   int parts() const;  // product of the model axes: places that may hold different parts of the model
 
   // The axes over which ranks hold different parts of some parameter: the model axes, and that of experts. Whether

@@ -267,7 +267,11 @@ std::vector<Link> CausalNetwork::links() const {
   std::vector<Link> links{{.kind = "embeddings", .modules = {}, .others = {path(tokens())}}};
   if (positions() != nullptr) links.front().others.push_back(path(*positions()));
   for (size_t number = 0; number < layers(); ++number) {
-    links.push_back({.kind = "layer", .modules = {path(layer(number))}});
+    Link link{.kind = "layer", .modules = {path(layer(number))}};
+    const LayerExperts experts = experts_of(number);
+    if (!experts.path.empty()) link.experts = link.modules.front() + "." + experts.path;
+    link.share_of_experts = experts.share;
+    links.push_back(std::move(link));
   }
   links.push_back({.kind = "head", .modules = {path(last_norm()), path(head())}});
   if (head().has(tokens().weight)) links.back().others.push_back(path(tokens()));

@@ -19,6 +19,12 @@
 
 namespace tessera::models {
 
+// The experts of a layer: where they are in it, and the part of them that a token goes through. No path: it has none.
+struct LayerExperts {
+  std::string path;
+  double share = 1;
+};
+
 // What goes from one decoder layer to the next.
 struct DecoderState {
   at::Tensor hidden;       // (batch, length, hidden)
@@ -113,6 +119,8 @@ class CausalNetwork : public Network, public GenerativeNetwork {
     int64_t experts = 0, layers = 0;
   };
   virtual Routers routers() const { return {}; }
+
+  virtual LayerExperts experts_of(size_t /*layer*/) const { return {}; }
 
   virtual DecoderState run_layer(size_t layer, const DecoderInput& input) = 0;
   virtual at::Tensor normalized(const at::Tensor& hidden) = 0;  // after the last layer

@@ -25,8 +25,9 @@ GatedFeedForward::GatedFeedForward(torch::nn::Module& layer, const std::string& 
   down_ = nn::add(layer, at(names.down), cut.outer(hidden, bias));
 }
 
-at::Tensor GatedFeedForward::of_parts(const at::Tensor& x) const {
-  return down_->forward(nn::silu_times(gate_->forward(x), up_->forward(x)));
+at::Tensor GatedFeedForward::operator()(const at::Tensor& x) const {
+  const at::Tensor entering = cut_.feed_forward().into_parts(x);
+  return down_->forward(nn::silu_times(gate_->forward(entering), up_->forward(entering)));
 }
 
 ExpertMixture::ExpertMixture(torch::nn::Module& layer, const MixtureNames& names, const nn::RouterOptions& options,
@@ -55,6 +56,11 @@ at::Tensor ExpertMixture::mixed(const at::Tensor& x, const nn::Routing& routing)
       [this](int64_t expert, const at::Tensor& rows) { return experts_[static_cast<size_t>(expert)](rows); });
   const at::Tensor result = of_experts.view(x.sizes());
   return shared_ ? result + at::sigmoid(shared_gate_->forward(x)) * (*shared_)(x) : result;
+}
+
+double ExpertMixture::share_of_token() const {
+  const nn::RouterOptions& options = router_->options();
+  return static_cast<double>(options.per_token) / static_cast<double>(options.experts);
 }
 
 std::vector<std::string> ExpertMixture::share(const nn::ExpertAxis& axis, torch::nn::Module& layer) {

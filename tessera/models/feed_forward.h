@@ -34,9 +34,7 @@ class GatedFeedForward final : public FeedForward {
  public:
   GatedFeedForward(torch::nn::Module& layer, const std::string& path, const GatedNames& names, const BlockCut& cut,
                    int64_t hidden, bool bias = false);
-  at::Tensor operator()(const at::Tensor& x) const override { return of_parts(cut_.feed_forward().into_parts(x)); }
-
-  at::Tensor of_parts(const at::Tensor& x) const;  // of what has gone through into_parts() already
+  at::Tensor operator()(const at::Tensor& x) const override;
 
  private:
   BlockCut cut_;
@@ -64,6 +62,9 @@ class ExpertMixture final : public FeedForward {
     at::Tensor result, sums;
   };
   WithSums with_sums(const at::Tensor& x, const at::Tensor& counted) const;
+
+  const std::string& path() const { return experts_path_; }  // of all experts, in the layer
+  double share_of_token() const;                             // the part of them that a token goes through
 
   // From now on each rank of the axis has its own experts alone; the others' are taken out of the layer. Returns where
   // in the layer those of this rank are. ErrorKind::kConfig where they do not go round.

@@ -425,6 +425,11 @@ DecoderState LlamaLayer::forward(const DecoderInput& input) {
   return {attended + result, router_sums + sums};
 }
 
+LayerExperts LlamaLayer::experts() const {
+  if (mixture_ == nullptr) return {};
+  return {.path = mixture_->path(), .share = mixture_->share_of_token()};
+}
+
 std::vector<std::string> LlamaLayer::share_experts(const nn::ExpertAxis& axis) {
   return mixture_ == nullptr ? std::vector<std::string>() : mixture_->share(axis, *this);
 }

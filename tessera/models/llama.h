@@ -56,6 +56,8 @@ class LlamaLayer : public nn::UnitModule<LlamaLayer> {
   LlamaLayer(const LlamaConfig& config, size_t number, const nn::TensorAxis& axis);
   DecoderState forward(const DecoderInput& input);
 
+  LayerExperts experts() const;
+
   // See Network::share_experts; nothing where it has none.
   std::vector<std::string> share_experts(const nn::ExpertAxis& axis);
 
@@ -86,6 +88,7 @@ class LlamaForCausalLM : public RmsDecoder<LlamaLayer> {
   }
 
   Routers routers() const override { return routers_; }
+  LayerExperts experts_of(size_t layer) const override { return layers_[layer]->experts(); }
 
  private:
   nn::Rotary rotary_;

@@ -71,6 +71,10 @@ struct Link {
   // What else it needs: embeddings, of which it looks up rows, and modules that share a parameter with one of `modules`
   // or with another link's.
   std::vector<std::string> others = {};
+
+  // The module of its experts, where it has some, and the part of them that a token goes through.
+  std::string experts = {};
+  double share_of_experts = 1;
 };
 
 // The module itself, made of layers and units of nn/.

@@ -88,7 +88,10 @@ std::vector<double> arithmetic_of_links(const Network& network, double target_sh
     const Paths modules(link.modules.begin(), link.modules.end());
     weights.push_back(0);
     for (const auto& item : network.named_parameters()) {
-      if (is_at_or_below(item.key(), modules)) weights.back() += static_cast<double>(item.value().numel());
+      if (!is_at_or_below(item.key(), modules)) continue;
+      const bool of_experts = !link.experts.empty() && is_below(item.key(), link.experts);
+      const double share = of_experts ? link.share_of_experts : 1;
+      weights.back() += share * static_cast<double>(item.value().numel());
     }
   }
   if (!weights.empty()) weights.back() *= target_share;

@@ -25,7 +25,7 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
   const plan::ModelCensus census = census_of_whole(run, model);
   if (run.training.memory_check) {
     plan::check_fits({.model = memory_census(run, model, mesh, stages_of(run, model, mesh, config.batch)),
-                      .setup = memory_setup(run, config, mesh.replicas()),
+                      .setup = memory_setup(run, config, mesh.shards()),
                       .room = plan::machine_room(swap_folder(run, config)),
                       .ranks_of_host = ranks,
                       .samples_of_a_rank = config.batch.micro * config.batch.accumulation,

@@ -70,7 +70,7 @@ void check_memory(const config::RunFile& run, const models::FolderModel& model, 
   if (const int64_t told = comm::ranks_of_this_host()) ranks_of_host = std::min(ranks_of_host, told);
   const plan::ModelCensus census = memory_census(run, model, mesh.shape(), stages);
   plan::check_fits({.model = census,
-                    .setup = memory_setup(run, config, mesh.shape().replicas()),
+                    .setup = memory_setup(run, config, mesh.shape().shards()),
                     .room = room,
                     .ranks_of_host = std::max<int64_t>(1, ranks_of_host),
                     .samples_of_a_rank = config.batch.micro * config.batch.accumulation,

@@ -125,7 +125,9 @@ layout::MeshShape mesh_shape_of(const config::RunFile& run, int64_t ranks) {
   const auto world = static_cast<int>(ranks);
   const auto tensor = static_cast<int>(run.parallel.tensor), pipeline = static_cast<int>(run.parallel.pipeline);
   const auto context = static_cast<int>(run.parallel.context), expert = static_cast<int>(run.parallel.expert);
+  const auto replicate = static_cast<int>(run.parallel.replicate);
   std::vector<layout::Axis> axes{{layout::kShardAxis, 0}};
+  if (replicate > 1) axes.insert(axes.begin(), {layout::kReplicateAxis, replicate});
   if (pipeline > 1) axes.insert(axes.begin(), {layout::kPipelineAxis, pipeline});
   if (expert > 1) axes.push_back({layout::kExpertAxis, expert});
   if (context > 1) axes.push_back({layout::kContextAxis, context});
@@ -336,6 +338,11 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
     memory_census(checked, model, mesh, stages_of(checked, model, mesh, config.batch));
   }
   config::require_supported(config);
+  if (run.parallel.replicate > 1 && config.zero.stage == 0) {
+    throw Error(ErrorKind::kConfig,
+                {"at ZeRO stage 0 every rank has all training state, so that there are no shards to replicate",
+                 run.name + ", parallel.replicate", "set zero_optimization.stage to 1, 2 or 3, or leave it out"});
+  }
   check_files("data.train", run.data.train);
   check_files("data.eval", run.data.eval);
   check_evaluations(run);

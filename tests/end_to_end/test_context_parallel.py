@@ -21,6 +21,8 @@ def ring(context, **more):
     return shared(context, **{"parallel.context_attention": "ring", **more})
 
 
+@pytest.mark.sample("llama, 3 key heads-3--dp_shard 1, cp 3", "llama, 2 key heads, tied-4--dp_shard 1, cp 4", "gemma3-2--dp_shard 1, cp 2_1",
+                    "qwen3-4--dp_shard 1, cp 2, tp 2", "gpt2-4--dp_shard 1, cp 2, tp 2", "llama, 3 key heads-4--pp 2, dp_shard 1, cp 2_0")
 @pytest.mark.parametrize(("family", "ranks", "settings", "mesh"), [
     (THREE, 2, shared(2), "dp_shard 1 × cp 2"), (THREE, 3, shared(3), "dp_shard 1 × cp 3"),
     (TIED, 4, shared(4, **{"deepspeed.zero_optimization.stage": 3}), "dp_shard 1 × cp 4"),
@@ -32,7 +34,7 @@ def ring(context, **more):
     (THREE, 4, over(2, "1f1b", **{"parallel.context": 2, "parallel.context_attention": "ring"}), "pp 2 × dp_shard 1 × cp 2"),
     (THREE, 4, over(2, "zb1p", **{"parallel.context": 2}), "pp 2 × dp_shard 1 × cp 2"),
     ("gpt2", 8, over(2, **{"parallel.context": 2, "parallel.tensor": 2}), "pp 2 × dp_shard 1 × cp 2 × tp 2"),
-], ids=lambda value: "" if isinstance(value, dict) else str(value))
+], ids=lambda value: "" if isinstance(value, dict) else str(value).replace(" ×", ","))
 def test_ranks_that_share_sequences_train_as_one_process(tmp_path, family, ranks, settings, mesh):
     """Texts that fill rows of an odd length, several in a row, none of which sees another."""
     _, run_file = run_of(tmp_path, family, MODELS, packing="fill")

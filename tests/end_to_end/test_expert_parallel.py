@@ -31,6 +31,8 @@ def shared(expert, stage=2, **more):
             "deepspeed.gradient_clipping": 0.5, "deepspeed.zero_optimization.stage": stage, **more}
 
 
+@pytest.mark.sample("mixtral-2--dp_shard 1, ep 2", "qwen3_moe-4--dp_shard 2, ep 2", "qwen2_moe-4--dp_shard 1, ep 2, tp 2",
+                    "balanced-4--dp_shard 1, ep 2, cp 2", "balanced-4--pp 2, dp_shard 1, ep 2")
 @pytest.mark.parametrize(("family", "ranks", "settings", "mesh"), [
     ("mixtral", 2, shared(2, 0), "dp_shard 1 × ep 2"), ("qwen3_moe", 3, shared(3, 1, **{"deepspeed.train_batch_size": 3}), "dp_shard 1 × ep 3"),
     ("qwen3_moe", 4, shared(2, 3), "dp_shard 2 × ep 2"), ("qwen2_moe", 4, shared(4, 2), "dp_shard 1 × ep 4"),
@@ -41,7 +43,7 @@ def shared(expert, stage=2, **more):
     ("mixtral", 4, over(2, "zb1p", 8, **{"parallel.expert": 2}), "pp 2 × dp_shard 1 × ep 2"),
     ("balanced", 4, over(2, "interleaved", 8, **{"parallel.expert": 2}), "pp 2 × dp_shard 1 × ep 2"),
     ("qwen3_moe", 8, shared(2, 1, **{"parallel.pipeline": 2, **ROW_BY_ROW}), "pp 2 × dp_shard 2 × ep 2"),
-], ids=lambda value: "" if isinstance(value, dict) else str(value))
+], ids=lambda value: "" if isinstance(value, dict) else str(value).replace(" ×", ","))
 def test_ranks_that_share_out_experts_train_as_one_process(tmp_path, family, ranks, settings, mesh):
     _, run_file = run_of(tmp_path, family, MODELS, packing="fill")
     trained_as_one(tmp_path, run_file, ranks, settings, mesh)
@@ -71,6 +73,7 @@ def test_ranks_whose_experts_get_no_token_hold_up_nobody(tmp_path):
     assert len(of_experts) == 2 * 4 * 3 and len(changed) == 1
 
 
+@pytest.mark.sample("bf16")
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 def test_the_same_bits_at_every_stage(tmp_path, precision):
     _, run_file = run_of(tmp_path, "qwen3_moe", MODELS, packing="fill")
