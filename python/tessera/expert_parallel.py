@@ -5,9 +5,8 @@ Such ranks follow each other. For all but the experts they are data-parallel ran
 
 from tessera import _core, tensor_parallel
 from tessera.error_report import made
-from tessera.world import world_of
 
-_WHERE = "ep_size of deepspeed.moe.layer.MoE"
+WHERE = "ep_size of deepspeed.moe.layer.MoE"
 
 
 def _layers_of(model):
@@ -18,18 +17,9 @@ def ranks_of_experts(model):
     """Over how many ranks its layers share out their experts; 1: each rank has all. UsageError where layers differ."""
     sizes = sorted({layer.ep_size for layer in _layers_of(model)} - {1})
     if len(sizes) > 1:
-        raise made(_core.UsageError, f"layers share out their experts over {' and over '.join(map(str, sizes))} ranks", _WHERE,
+        raise made(_core.UsageError, f"layers share out their experts over {' and over '.join(map(str, sizes))} ranks", WHERE,
                    "give all layers the same ep_size")
     return sizes[0] if sizes else 1
-
-
-def mesh_of(size, taken):
-    """`taken`: {name: value} of what would place the ranks, too."""
-    for name, value in taken.items():
-        if value is not None:
-            raise made(_core.UsageError, f"{size} ranks are to share out experts, and {name} places the ranks, too", f"{_WHERE} and {name}",
-                       "give one of them")
-    return _core.Mesh.of_world(world_of(), [("dp_shard", 0), ("ep", size)], _WHERE)
 
 
 def share(model, mesh):

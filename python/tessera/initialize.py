@@ -9,7 +9,7 @@ from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
 from tessera.error_report import made
-from tessera.mesh import mesh_of
+from tessera.mesh import mesh_of, mesh_of_neighbours
 from tessera.optimizers import TorchStep
 from tessera.world import world_of
 from tessera.zero_optimizer import with_live_groups
@@ -43,10 +43,10 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     if parallelism.unit_of(model) is not None:
         mesh, placements = parallelism.mesh_of_pipeline(model, runs_pipelines=hasattr(engine_class, "train_batch"))
     elif shared_by > 1:
-        mesh = _tensor_mesh(shared_by, mpu, mesh)
+        mesh = mesh_of_neighbours("tp", shared_by, "share each layer", tensor_parallel.KEY, {"mpu": mpu, "mesh": mesh})
         tensor_parallel.cut(model, mesh)
     elif (expert_ranks := expert_parallel.ranks_of_experts(model)) > 1:
-        mesh = expert_parallel.mesh_of(expert_ranks, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
+        mesh = mesh_of_neighbours("ep", expert_ranks, "share out experts", expert_parallel.WHERE, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
         expert_parallel.share(model, mesh)
         placements = expert_parallel.placements_on(mesh)
     elif (sharing := shared_sequences.ranks_of_a_sequence(mpu, mesh_param, raw)) > 1:
@@ -71,15 +71,6 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     if training_data is not None:
         engine.take_training_data(training_data, collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
-
-
-def _tensor_mesh(size, mpu, mesh):
-    """Neighbours share a model; the others have data of their own."""
-    for name, given in (("mpu", mpu), ("mesh", mesh)):
-        if given is not None:
-            raise made(_core.UsageError, f"{size} ranks are to share each layer, and {name} places the ranks, too",
-                       f"{tensor_parallel.KEY} and the argument {name} of initialize", "give one of them")
-    return _core.Mesh.of_world(world_of(), [("dp_shard", 0), ("tp", size)], tensor_parallel.KEY)
 
 
 def _values_of_the_engine(raw, place):

@@ -25,6 +25,16 @@ _GETTERS = {
 }
 
 
+def mesh_of_neighbours(axis, size, purpose, where, taken):
+    """As many neighbours on this axis; the others have data of their own. `taken`: {argument of initialize: value} of what would place the
+    ranks, too: then UsageError, with the purpose and `where` the size was given. Collective."""
+    for name, value in taken.items():
+        if value is not None:
+            raise made(_core.UsageError, f"{size} ranks are to {purpose}, and {name} places the ranks, too",
+                       f"{where} and the argument {name} of initialize", "give one of them")
+    return _core.Mesh.of_world(world_of(), [("dp_shard", 0), (axis, size)], where)
+
+
 def mesh_of(groups):
     """UsageError where the groups are no mesh of all ranks, or split a sequence."""
     named = {_AXES.get(axis, axis): group for axis, group in _named_groups(groups).items()}
