@@ -80,7 +80,7 @@ struct ModelCensus {
 };
 
 // Of a module whose units are registered in the order of the forward pass; its parameters may be declared ones. Without
-// source and architecture. `experts`: paths of what so many ranks have each their own of.
+// source and architecture. `experts`: paths below which so many ranks have each their own.
 ModelCensus count_parameters(torch::nn::Module& module, const std::vector<std::string>& experts = {},
                              int expert_ranks = 1);
 

@@ -63,23 +63,17 @@ double ExpertMixture::share_of_token() const {
   return static_cast<double>(options.per_token) / static_cast<double>(options.experts);
 }
 
-std::vector<std::string> ExpertMixture::share(const nn::ExpertAxis& axis, torch::nn::Module& layer) {
+void ExpertMixture::share(const nn::ExpertAxis& axis, torch::nn::Module& layer) {
   const int64_t all = router_->options().experts;
   const layout::Range own = axis.own(all);
-  std::vector<std::string> paths;
   for (int64_t expert = 0; expert < all; ++expert) {
-    const std::string path = fmt::format("{}.{}", experts_path_, expert);
-    if (own.begin <= expert && expert < own.end) {
-      paths.push_back(path);
-      continue;
-    }
-    const auto [parent, name] = nn::parent_of(layer, path);
+    if (own.begin <= expert && expert < own.end) continue;
+    const auto [parent, name] = nn::parent_of(layer, fmt::format("{}.{}", experts_path_, expert));
     parent->unregister_module(name);
   }
   const auto at = [this](int64_t place) { return experts_.begin() + static_cast<std::ptrdiff_t>(place); };
   experts_ = std::vector<GatedFeedForward>(at(own.begin), at(own.end));
   axis_ = axis;
-  return paths;
 }
 
 }  // namespace tessera::models

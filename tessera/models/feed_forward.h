@@ -66,9 +66,9 @@ class ExpertMixture final : public FeedForward {
   const std::string& path() const { return experts_path_; }  // of all experts, in the layer
   double share_of_token() const;                             // the part of them that a token goes through
 
-  // From now on each rank of the axis has its own experts alone; the others' are taken out of the layer. Returns where
-  // in the layer those of this rank are. ErrorKind::kConfig where they do not go round.
-  std::vector<std::string> share(const nn::ExpertAxis& axis, torch::nn::Module& layer);
+  // From now on each rank of the axis has its own experts alone; the others' are taken out of the layer.
+  // ErrorKind::kConfig where they do not go round.
+  void share(const nn::ExpertAxis& axis, torch::nn::Module& layer);
 
  private:
   nn::Routing routed(const at::Tensor& x) const;

@@ -319,9 +319,8 @@ class Llama final : public RmsDecoderModel<LlamaConfig> {
   std::optional<Architecture> architecture() const override {
     std::optional<Architecture> sizes = RmsDecoderModel::architecture();
     const std::vector<bool>& is_mixture = config().is_mixture;
-    const bool has_dense =
-        is_mixture.empty() || std::find(is_mixture.begin(), is_mixture.end(), false) != is_mixture.end();
     if (std::find(is_mixture.begin(), is_mixture.end(), true) == is_mixture.end()) return sizes;
+    const bool has_dense = std::find(is_mixture.begin(), is_mixture.end(), false) != is_mixture.end();
     const nn::RouterOptions& router = config().router;
     const int64_t of_experts = router.per_token * config().expert_features + config().shared_expert_features;
     sizes->ffn = has_dense ? std::max(sizes->ffn, of_experts) : of_experts;  // where layers differ, as if all had most
@@ -430,17 +429,18 @@ LayerExperts LlamaLayer::experts() const {
   return {.path = mixture_->path(), .share = mixture_->share_of_token()};
 }
 
-std::vector<std::string> LlamaLayer::share_experts(const nn::ExpertAxis& axis) {
-  return mixture_ == nullptr ? std::vector<std::string>() : mixture_->share(axis, *this);
+void LlamaLayer::share_experts(const nn::ExpertAxis& axis) {
+  if (mixture_ != nullptr) mixture_->share(axis, *this);
 }
 
 std::vector<std::string> LlamaForCausalLM::share_experts(const nn::ExpertAxis& axis) {
+  if (axis.size() == 1 || routers_.layers == 0) return Network::share_experts(axis);
   std::vector<std::string> paths;
-  for (const auto& layer : layers_) {
-    const std::string at = nn::path_of(*this, *layer);
-    for (const std::string& path : layer->share_experts(axis)) paths.push_back(at + "." + path);
+  for (const Link& link : links()) {
+    if (!link.experts.empty()) paths.push_back(link.experts);
   }
-  return paths.empty() ? Network::share_experts(axis) : paths;
+  for (const auto& layer : layers_) layer->share_experts(axis);
+  return paths;
 }
 
 LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config, const nn::TensorAxis& axis)

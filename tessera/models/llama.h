@@ -58,8 +58,7 @@ class LlamaLayer : public nn::UnitModule<LlamaLayer> {
 
   LayerExperts experts() const;
 
-  // See Network::share_experts; nothing where it has none.
-  std::vector<std::string> share_experts(const nn::ExpertAxis& axis);
+  void share_experts(const nn::ExpertAxis& axis);  // see Network; nothing happens where it has none
 
  private:
   AttentionHeads heads_of(const at::Tensor& hidden) const;

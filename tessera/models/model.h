@@ -95,7 +95,8 @@ class Network : public torch::nn::Module {
   virtual void share_sequences(const nn::ContextAxis& axis);
 
   // From now on each rank of the axis has its own experts of every layer alone; the others' are taken out. Returns the
-  // paths of those that this rank has. ErrorKind::kConfig where there are none, or they do not go round.
+  // paths below which those are that this rank has; none over one rank, which has all. ErrorKind::kConfig where there
+  // are no experts, or they do not go round.
   virtual std::vector<std::string> share_experts(const nn::ExpertAxis& axis);
 
   // The chain, at least two links; empty: a pipeline cannot cut it. See models/stages.h.

@@ -4,7 +4,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/rand.h>
-#include <ATen/ops/scatter.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/topk.h>
@@ -15,7 +14,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "tessera/base/error.h"
 
@@ -73,12 +71,11 @@ CapacityRouting route_to_one(const at::Tensor& logits, const CapacityOptions& op
                 {fmt::format("{} tokens are fewer than an expert takes at least, {}", gates.size(0), options.least),
                  "a layer with experts", "set min_capacity to 0, or give it more tokens at once"});
   }
-  const at::Tensor precedence =
-      options.in_order ? mask.to(at::kFloat) : mask * at::rand(mask.sizes(), gates.options().requires_grad(false));
-  if (options.drops && options.in_order) {
-    mask = mask * places_in(mask).lt(capacity_of(gates, options)).to(at::kLong);
-  } else if (options.drops) {
-    mask = mask * largest_of_columns(precedence, capacity_of(gates, options));
+  if (options.in_order) {
+    if (options.drops) mask = mask * places_in(mask).lt(capacity_of(gates, options)).to(at::kLong);
+  } else {  // numbers are drawn though nothing is dropped, so that what is drawn later does not depend on it
+    const at::Tensor precedence = mask * at::rand(mask.sizes(), gates.options().requires_grad(false));
+    if (options.drops) mask = mask * largest_of_columns(precedence, capacity_of(gates, options));
   }
   found.routing = routing_of(gates, mask, chosen.unsqueeze(1), /*sums_to_one=*/false, logits);
   return found;

@@ -22,8 +22,7 @@ namespace tessera::nn {
 using RunExpert = std::function<at::Tensor(int64_t expert, const at::Tensor& rows)>;
 
 // tokens (count, width), which may be none, of which each has gone through its experts; one whose number is `experts`
-// takes nothing. With gradients. Every rank of
-// the axis calls it for the same layers in the same order.
+// takes nothing. With gradients. Every rank of the axis calls it for the same layers in the same order.
 at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing, int64_t experts, const ExpertAxis& axis,
                            const RunExpert& run);
 
