@@ -238,8 +238,7 @@ void bind_engine(py::module_& module) {
           "drop_units", [](Engine& self, const std::vector<size_t>& units) { self.sharded_model().drop_units(units); },
           no_gil)
       .def(
-          "take_over",
-          [](Engine& self, size_t unit, int root) { self.sharded_model().units().at(unit)->take_over(root); },
+          "take_over", [](Engine& self, size_t unit, int root) { self.sharded_model().take_over(unit, root); },
           py::arg("unit"), py::arg("root"), no_gil)
       .def(
           "partitioned",

@@ -90,9 +90,10 @@ void save_16bit_weights(const zero::ShardedModel& model, const fs::path& file, b
   });
   for (const auto& unit : model.units()) {
     if (!is_written(*unit, exclude_frozen)) continue;
+    if (unit->state() == zero::UnitState::kGathered && !unit->has(zero::Unit::Values::kStored)) unit->release();
     const bool gathers = unit->state() == zero::UnitState::kSharded;
     if (gathers) {
-      unit->start_gather();
+      unit->start_gather(zero::Unit::Values::kStored);
       unit->finish_gather();
     }
     attempt([&] {

@@ -47,6 +47,7 @@ void Collective::finish_until(Until until) {
 Group::Group(const World& world, std::shared_ptr<Connection> connection, std::shared_ptr<Exchange> exchange)
     : rank_(world.rank),
       local_rank_(world.local_rank),
+      local_size_(world.local_size),
       members_(static_cast<size_t>(world.size)),
       connection_(std::move(connection)),
       exchange_(std::move(exchange)) {
@@ -56,6 +57,7 @@ Group::Group(const World& world, std::shared_ptr<Connection> connection, std::sh
 Group::Group(Group& parent, const std::string& channel)
     : rank_(parent.rank_),
       local_rank_(parent.local_rank_),
+      local_size_(parent.local_size_),
       members_(parent.members_),
       name_(parent.name_),
       place_(parent.place_),
@@ -66,6 +68,7 @@ Group::Group(Group& parent, const std::string& channel)
 Group::Group(Group& parent, std::vector<int> members, int rank, std::string name, std::string place)
     : rank_(rank),
       local_rank_(parent.local_rank_),
+      local_size_(parent.local_size_),
       members_(std::move(members)),
       name_(std::move(name)),
       place_(std::move(place)) {

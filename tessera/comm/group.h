@@ -75,6 +75,7 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   int local_rank() const { return local_rank_; }                // of the process, within its host
+  int local_size() const { return local_size_; }                // processes of the run on this host; 0: not said
   const std::vector<int>& members() const { return members_; }  // ranks in the world
   const std::string& name() const { return name_; }             // empty: the world
 
@@ -157,6 +158,7 @@ class Group {
 
   int rank_;
   int local_rank_;
+  int local_size_;
   std::vector<int> members_;
   std::string name_;
   std::string place_;

@@ -173,6 +173,9 @@ ZeroOptions zero_of(const DsConfig& config) {
                         .max_reuse_distance = elements("stage3_max_reuse_distance"),
                         .param_persistence_threshold = elements("stage3_param_persistence_threshold"),
                         .model_persistence_threshold = elements("stage3_model_persistence_threshold")},
+          .traffic = {.zero_hpz_partition_size = elements("zero_hpz_partition_size"),
+                      .quantized_weights = is_on("zero_quantized_weights"),
+                      .quantized_gradients = is_on("zero_quantized_gradients")},
           .sub_group_size = elements("sub_group_size"),
           .ignore_unused_parameters = is_on("ignore_unused_parameters")};
 }
@@ -326,6 +329,24 @@ void check_contiguous_checkpoints(const DsConfig& config, const Document& docume
   }
 }
 
+// ZeRO++ spares the all-gathers and reductions of stage 3, with what stays in memory for it.
+template <class PlaceOf>
+void check_traffic(const DsConfig& config, const PlaceOf& place, Problems& problems) {
+  for (const std::string name : {"zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"}) {
+    const std::string key = "zero_optimization." + name;
+    const Json& value = config.value(key);
+    if (value == false || value == 0 || value == 1) continue;
+    if (config.value("zero_optimization.stage") != 3) {
+      problems.add(fmt::format("'{}' is {}, which only stage 3 supports", key, value.dump()), place(key),
+                   "remove the key, or set zero_optimization.stage to 3");
+    } else if (name != "zero_quantized_gradients" && config.value("zero_optimization.offload_param.device") == "nvme") {
+      problems.add(
+          fmt::format("'{}' is {}, which keeps in memory what 'offload_param' keeps on NVMe", key, value.dump()),
+          place(key), "remove one of the two");
+    }
+  }
+}
+
 // Keys that are right one by one and contradict each other.
 void check_together(const DsConfig& config, const Document& document, Problems& problems) {
   const auto place = [&](std::string_view path) { return document.place(pointer_to(path)); };
@@ -344,6 +365,7 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
     problems.add(fmt::format("'zero_optimization.offload_optimizer.ratio' is {}, which only stage 3 supports", ratio),
                  place("zero_optimization.offload_optimizer.ratio"), "use 1.0, or set zero_optimization.stage to 3");
   }
+  check_traffic(config, place, problems);
   check_precision(config, place, problems);
   check_optimizer(config, place, problems);
   if (config.value("fp16.enabled") == true && config.value("fp16.loss_scale") == 0) {

@@ -395,12 +395,17 @@ constexpr Key kDsKeys[] = {
     {"zero_optimization.round_robin_gradients", kBoolean, "false", kNoEffect,
      "spread gradients over the ranks in turn"},
     {"zero_optimization.parameter_alignment", kBoolean, "false", kNoEffect, "align each parameter to 16 bytes"},
-    {"zero_optimization.zero_hpz_partition_size", at_least(0), "1", kNotYet,
-     "ZeRO++: ranks that share the secondary shard", fine_at("[0]")},
-    {"zero_optimization.zero_quantized_weights", kBoolean, "false", kNotYet, "ZeRO++: gather quantized weights"},
+    {"zero_optimization.zero_hpz_partition_size", at_least(0), "1", kHonoured,
+     "ZeRO++ (stage 3): consecutive ranks, those of a host, say, that hold all parameters between them, as secondary "
+     "shards, so that they are gathered there alone; 0, 1: no such shards"},
+    {"zero_optimization.zero_quantized_weights", kBoolean, "false", kHonoured,
+     "ZeRO++ (stage 3): gather weights in 8 bits, for what forward and backward compute"},
     {"zero_optimization.zero_quantized_nontrainable_weights", kBoolean, "false", kNotYet,
      "ZeRO++: gather quantized frozen weights"},
-    {"zero_optimization.zero_quantized_gradients", kBoolean, "false", kNotYet, "ZeRO++: reduce quantized gradients"},
+    {"zero_optimization.zero_quantized_gradients", kBoolean, "false", kHonoured,
+     "ZeRO++ (stage 3): reduce gradients in 8 bits within hosts, or groups of zero_hpz_partition_size, and in 4 "
+     "between "
+     "them"},
     {"zero_optimization.memory_efficient_linear", kBoolean, "true", kNoEffect,
      "save memory in linear layers (stage 3)"},
     {"zero_optimization.pipeline_loading_checkpoint", kBoolean, "false", kNoEffect, "load while reading (stage 3)"},

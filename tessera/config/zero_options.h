@@ -38,12 +38,20 @@ struct ResidencyOptions {
   int64_t model_persistence_threshold = std::numeric_limits<int64_t>::max();  // … while these together are no more
 };
 
+// ZeRO++, at stage 3.
+struct TrafficOptions {
+  int64_t zero_hpz_partition_size = 1;  // consecutive ranks that hold the parameters between them; 0, 1: all do
+  bool quantized_weights = false;
+  bool quantized_gradients = false;
+};
+
 struct ZeroOptions {
   int stage = 0;  // 0: nothing is sharded; 1: optimizer state; 2: and gradients; 3: and parameters
   OffloadOptions offload_optimizer;
   OffloadOptions offload_param;
   ReductionOptions reduction;
   ResidencyOptions residency;
+  TrafficOptions traffic;
   int64_t sub_group_size = std::numeric_limits<int64_t>::max();  // elements that an offloaded update takes at a time
   bool ignore_unused_parameters = true;  // false: a parameter without a gradient is an error in the step
 };

@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/engine/same_run.h"
+#include "tessera/engine/traffic.h"
 #include "tessera/optim/optimizers.h"
 #include "tessera/storage/dtype.h"
 #include "tessera/zero/unreadable.h"
@@ -210,13 +211,16 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
   require_same_run({tree, config, *wiring.optimizer, wiring.groups}, *mesh);
   zero::Policy policy = policy_of(config, sharers->size(), device);
   policy.placeholders_as_deepspeed = tree.placeholders_as_deepspeed;
+  policy.traffic = traffic_of(config.zero, *mesh, device);
   const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),
                                    .numbers = wiring.optimizer->number_names().size(),
                                    .sign_errors = wiring.optimizer->averages_by_signs()};
   if (needs.sign_errors) keep_whole(policy, *mesh);
   if (wiring.optimizer->takes_whole_model()) check_whole_model(policy);
   if (mesh->rank() == 0) warn_of_pageable_memory(config, policy);
-  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, std::move(mesh), options.fill);
+  wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, mesh, options.fill);
+  const std::string traffic = traffic_in_words(*wiring.sharded);
+  if (mesh->rank() == 0 && !traffic.empty()) log_info("{}", traffic);
   return wiring;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/kernels/block_quantization.h"
 #include "tessera/kernels/matrix_products.h"
 #include "tessera/layout/range.h"
 #include "tessera/plan/offload_traffic.h"
@@ -255,6 +256,19 @@ Place place_of(OffloadTo offload, const TrainingSetup& setup) {
   return offload == OffloadTo::kCpu && !setup.on_cpu ? Place::kHost : Place::kDevice;
 }
 
+// What ZeRO++ keeps beside each rank's shard, to be gathered: zero/gather_source.h.
+template <class Add>
+void add_gather_source(const ModelCensus& model, const TrainingSetup& setup, const Add& add) {
+  const int64_t pieces = setup.secondary_ranks > 1 ? layout::ceil_div(setup.ranks, setup.secondary_ranks) : 1;
+  const int64_t as_they_are = model.bytes(0, setup.ranks);  // bytes, of which there is no coarser form
+  const int64_t numbers = model.bytes(1, setup.ranks) - as_they_are;
+  const int64_t shard = numbers * bytes_of(setup.dtypes.compute);
+  if (setup.quantized_weights) {
+    add("quantized parameters", Place::kDevice, pieces * kernels::quantized_bytes(numbers, kernels::kGatheredBits));
+  }
+  add("secondary shards", Place::kDevice, (pieces - 1) * (as_they_are + (setup.quantized_weights ? 0 : shard)));
+}
+
 // What stays between steps, and the buffers of what is offloaded to NVMe, which once they are made stay too.
 void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::vector<MemoryTerm>& terms) {
   const int64_t trained_shard = model.trained_shard(setup.ranks);
@@ -277,6 +291,7 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
     const Place place = setup.params == OffloadTo::kNone ? Place::kDevice : host;
     add("parameters", place, model.bytes(compute, setup.ranks) - traffic.params_bytes);
     add("parameters", Place::kNvme, traffic.params_bytes);
+    add_gather_source(model, setup, add);
   } else {
     add("parameters", Place::kDevice, model.bytes(compute));
   }
@@ -349,6 +364,8 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
                       .max_live_parameters = config.zero.residency.max_live_parameters,
                       .max_reuse_distance = config.zero.residency.max_reuse_distance,
                       .prefetch_bucket_size = config.zero.residency.prefetch_bucket_size,
+                      .secondary_ranks = std::max<int64_t>(1, config.zero.traffic.zero_hpz_partition_size),
+                      .quantized_weights = config.zero.traffic.quantized_weights,
                       .wide_products = !kernels::has_fast_products(storage::scalar_type(config.dtypes.compute))};
   if (config.optimizer) {
     const std::string& type = config.optimizer->type;

@@ -56,6 +56,10 @@ struct TrainingSetup {
   int64_t max_reuse_distance = 1'000'000'000;
   int64_t prefetch_bucket_size = 50'000'000;
 
+  // Stage 3 with ZeRO++ (zero/gather_source.h).
+  int64_t secondary_ranks = 1;  // that hold the parameters between them; 1: all ranks do
+  bool quantized_weights = false;
+
   bool on_cpu = true;         // the device is this host
   bool wide_products = true;  // products of 16-bit matrices are computed in fp32 (nn/layers.h)
 };

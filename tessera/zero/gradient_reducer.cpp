@@ -121,7 +121,9 @@ void GradientReducer::start_reduction(size_t unit) {
   if (averaging.before != 1) source.mul_(averaging.before);
   const std::string& label = units_[unit]->name();
   const layout::Range shard = layout.shard(groups.shard->rank());
-  if (policy_.shard_optimizer && options.reduce_scatter) {
+  if (policy_.traffic.quantized_gradients) {
+    reduction.quantized.emplace(source, groups, averaging.after, label);
+  } else if (policy_.shard_optimizer && options.reduce_scatter) {
     const bool direct =
         !reduction.adds && averaging.dtype == policy_.grad_dtype && units_[unit]->grad().is_on(source.device());
     reduction.result = direct ? owned_grad(unit) : at::empty({shard.numel()}, source.options());
@@ -141,7 +143,11 @@ void GradientReducer::start_reduction(size_t unit) {
 void GradientReducer::finish_oldest() {
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
-  reduction.collective.take_result();
+  if (reduction.quantized) {
+    reduction.result = reduction.quantized->take_result();
+  } else {
+    reduction.collective.take_result();
+  }
   const DataGroups& groups = groups_[reduction.unit];
   if (groups.replicate->size() > 1) {  // each of them has the sum over its own shard group
     groups.replicate->start_all_reduce(reduction.result, /*scale=*/1, units_[reduction.unit]->name()).finish();

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tessera/zero/policy.h"
+#include "tessera/zero/quantized_reduction.h"
 #include "tessera/zero/unit.h"
 
 namespace tessera::zero {
@@ -87,6 +88,7 @@ class GradientReducer {
     at::Tensor result;
     bool adds;
     comm::Collective collective;
+    std::optional<QuantizedReduction> quantized = {};  // instead of it: has no result yet
   };
 
   // A gradient on its way to the disk.

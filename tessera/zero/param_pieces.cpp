@@ -2,8 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
 
 namespace tessera::zero {
 
@@ -21,6 +25,12 @@ at::Tensor assembled(const std::vector<layout::Range>& pieces, const at::Tensor&
   }
   for (comm::Collective& each : arriving) each.finish();
   return whole;
+}
+
+void require_writer(int rank, int ranks) {
+  if (rank >= 0 && rank < ranks) return;
+  throw Error(ErrorKind::kUsage, {fmt::format("there is no rank {} among {}", rank, count_of(ranks, "rank")),
+                                  "the rank that writes to gathered parameters", "name one that there is"});
 }
 
 }  // namespace tessera::zero

@@ -16,4 +16,7 @@ namespace tessera::zero {
 at::Tensor assembled(const std::vector<layout::Range>& pieces, const at::Tensor& mine, comm::Group& group,
                      const std::string& label);
 
+// ErrorKind::kUsage where a program names a rank that there is not, as the one that writes to gathered parameters.
+void require_writer(int rank, int ranks);
+
 }  // namespace tessera::zero

@@ -81,6 +81,7 @@ void PartitionedParam::scatter(const at::Tensor& parameter, std::optional<int> w
   TESSERA_INVARIANT(gathered_ > 0);
   const at::NoGradGuard no_grad;
   if (written_by) {
+    require_writer(*written_by, group_->size());
     at::Tensor values = parameter.detach().contiguous().view({-1});
     group_->start_broadcast(values, *written_by, kLabel).finish();
     const layout::Range own = pieces_[static_cast<size_t>(group_->rank())];

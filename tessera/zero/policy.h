@@ -43,6 +43,14 @@ struct Offload {
   int64_t sub_group_size = std::numeric_limits<int64_t>::max();  // elements; see largest_tile in state_tiles.h
 };
 
+// Stage 3: less on the network (ZeRO++, Wang et al. 2023; gather_source.h, quantized_reduction.h).
+struct Traffic {
+  int inner_ranks = 0;               // see DataGroups::of
+  bool secondary_shards = false;     // hpZ: parameters are gathered within the inner group
+  bool quantized_weights = false;    // qwZ: … in 8 bits
+  bool quantized_gradients = false;  // qgZ: gradients are reduced in 8 bits within it, and in 4 over the outer group
+};
+
 struct Policy {
   std::optional<at::Device> device = {};  // where the model trains; nothing: where each parameter is
   bool shard_optimizer = false;
@@ -56,6 +64,7 @@ struct Policy {
   config::ReductionOptions reduction;
   config::ResidencyOptions residency;
   Offload offload;
+  Traffic traffic = {};
   bool publishes_lazily = false;  // new weights arrive as forwards need them; false: before the step ends
   bool refuses_unused = false;    // a step is an error where a trainable parameter had no gradient on some rank
 

@@ -15,13 +15,14 @@ Residency::Residency(const Units& units, std::vector<bool> persistent, const con
       shards_(shards),
       holders_(units.size(), 0) {}
 
-void Residency::hold(const std::vector<size_t>& units) {
+void Residency::hold(const std::vector<size_t>& units, Unit::Values values) {
   int64_t comes = 0;
   for (const size_t unit : units) {
+    if (units_[unit]->state() != UnitState::kSharded && !units_[unit]->has(values)) evict(unit);
     if (holders_[unit]++ == 0 && units_[unit]->state() == UnitState::kSharded) comes += units_[unit]->layout().numel();
   }
   make_room(comes, /*distance=*/0);
-  for (const size_t unit : units) units_[unit]->start_gather();
+  for (const size_t unit : units) units_[unit]->start_gather(values);
   for (const size_t unit : units) units_[unit]->finish_gather();
 }
 

@@ -23,8 +23,9 @@ class Residency {
   // `units` outlive this. `persistent`, one for each: stays unsharded until a step changes it. `shards`: ranks.
   Residency(const Units& units, std::vector<bool> persistent, const config::ResidencyOptions& options, int shards);
 
-  // Gathers what is not there yet, and waits for it. Collective.
-  void hold(const std::vector<size_t>& units);
+  // Gathers what is not there yet, and waits for it; also what is there with other values, if nobody holds it.
+  // Collective.
+  void hold(const std::vector<size_t>& units, Unit::Values values = Unit::Values::kOfPasses);
 
   // … in the order of a pass, which is remembered; and prefetches what comes next in it.
   void hold_in_turn(const std::vector<size_t>& units);

@@ -2,7 +2,10 @@
 
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
 #include <numeric>
+
+#include "tessera/zero/param_pieces.h"
 
 namespace tessera::zero {
 
@@ -11,8 +14,8 @@ ShardedModel::ShardedModel(const OptimizerNeeds& needs, const Policy& policy, st
       needs_(needs),
       mesh_(std::move(mesh)),
       groups_(mesh_, policy.shard_optimizer),
-      gathers_(mesh_, policy.shard_optimizer, "gather"),
-      reductions_(mesh_, policy.shard_optimizer, "reduce"),
+      gathers_(mesh_, policy.shard_optimizer, "gather", policy.traffic.inner_ranks),
+      reductions_(mesh_, policy.shard_optimizer, "reduce", policy.traffic.inner_ranks),
       hooks_(
           [this](size_t unit, size_t param, const at::Tensor& parameter) { gradient_arrived(unit, param, parameter); },
           policy.placeholders_as_deepspeed) {}
@@ -92,16 +95,25 @@ std::vector<size_t> ShardedModel::all_units() const {
 
 void ShardedModel::hold_all() {
   finish_publishing();
-  if (policy_.shard_parameters) residency_->hold(all_units());
+  if (policy_.shard_parameters) residency_->hold(all_units(), Unit::Values::kStored);
 }
 
 void ShardedModel::hold_units(const std::vector<size_t>& units) {
   for (const size_t unit : units) built_.units[unit]->finish_publish();
-  if (policy_.shard_parameters) residency_->hold(units);
+  if (policy_.shard_parameters) residency_->hold(units, Unit::Values::kStored);
 }
 
 void ShardedModel::drop_units(const std::vector<size_t>& units) {
   if (policy_.shard_parameters) residency_->drop_and_evict(units);
+}
+
+void ShardedModel::take_over(size_t unit, int root) {
+  const layout::MeshShape& shape = mesh_->shape();
+  require_writer(root, shape.ranks());
+  std::vector<std::string> axes = shape.data_axes();
+  for (const std::string& axis : built_.in_parts.at(unit)) std::erase(axes, axis);
+  const std::vector<int> sharers = shape.members(root, axes);
+  built_.units[unit]->take_over(static_cast<int>(std::find(sharers.begin(), sharers.end(), root) - sharers.begin()));
 }
 
 void ShardedModel::finish_publishing() {

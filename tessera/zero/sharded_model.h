@@ -65,6 +65,11 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void hold_units(const std::vector<size_t>& units);
   void drop_units(const std::vector<size_t>& units);
 
+  // What rank `root` of the world wrote to a gathered unit: those that share the unit with it take its values over;
+  // ranks that have other parts of the model, those of the rank that is to them what `root` is to its own.
+  // ErrorKind::kUsage where there is no such rank. Collective.
+  void take_over(size_t unit, int root);
+
   // Until every new weight that a step has sent round is there, and nobody reads this rank's any more. See
   // Policy::publishes_lazily.
   void finish_publishing();

@@ -126,8 +126,11 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   full_ = begins_in_place ? initial
           : reads_full    ? shared(layout_.numel(), policy_.compute_dtype).copy_(initial)
                           : initial.to(device, policy_.compute_dtype);
+  if (GatherSource::is_for(policy_)) source_.emplace(layout_, policy_, groups_, full_);
   if (!policy_.shard_parameters) {
     compute_ = StateTensor(owned_part(full_));
+  } else if (source_ && source_->own_shard().defined()) {
+    compute_ = StateTensor(source_->own_shard());
   } else if (offload.parameters) {
     compute_ = StateTensor(offload.parameters, owned_.numel(), policy_.compute_dtype);
     compute_.store(owned_part(full_));
@@ -205,9 +208,16 @@ void Unit::give_back_fetched() {
   fetched_.reset();
 }
 
-void Unit::start_gather() {
+void Unit::start_gather(Values values) {
   if (state_ != UnitState::kSharded) return;
   const at::NoGradGuard no_grad;
+  if (source_ && (values == Values::kOfPasses || !source_->quantizes())) {
+    allocate_storage(full_);
+    source_->start_gather(full_, name_);
+    coarse_ = source_->quantizes();
+    state_ = UnitState::kGathering;
+    return;
+  }
   at::Tensor shard;
   if (compute_.swapped()) {
     fetch();
@@ -225,7 +235,9 @@ void Unit::finish_gather() {
   if (state_ == UnitState::kGathered) return;
   TESSERA_INVARIANT(state_ == UnitState::kGathering);
   const at::NoGradGuard no_grad;
-  if (fetched_) {
+  if (source_ && source_->is_gathering()) {
+    source_->take_gathered(full_);
+  } else if (fetched_) {
     gathering_.finish();  // others read the buffer that it came in
     give_back_fetched();
   } else {
@@ -241,6 +253,7 @@ void Unit::release() {
   const at::NoGradGuard no_grad;
   attach_placeholders();
   free_storage(full_);
+  coarse_ = false;
   state_ = UnitState::kSharded;
 }
 
@@ -251,6 +264,7 @@ void Unit::take_over(int root) {
   const at::Tensor owned = full_.narrow(0, owned_.begin, owned_.numel());
   groups_.all->settle();
   if (policy_.shard_parameters) compute_.store(owned);
+  if (source_) source_->take(full_);
   if (trainable_ && policy_.has_master()) master_.store(owned);
 }
 
@@ -262,12 +276,14 @@ void Unit::refresh_compute() {
 }
 
 void Unit::start_publish() {
+  if (source_) return source_->start_refresh(compute_.load(), name_);
   if (policy_.shard_parameters || !policy_.shard_optimizer) return;
   TESSERA_INVARIANT(!publishing_.in_flight());
   publishing_ = groups_.shard->start_all_gather(full_, compute_.tensor(), name_);
 }
 
 void Unit::finish_publish() {
+  if (source_) source_->finish_refresh();
   if (publishing_.in_flight()) std::exchange(publishing_, {}).finish();
 }
 
@@ -299,6 +315,7 @@ Unit::Bytes Unit::model_state_bytes() const {
     if (tensor.defined()) (tensor.swapped() ? bytes.disk : bytes.memory) += tensor.bytes();
   };
   count(policy_.shard_parameters ? compute_ : StateTensor(full_));
+  if (source_) bytes.memory += source_->bytes() - (source_->own_shard().defined() ? compute_.bytes() : 0);
   if (policy_.has_master()) count(master_);
   for (const StateTensor& state : optimizer_state_) count(state);
   count(StateTensor(worker_error_));

@@ -37,6 +37,7 @@
 #include "tessera/layout/flat_layout.h"
 #include "tessera/layout/param_spec.h"
 #include "tessera/zero/data_groups.h"
+#include "tessera/zero/gather_source.h"
 #include "tessera/zero/policy.h"
 #include "tessera/zero/state_tensor.h"
 
@@ -108,9 +109,14 @@ class Unit {
   // comes in from the disk where it rests there: start_fetch() begins that ahead of time, if a buffer is free.
   void start_fetch();
   void forget_fetch();  // the shard is about to change, or has changed
-  void start_gather();
+  enum class Values {
+    kOfPasses,  // what forward and backward compute with
+    kStored,    // the compute weights, where quantized_weights makes those of passes coarser
+  };
+  void start_gather(Values values = Values::kOfPasses);
   void finish_gather();
   void release();
+  bool has(Values values) const { return values == Values::kOfPasses || !coarse_; }  // while gathered
 
   // owned() elements: what the optimizer updates. For a frozen unit: undefined.
   const StateTensor& master() const { return master_; }
@@ -152,8 +158,8 @@ class Unit {
 
   // After master() has changed: rounds it into this rank's compute weights, …
   void refresh_compute();
-  // … and, where parameters are whole but each rank updates only its shard, sends them round. Until somebody waits for
-  // them, the parameters are partly old.
+  // … and, where parameters are whole but each rank updates only its shard, or ranks hold secondary shards, sends them
+  // round. Until somebody waits for them, the parameters are partly old.
   void start_publish();
   void finish_publish();
   // As finish_publish(), but others may still read what is this rank's: until settle() it must not change.
@@ -184,8 +190,10 @@ class Unit {
   UnitState state_ = UnitState::kGathered;
 
   at::Tensor full_;
+  bool coarse_ = false;                   // … holds what came out of quantized weights
   std::vector<at::Tensor> placeholders_;  // of each parameter, where parameters are sharded
   StateTensor compute_;                   // a view of full_, at stage 3 the shard
+  std::optional<GatherSource> source_;    // stage 3: where not the shard itself is gathered
   StateTensor master_;
   std::vector<StateTensor> optimizer_state_;
   std::vector<double> numbers_;

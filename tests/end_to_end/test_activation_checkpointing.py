@@ -10,6 +10,7 @@ CONTIGUOUS = {"deepspeed.activation_checkpointing.partition_activations": "true"
               "deepspeed.activation_checkpointing.cpu_checkpointing": "true"}
 
 
+@pytest.mark.sample("0-2", "3-1")
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_loss_and_gradient_norm_have_the_bits_of_a_run_without(tiny_run, tmp_path, stage, accumulation):

@@ -61,6 +61,7 @@ def chat(folder, said, *flags):
     return tessera("chat", "--model", folder, *length, *flags, said=said, env={"TESSERA_LOG_LEVEL": "debug"})
 
 
+@pytest.mark.sample("chatml-system", "inst-")
 @pytest.mark.parametrize("system", ["", "be brief."], ids=["", "system"])
 @pytest.mark.parametrize("template, stops", [(CHATML, [2, 4]), (INST, [2])], ids=["chatml", "inst"])
 def test_a_conversation(tmp_path, template, stops, system):

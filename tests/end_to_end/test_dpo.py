@@ -79,7 +79,7 @@ def losses(folder):
     return [row["loss"] for row in metrics(folder)]
 
 
-@pytest.mark.sample("1-0", "2-3")
+@pytest.mark.sample("2-3")
 @pytest.mark.parametrize("nproc, stage", [(1, 0), (2, 0), (1, 3), (2, 3)])
 def test_torch_trains_alike(tmp_path, nproc, stage):
     model, run_file, settings = preference_run(tmp_path)
@@ -93,6 +93,7 @@ def test_torch_trains_alike(tmp_path, nproc, stage):
         torch.testing.assert_close(exported.get_parameter(name), parameter, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sample("{'loss': 'ipo', 'beta': 0.4}")
 @pytest.mark.parametrize("options", [{"loss": "sigmoid", "beta": 0.5, "smoothing": 0.2}, {"loss": "hinge", "beta": 0.3}, {"loss": "ipo", "beta": 0.4}], ids=str)
 def test_other_losses(tmp_path, options):
     model, run_file, settings = preference_run(tmp_path)
@@ -113,7 +114,7 @@ def test_messages_are_written_by_the_template(tmp_path):
     assert losses(tmp_path / "out") == pytest.approx(trained_by_torch(model, pairs=pairs), rel=1e-5)
 
 
-@pytest.mark.sample("0-lora", "3-dora")
+@pytest.mark.sample("3-dora")
 @pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_new_adapter_beside_peft_whose_reference_is_the_model_without_it(tmp_path, stage, dora):

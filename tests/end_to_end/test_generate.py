@@ -30,6 +30,7 @@ def wanted(folder, **options):
     return "".join(token[2:] if token.startswith("##") else f" {token}" for token in tokens if not token.startswith("["))[1:]
 
 
+@pytest.mark.sample("llama-greedy", "gemma3-beams", "gpt2-drawn")
 @pytest.mark.parametrize("how", [{"do_sample": False}, {"do_sample": False, "num_beams": 3},
                                  {"do_sample": True, "temperature": 0.8, "top_k": 10, "top_p": 0.9}], ids=["greedy", "beams", "drawn"])
 def test_transformers_goes_on_alike(folder, how, tmp_path):
@@ -43,6 +44,7 @@ def test_transformers_goes_on_alike(folder, how, tmp_path):
     assert result.out == want + "\n"
 
 
+@pytest.mark.sample("beams")
 @pytest.mark.parametrize("how", [{}, {"num_beams": 3}, {"do_sample": True, "temperature": 0.8, "top_k": 10, "top_p": 0.9}], ids=["greedy", "beams", "drawn"])
 def test_an_encoder_reads_the_prompt_and_a_decoder_writes(tmp_path, how):
     """The text ends where generation_config.json says, and begins with its token."""

@@ -18,6 +18,7 @@ def tokenizer(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sample("roberta", "gpt2", "qwen3", "t5")
 @pytest.mark.parametrize("kind", CLASSES)
 def test_a_model_of_each_type(tmp_path, tokenizer, kind):
     result = tessera("init-model", tmp_path / "model", "--type", kind, "--hidden", 64, "--layers", 2, "--heads", 2, "--positions", 64, "--tokenizer", tokenizer)

@@ -46,6 +46,7 @@ def ids_of(text):
     return [LETTERS.index(word) for word in text.split()]
 
 
+@pytest.mark.sample("messages-fit", "alpaca-none")
 @pytest.mark.parametrize("packing", ["none", "fit"])
 @pytest.mark.parametrize("form", ["messages", "alpaca"])
 def test_only_answers_count(tmp_path, form, packing):

@@ -90,6 +90,7 @@ def pairs_to_be_scored(folder):
     return run_file, {"data.eval": folder / "train.jsonl", "training.eval_bleu": 4}
 
 
+@pytest.mark.sample("preferences", "labelled_rows")
 @pytest.mark.parametrize("task", [labelled_rows, preferences, conversations, pairs_to_be_scored])
 def test_every_task_keeps_its_tokens(tmp_path, task):
     """The same bits with and without, and the second run tokenises nothing; one with another length does."""

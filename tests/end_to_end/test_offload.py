@@ -52,6 +52,7 @@ DEVICES = [(1, "cpu", "none"), (1, "nvme", "none"), (2, "cpu", "none"), (2, "nvm
            (3, "none", "cpu"), (3, "none", "nvme"), (3, "cpu", "cpu"), (3, "cpu", "nvme"), (3, "nvme", "cpu"), (3, "nvme", "nvme")]
 
 
+@pytest.mark.sample("2")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_bert_has_the_same_bits_with_every_offload(tiny_run, tmp_path, ranks):
     """Thirty steps in bf16, dropout on, against stage 0 without offload."""

@@ -56,6 +56,7 @@ def test_fp16_has_the_same_bits_at_every_stage(tiny_run, tmp_path):
     assert bits[1:] == [bits[0]] * 3
 
 
+@pytest.mark.sample("bf16")
 @pytest.mark.parametrize("settings", [{}, {"deepspeed.bf16.enabled": "true"}, {"deepspeed.optimizer.type": "Muon"}],
                          ids=["fp32", "bf16", "muon"])
 def test_the_same_seed_gives_the_same_bits_twice(tiny_run, tmp_path, settings):

@@ -37,7 +37,7 @@ def run_of(folder, starts=None, ends=None, **config):
     return model, write_run_file(folder, run)
 
 
-@pytest.mark.sample("longest-t5", "max_length-t5-1.1")
+@pytest.mark.sample("max_length-t5-1.1")
 @pytest.mark.parametrize("config", [{}, {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}], ids=["t5", "t5-1.1"])
 @pytest.mark.parametrize("padding", ["longest", "max_length"])
 def test_transformers_trains_alike(tmp_path, config, padding):
@@ -62,6 +62,7 @@ def test_transformers_trains_alike(tmp_path, config, padding):
         torch.testing.assert_close(exported.get_parameter(name), parameter, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sample("bf16")
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 def test_the_same_bits_at_every_stage(tmp_path, precision):
     _, run_file = run_of(tmp_path)

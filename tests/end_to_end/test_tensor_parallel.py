@@ -56,6 +56,7 @@ def trained_as_one(folder, run_file, ranks, settings, mesh):
         torch.testing.assert_close(*(without_bias_of_keys(name, each) for each in (exported[name], value)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample("llama, 3 key heads-2", "llama, 2 key heads, tied-4", "qwen3-4", "gpt2-3")
 @pytest.mark.parametrize(("family", "tensor"), CASES)
 def test_the_ranks_of_a_tensor_axis_train_as_one_process(tmp_path, family, tensor):
     assert len(LETTERS) % 2 == 1
@@ -84,6 +85,7 @@ def bert_run(folder, family="bert", **config):
                       "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}}}})
 
 
+@pytest.mark.sample("roberta")
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
 def test_a_masked_model_over_tensor_ranks_trains_as_one_process(tmp_path, family):
     run_file = bert_run(tmp_path, family)
@@ -97,6 +99,7 @@ def test_an_encoder_and_a_decoder_over_tensor_ranks_train_as_one_process(tmp_pat
     trained_alike(tmp_path, run_file, 2, {"deepspeed.train_batch_size": 8})
 
 
+@pytest.mark.sample("qwen3-4-adapter1", "gpt2-2-adapter3")
 # By SGD: a gradient of `lora_A` is 0 at first, and what rounding left of it is what Adam makes a step of.
 @pytest.mark.parametrize(("family", "tensor", "adapter"), [("llama, 3 key heads", 2, {"adapter.use_dora": "true"}),
                                                            ("qwen3", 4, {"adapter.use_dora": "true"}), ("gemma3", 2, {}),

@@ -49,7 +49,7 @@ def folder(request, tmp_path_factory):
     return where / "model"
 
 
-@pytest.mark.sample("llama-drawn", "gemma3-beams", "gpt2-greedy", "gpt2-bf16", "t5-beams", "t5-bf16")
+@pytest.mark.sample("llama-drawn", "t5-beams")
 @pytest.mark.parametrize("how", [[], ["--beams", 3], ["--temperature", 0.9, "--top-k", 20, "--seed", 3], ["--dtype", "bf16"]], ids=["greedy", "beams", "drawn", "bf16"])
 def test_ranks_write_what_one_process_writes(folder, how):
     flags = ["generate", "--model", folder, *asked(PROMPTS), "--max-new-tokens", 20, *how]
@@ -63,6 +63,7 @@ def test_ranks_write_what_one_process_writes(folder, how):
         assert len(parts) == ranks and all(part == pytest.approx(whole / ranks, rel=0.05) for part in parts), str(result)
 
 
+@pytest.mark.sample("gemma3", "t5")
 def test_the_weights_of_all_ranks_are_those_of_the_model(folder):
     result = tessera("generate", "--model", folder, "--prompt", "a", "--max-new-tokens", 2, "--nproc", 2)
     classes = transformers.AutoModelForSeq2SeqLM if "t5" in (folder / "config.json").read_text() else transformers.AutoModelForCausalLM
@@ -70,6 +71,7 @@ def test_the_weights_of_all_ranks_are_those_of_the_model(folder):
     assert shards(result)[0] == pytest.approx(4 * numel, rel=0.1), str(result)
 
 
+@pytest.mark.sample("gpt2")
 def test_more_ranks_than_prompts(folder):
     one = tessera("generate", "--model", folder, "--prompt", "a b c", "--max-new-tokens", 9)
     result = tessera("generate", "--model", folder, "--prompt", "-", "--max-new-tokens", 9, "--nproc", 3, said="a b c")

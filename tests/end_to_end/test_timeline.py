@@ -33,6 +33,7 @@ def names(events, rank, lane):
     return Counter(event["name"] for event in events if event["pid"] == rank and event["cat"] == lane)
 
 
+@pytest.mark.sample("0-3", "1-1")
 @pytest.mark.parametrize("stage", [1, 3])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_pass_and_step_is_there(traces, stage, rank):

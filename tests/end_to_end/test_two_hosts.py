@@ -74,20 +74,21 @@ def hosts():
         yield made
 
 
-def run_file_for(folder, run, stage, max_steps):
+def run_file_for(folder, run, stage, max_steps, **zero):
     return write_run_file(folder, {**run, "output": str(folder / "out"), "training": {"max_steps": max_steps, "seed": 42},
-                                   "deepspeed": {**run["deepspeed"], "zero_optimization": {"stage": stage}}})
+                                   "deepspeed": {**run["deepspeed"], "zero_optimization": {"stage": stage, **zero}}})
 
 
-def train(hosts, folder, run, stage, **extra):
+def train(hosts, folder, run, stage, zero=None, **extra):
     """Its metrics, and the bytes that host a sent to host b."""
-    run_file = run_file_for(folder, run, stage, max_steps=6)
+    run_file = run_file_for(folder, run, stage, max_steps=6, **(zero or {}))
     before = hosts.sent_bytes(0)
     for result in [finish(rank) for rank in hosts.start(run_file, **extra)]:
         assert result.code == 0, result
     return metrics(folder / "out"), hosts.sent_bytes(0) - before
 
 
+@pytest.mark.sample("0", "3")
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_two_levels_train_as_one_does_and_send_half_the_bytes(hosts, tiny_run, tmp_path, stage):
     """With one level each of a host's two ranks sends to both ranks of the other, with two to one. The losses differ as sums in
@@ -97,6 +98,19 @@ def test_two_levels_train_as_one_does_and_send_half_the_bytes(hosts, tiny_run, t
     levels, bytes_of_levels = train(hosts, tmp_path / "levels", tiny_run, stage)
     assert len(levels) == 6 and largest_difference(levels, flat) < 1e-5
     assert 0.4 * flat_bytes < bytes_of_levels < 0.6 * flat_bytes
+
+
+def test_zero_plus_plus_spares_the_network(hosts, tiny_run, tmp_path):
+    """Secondary shards have the bits of stage 3. Of three times the parameters of a host, two gathers and a reduction, they leave two
+    to cross the network; in 8 bits, and gradients in 4, these are 1/4 and 1/8."""
+    every = {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0}
+    plain, plain_bytes = train(hosts, tmp_path / "plain", tiny_run, 3, every)
+    hpz, hpz_bytes = train(hosts, tmp_path / "hpz", tiny_run, 3, {**every, "zero_hpz_partition_size": 2})
+    few, few_bytes = train(hosts, tmp_path / "few", tiny_run, 3, {**every, "zero_hpz_partition_size": 2, "zero_quantized_weights": True,
+                                                                  "zero_quantized_gradients": True})
+    assert len(hpz) == 6 and [row["loss"] for row in hpz] == [row["loss"] for row in plain]
+    assert 1e-7 < largest_difference(few, plain) < 0.05
+    assert hpz_bytes < 0.8 * plain_bytes and few_bytes < 0.25 * plain_bytes
 
 
 def test_the_name_of_the_first_host_may_be_its_loopback_there(hosts, tiny_run, tmp_path):

@@ -67,6 +67,17 @@ TEST(MemoryModel, FrozenParametersAreWeightsAlone) {
   EXPECT_EQ(model_state(memory_need(model, setup), Place::kHost), 14 * 40);
 }
 
+// ZeRO++: of 250 weights a shard, a secondary shard of two ranks has 250 more, and 8 bits are 250 bytes and a scale.
+TEST(MemoryModel, WhatIsGatheredOtherwiseThanFromShardsStaysInMemory) {
+  TrainingSetup setup = mixed(3, 4);
+  setup.secondary_ranks = 2;
+  EXPECT_EQ(model_state(memory_need(model_of_1000(), setup)), 4000 + 2 * 250);
+  setup.quantized_weights = true;
+  EXPECT_EQ(model_state(memory_need(model_of_1000(), setup)), 4000 + 2 * (250 + 4));
+  setup.secondary_ranks = 1;
+  EXPECT_EQ(model_state(memory_need(model_of_1000(), setup)), 4000 + 250 + 4);
+}
+
 TEST(MemoryModel, AnOffloadMovesBytesAndLosesNone) {
   TrainingSetup setup = mixed(2, 2);
   setup.on_cpu = false;

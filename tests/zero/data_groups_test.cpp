@@ -49,6 +49,26 @@ TEST(DataGroups, OfExpertsLeaveOutTheRanksThatHaveOthers) {
   });
 }
 
+// 4 shards x 2 ranks of experts, in inner groups of 4: rank = 2 * shard + expert.
+TEST(DataGroups, LevelsAreConsecutiveRanksAndThoseInTheirPlaces) {
+  test::spawn_ranks(8, [](const std::shared_ptr<comm::Group>& world) {
+    comm::Mesh mesh(world, layout::MeshShape({{kShardAxis, 4}, {layout::kExpertAxis, 2}}));
+    const int rank = world->rank(), first = rank / 4 * 4, place = rank % 4, expert = rank % 2;
+    const DataGroups dense = DataGroups::of(mesh, true, {}, /*inner_ranks=*/4);
+    EXPECT_THAT(dense.inner->members(), testing::ElementsAre(first, first + 1, first + 2, first + 3));
+    EXPECT_THAT(dense.outer->members(), testing::ElementsAre(place, 4 + place));
+    EXPECT_EQ(dense.shard->rank(), dense.outer->rank() * dense.inner->size() + dense.inner->rank());
+    const DataGroups experts = DataGroups::of(mesh, true, {layout::kExpertAxis}, 4);
+    EXPECT_THAT(experts.inner->members(), testing::ElementsAre(first + expert, first + 2 + expert));
+    EXPECT_THAT(experts.outer->members(), testing::ElementsAre(place, 4 + place));
+    for (const int one_level : {0, 8}) {
+      const DataGroups all = DataGroups::of(mesh, true, {}, one_level);
+      EXPECT_EQ(all.inner->members(), all.shard->members());
+      EXPECT_EQ(all.outer->size(), 1);
+    }
+  });
+}
+
 TEST(DataGroups, OfAChannelAreTheSameRanks) {
   test::spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     const DataGroups groups = DataGroups::of(*comm::Mesh::data_parallel(world), true);

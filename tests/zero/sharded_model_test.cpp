@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tessera/zero/unreadable.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/zero/three_params.h"
@@ -47,6 +48,28 @@ TEST(ShardedModel, TellsWhenSomebodyElseRunsTheBackward) {
   loss.backward();
   EXPECT_EQ(heard, "begins ends");
   EXPECT_EQ(model.sharded->reducer().used(0), (std::vector<bool>{true, false, false}));
+}
+
+// 2 data-parallel ranks x 2 of another axis: rank = 2 * data + part. Rank 3's neighbour in the other part is rank 2.
+TEST(ShardedModel, TakesOverWhatTheRanksOfOnePlaceWrite) {
+  test::spawn_ranks(4, [](const auto& world) {
+    const auto mesh =
+        std::make_shared<comm::Mesh>(world, layout::MeshShape({{layout::kShardAxis, 2}, {layout::kTensorAxis, 2}}));
+    const at::Tensor param = at::zeros({5}).requires_grad_(true);
+    const auto model = ShardedModel::create({{"model", {{{.name = "w"}, param}}}}, {},
+                                            policy_of_stage(3, at::kFloat, 2), mesh, nullptr);
+    for (const int root : {0, 3}) {
+      model->hold_all();
+      param.detach().fill_(world->rank() + 10.0 * root);
+      model->take_over(0, root);
+      model->drop_all();
+      model->hold_all();
+      EXPECT_EQ(param.detach()[4].template item<double>(), root / 2 * 2 + world->rank() % 2 + 10.0 * root);
+      model->drop_all();
+    }
+    EXPECT_THROW(model->take_over(0, 4), Error);
+    EXPECT_THROW(model->take_over(0, -1), Error);
+  });
 }
 
 TEST(ShardedModel, GoesOnAfterAPassThatWasAbandoned) {
