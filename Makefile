@@ -47,6 +47,10 @@ long: configured-with-tests  ## One sequence of 131,072 tokens over four ranks, 
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli
 	@tests/long/run $(ARGS)
 
+cells: configured-with-tests  ## Every way to share a model over up to 8 ranks, at every ZeRO stage, into tests/cells/results.md, an hour (ARGS="--ranks 4")
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli
+	@tests/cells/run $(ARGS)
+
 storm-peers: configured-with-tests  ## The same against DeepSpeed itself and against Tessera under its names, into tests/storm/peers.md
 	@scripts/setup --peers
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python
