@@ -72,6 +72,7 @@ def test_peft_trains_alike(tmp_path, family, options, stage):
     assert "trainable parameters only" in shown and "lora_A.weight" in shown and "embed_tokens" not in shown and "wte.weight [" not in shown, shown
 
 
+@pytest.mark.sample("dora")
 @pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
 def test_the_same_bits_at_every_stage_and_offloaded(tmp_path, dora):
     _, run_file = run_of(tmp_path, "llama", packing="fill")
@@ -126,6 +127,7 @@ def test_what_a_dora_trains_is_counted(tmp_path):
     assert trained == [2 * 4 * (32 + 32), 2 * 4 * (32 + 32) + 2 * 32]  # two layers; a magnitude for each of 32 rows
 
 
+@pytest.mark.sample("lora")
 @pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
 def test_a_run_resumes_to_the_same_bits(tmp_path, dora):
     _, run_file = run_of(tmp_path, "llama", packing="fit")

@@ -38,6 +38,7 @@ def run_of(folder, family, models=MODELS, **data):
     return model, write_run_file(folder, run)
 
 
+@pytest.mark.sample("gpt2")
 @pytest.mark.parametrize("family", MODELS)
 def test_transformers_trains_alike(tmp_path, family):
     model, run_file = run_of(tmp_path, family, packing="none")
@@ -63,7 +64,7 @@ def test_transformers_trains_alike(tmp_path, family):
         torch.testing.assert_close(exported.get_parameter(name), parameter, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sample("llama-bf16", "gemma3-fp32", "gpt2-bf16")
+@pytest.mark.sample("llama-bf16")
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("family", MODELS)
 def test_the_same_bits_at_every_stage(tmp_path, family, precision):

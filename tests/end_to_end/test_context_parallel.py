@@ -61,7 +61,7 @@ def test_an_adapter_trains_as_in_one_process(tmp_path):
         "deepspeed.zero_optimization.stage": 3}), "dp_shard 1 × cp 2")
 
 
-@pytest.mark.sample("fp32-ring", "bf16-shared")
+@pytest.mark.sample("bf16-shared")
 @pytest.mark.parametrize("by", [shared, ring])
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 def test_the_same_bits_at_every_stage(tmp_path, precision, by):

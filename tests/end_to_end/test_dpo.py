@@ -146,7 +146,7 @@ def test_an_adapter_that_was_trained_before_is_its_own_reference(tmp_path):
     assert losses(tmp_path / "out") == pytest.approx(trained_by_torch(adapted), rel=1e-5)
 
 
-@pytest.mark.sample("fp32-whole model", "bf16-adapter")
+@pytest.mark.sample("bf16-adapter")
 @pytest.mark.parametrize("adapter", [{}, {"adapter.rank": 4, "adapter.dropout": 0.1}], ids=["whole model", "adapter"])
 @pytest.mark.parametrize("precision", [{}, {"deepspeed.bf16.enabled": "true"}], ids=["fp32", "bf16"])
 def test_the_same_bits_at_every_stage(tmp_path, adapter, precision):
@@ -195,7 +195,7 @@ def resumed(folder, change=None, **more):
     return run_file, settings, tessera(*train_arguments(run_file, 2, {**settings, "training.max_steps": 10}, resume="auto"))
 
 
-@pytest.mark.sample("without the file-whole model", "-adapter")
+@pytest.mark.sample("-adapter")
 @pytest.mark.parametrize("adapter", [{}, {"adapter.rank": 4}], ids=["whole model", "adapter"])
 @pytest.mark.parametrize("deleted", [False, True], ids=["", "without the file"])
 def test_a_run_resumes_to_the_same_bits(tmp_path, deleted, adapter):
@@ -223,6 +223,7 @@ def change_the_model(folder):
     save_file(weights, folder / "model" / "model.safetensors", {"format": "pt"})
 
 
+@pytest.mark.sample("damaged", "other model")
 @pytest.mark.parametrize("change, what", [(damage, "does not match its checksum"), (change_a_row, "computed with other data"), (change_the_model, "computed with another model"),
                                           (lambda folder: (folder / "out" / "reference.json").write_text("{"), "does not match its checksum")],
                          ids=["damaged", "other data", "other model", "cut"])

@@ -39,7 +39,7 @@ def nf4_bytes(numel):
     return -(-(-(-numel // 2) + scales) // 4) * 4 + 4 * -(-scales // 256) + 4
 
 
-@pytest.mark.sample("llama-dora", "gpt2-lora")
+@pytest.mark.sample("llama-dora")
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["lora", "dora"])
 @pytest.mark.parametrize("family", MODELS)
 def test_bitsandbytes_trains_alike(tmp_path, family, options):

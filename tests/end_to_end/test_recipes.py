@@ -30,7 +30,6 @@ def test_every_recipe_is_tried(recipes):
         assert path.name in (recipes / "README.md").read_text()
 
 
-@pytest.mark.sample("gpt2-from-scratch", "internlm2-qlora")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_learns(recipes, name):
     train(recipes / f"{name}.yaml", 2, timeout=400)

@@ -149,6 +149,7 @@ def test_the_same_bits_at_every_stage_beside_data_parallel_ranks(tmp_path, preci
     assert largest_difference(metrics(tmp_path / "stage3"), metrics(tmp_path / "one")) < 1e-5
 
 
+@pytest.mark.sample("gpt2")
 @pytest.mark.parametrize("family", ["llama, 2 key heads, tied", "gpt2"])
 def test_a_checkpoint_goes_on_over_any_mesh(tmp_path, family):
     """Ranks, and tensor ranks among them, of each life after the first; the losses are those of a run without an end. GPT-2's queries, keys
