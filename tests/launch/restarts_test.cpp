@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -24,9 +25,15 @@ Words restarted_sh(int nproc, const Words& flags, const std::string& script) {
 }
 
 TEST(Restarts, ARankThatFailsIsStartedAgainWithAllOthersUntilItDoesNot) {
+  // Rank 1 fails once rank 0 has said its line, which the end of the other would cut short.
+  const std::string said = testing::TempDir() + "tessera-restarts-" + std::to_string(getpid()) + "-";
   StartedTool tool(restarted_sh(2, {"--max-restarts", "3"},
-                                "echo life=$TORCHELASTIC_RESTART_COUNT.$RANK of $TORCHELASTIC_MAX_RESTARTS; "
-                                "[ $RANK = 0 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 3"));
+                                "said=" + said +
+                                    "$TORCHELASTIC_RESTART_COUNT; "
+                                    "echo life=$TORCHELASTIC_RESTART_COUNT.$RANK of $TORCHELASTIC_MAX_RESTARTS; "
+                                    "[ $RANK = 0 ] && { touch $said; exit 0; }; "
+                                    "while [ ! -e $said ]; do sleep 0.01; done; "
+                                    "rm $said; [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 3"));
   EXPECT_EQ(tool.wait(), 0);
   for (const char* life : {"0.0", "0.1", "1.0", "1.1", "2.0", "2.1"}) {
     EXPECT_THAT(tool.out(), HasSubstr(std::string("life=") + life + " of 3\n"));
