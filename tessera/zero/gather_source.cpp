@@ -8,17 +8,21 @@
 #include "tessera/kernels/block_quantization.h"
 
 namespace tessera::zero {
+namespace {
+
+bool quantizes(const Policy& policy) { return policy.traffic.quantized_weights && policy.compute_dtype != at::kByte; }
+
+}  // namespace
 
 bool GatherSource::is_for(const Policy& policy) {
-  const bool quantizes = policy.traffic.quantized_weights && policy.compute_dtype != at::kByte;
-  return policy.shard_parameters && (policy.traffic.secondary_shards || quantizes);
+  return policy.shard_parameters && (policy.traffic.secondary_shards || zero::quantizes(policy));
 }
 
 GatherSource::GatherSource(const layout::FlatLayout& layout, const Policy& policy, const DataGroups& groups,
                            const at::Tensor& full)
     : groups_(groups),
       secondary_(policy.traffic.secondary_shards),
-      quantizes_(policy.traffic.quantized_weights && policy.compute_dtype != at::kByte),
+      quantizes_(zero::quantizes(policy)),
       shard_numel_(layout.shard_numel()),
       piece_numel_(quantizes_ ? kernels::quantized_bytes(shard_numel_, kernels::kGatheredBits) : shard_numel_) {
   const at::TensorOptions options = full.options().dtype(quantizes_ ? at::kByte : policy.compute_dtype);

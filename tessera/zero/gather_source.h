@@ -3,9 +3,8 @@
 //
 //   hpZ   the secondary shard: the shards of this rank's outer group, so that the inner group has all and gathers them
 //         alone. They go round once after each step.
-//   qwZ   the same, or the shard, in 8 bits (kernels/block_quantization.h): what is gathered, then, is what comes out
-//   of
-//         them, the same on every rank, the owner's included.
+//   qwZ   the same, or the shard, in 8 bits (kernels/block_quantization.h): what is gathered, then, is what comes out,
+//         the same on every rank, the owner's included.
 //
 //   bytes that a rank sends, of n ranks in inner groups of h; a shard of s elements of b bytes, or q = s + 4 s / 256:
 //                       a gather                a step

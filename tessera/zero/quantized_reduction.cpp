@@ -43,7 +43,7 @@ QuantizedReduction::QuantizedReduction(const at::Tensor& source, const DataGroup
   TESSERA_INVARIANT(source.numel() % (near * far) == 0);
   const at::Tensor shards = source.view({far, near, source.numel() / (near * far)});
   std::vector<at::Tensor> pieces;  // for rank i: the shards of the i-th ranks of all inner groups
-  for (int64_t rank = 0; rank < near; ++rank) pieces.push_back(shards.select(1, rank).reshape({-1}).contiguous());
+  for (int64_t rank = 0; rank < near; ++rank) pieces.push_back(shards.select(1, rank).reshape({-1}));
   own_ = pieces[static_cast<size_t>(groups_.inner->rank())].clone();
   within_ = start(*groups_.inner, pieces, kernels::kInnerBits, label_);
 }

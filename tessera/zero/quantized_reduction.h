@@ -2,8 +2,7 @@
 // made of what was rounded once, in two levels, so that little crosses between the inner groups of zero/data_groups.h:
 //
 //   1. within the inner group, in 8 bits: rank i gets every peer's gradients for the shards of its outer group, and
-//   adds
-//      them up in fp32, its own as they are;
+//      adds them up in fp32, its own as they are;
 //   2. within the outer group, in 4 bits: each rank gets the sums for its shard, and adds them up likewise.
 //
 //   bytes that a rank sends, of n ranks in inner groups of h, shards of s elements, and q(x) = x + 4 x / 256:

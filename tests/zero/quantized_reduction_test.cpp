@@ -8,18 +8,11 @@
 namespace tessera::zero::quantized_reduction_test {
 namespace {
 
+using test::came_out;
 using test::kFourRanks;
 using test::weights;
 
 constexpr int64_t kShard = 320;
-
-at::Tensor came_out(const at::Tensor& values, int bits) {
-  const at::Tensor quantized = at::empty({kernels::quantized_bytes(values.numel(), bits)}, at::kByte);
-  kernels::quantize(values, bits, quantized);
-  at::Tensor result = at::empty_like(values);
-  kernels::dequantize(quantized, bits, result);
-  return result;
-}
 
 at::Tensor gradients_of(int rank) { return weights(kShard, rank + 1) * (rank + 1); }
 

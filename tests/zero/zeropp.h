@@ -29,16 +29,20 @@ inline zero::DataGroups two_levels(const std::shared_ptr<comm::Group>& world) {
   return zero::DataGroups::of(*comm::Mesh::data_parallel(world), /*shards_anything=*/true, {}, kInnerRanks);
 }
 
-// What comes out of quantizing each shard by itself.
-inline at::Tensor coarse(const at::Tensor& values, int bits) {
+// What comes out of quantizing.
+inline at::Tensor came_out(const at::Tensor& values, int bits) {
+  const at::Tensor quantized = at::empty({kernels::quantized_bytes(values.numel(), bits)}, at::kByte);
+  kernels::quantize(values, bits, quantized);
   at::Tensor result = at::empty_like(values);
-  const int64_t shard = values.numel() / kFourRanks;
-  for (int64_t rank = 0; rank < kFourRanks; ++rank) {
-    const at::Tensor quantized = at::empty({kernels::quantized_bytes(shard, bits)}, at::kByte);
-    kernels::quantize(values.narrow(0, rank * shard, shard), bits, quantized);
-    kernels::dequantize(quantized, bits, result.narrow(0, rank * shard, shard));
-  }
+  kernels::dequantize(quantized, bits, result);
   return result;
+}
+
+// … each shard by itself.
+inline at::Tensor coarse(const at::Tensor& values, int bits) {
+  std::vector<at::Tensor> shards;
+  for (const at::Tensor& shard : values.chunk(kFourRanks)) shards.push_back(came_out(shard, bits));
+  return at::cat(shards);
 }
 
 }  // namespace tessera::test
