@@ -1,10 +1,14 @@
 // What the groups of a run share. Apart from group.h, so that its many readers need not parse c10d.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/group.h"
@@ -32,11 +36,24 @@ class FirstFailure {
   std::optional<Error> failure_;
 };
 
+// Of a group and its channels.
+struct Group::Count {
+  std::string name;
+  std::weak_ptr<Exchange> exchange;
+  std::atomic<int64_t> waited_ns = 0;
+};
+
 struct Group::Connection {
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds timeout;  // of each wait
   WaitBoard board;
   FirstFailure failure = {};
+
+  std::shared_ptr<Count> new_count(const std::string& name, const std::shared_ptr<Exchange>& exchange);
+  std::vector<GroupUse> uses();
+
+  std::mutex counts_mutex = {};
+  std::vector<std::weak_ptr<Count>> counts = {};
 };
 
 // Joins the run over a store that others use as well (torch.distributed's). Collective. `name`, the same on every rank,

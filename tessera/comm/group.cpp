@@ -50,7 +50,8 @@ Group::Group(const World& world, std::shared_ptr<Connection> connection, std::sh
       local_size_(world.local_size),
       members_(static_cast<size_t>(world.size)),
       connection_(std::move(connection)),
-      exchange_(std::move(exchange)) {
+      exchange_(std::move(exchange)),
+      count_(connection_ ? connection_->new_count("", exchange_) : nullptr) {
   std::iota(members_.begin(), members_.end(), 0);
 }
 
@@ -63,6 +64,7 @@ Group::Group(Group& parent, const std::string& channel)
       place_(parent.place_),
       connection_(parent.connection_),
       exchange_(parent.exchange_),
+      count_(parent.count_),
       channel_(fmt::format("{}/{}{}", parent.channel_, channel, parent.channels_++)) {}
 
 Group::Group(Group& parent, std::vector<int> members, int rank, std::string name, std::string place)
@@ -102,6 +104,7 @@ std::shared_ptr<Group> Group::subgroup(const std::vector<int>& ranks, const std:
   if (group->size() > 1) {
     group->connection_ = connection_;
     group->exchange_ = exchange_->among(ranks);
+    group->count_ = connection_->new_count(name, group->exchange_);
   }
   return group;
 }
@@ -116,6 +119,9 @@ std::shared_ptr<Group> Group::for_another_thread(const std::string& name) {
 std::string Group::where() const {
   return fmt::format("rank {}{}", member(rank_), place_.empty() ? "" : " (" + place_ + ")");
 }
+
+// "all-gather of 'layers.3' in group dp_shard"; only where somebody reads it.
+std::string Group::traced(const std::string& operation) const { return tracing() ? operation + of_group() : ""; }
 
 std::string Group::of_group() const { return name_.empty() ? "" : fmt::format(" in group {}", name_); }
 
@@ -141,7 +147,7 @@ Collective Group::start(const Move& move, const Start& start_exchange) {
                         .number = move.is_between_two ? -1 : sequence_number_};
   std::shared_ptr<Exchange::Pending> pending;
   try {
-    const TraceSpan span(TraceLane::kCompute, move.operation);
+    const TraceSpan span(TraceLane::kCompute, traced(move.operation));
     pending = start_exchange(*exchange_);
   } catch (const PeerFailure& failure) {
     explain(failure, move.operation);
@@ -151,16 +157,18 @@ Collective Group::start(const Move& move, const Start& start_exchange) {
     wait(move.operation, [&](Exchange::TimePoint deadline) {
       until == Collective::Until::kOver ? pending->wait(deadline) : pending->wait_for_result(deadline);
     });
-    if (tracing()) trace({move.lane, move.operation, begin, steady_clock::now(), static_cast<int64_t>(move.bytes)});
+    if (tracing())
+      trace({move.lane, traced(move.operation), begin, steady_clock::now(), static_cast<int64_t>(move.bytes)});
   });
 }
 
 template <class Wait>
 void Group::wait(const std::string& operation, const Wait& wait_until) {
-  const TraceSpan span(TraceLane::kCompute, "wait:", operation);
+  const TraceSpan span(TraceLane::kCompute, "wait:", traced(operation));
   try {
     const auto now = steady_clock::now();
     wait_until(connection_->failure.get() ? now : now + connection_->timeout);
+    count_->waited_ns += std::chrono::nanoseconds(steady_clock::now() - now).count();
   } catch (const PeerFailure& failure) {
     explain(failure, operation);
   }
@@ -254,6 +262,34 @@ Collective Group::start_all_to_all(std::vector<at::Tensor> incoming, std::vector
   return start(move,
                [&](Exchange& exchange) { return exchange.all_to_all(incoming, outgoing, next_tag(move.operation)); });
 }
+
+std::shared_ptr<Group::Count> Group::Connection::new_count(const std::string& name,
+                                                           const std::shared_ptr<Exchange>& exchange) {
+  const auto count = std::make_shared<Count>();
+  count->name = name;
+  count->exchange = exchange;
+  const std::lock_guard lock(counts_mutex);
+  counts.push_back(count);
+  return count;
+}
+
+std::vector<GroupUse> Group::Connection::uses() {
+  std::map<std::string, GroupUse> by_name;
+  const std::lock_guard lock(counts_mutex);
+  for (const auto& each : counts) {
+    const auto count = each.lock();
+    const auto exchange = count ? count->exchange.lock() : nullptr;
+    if (!exchange) continue;
+    GroupUse& use = by_name[count->name];
+    use.bytes_sent += exchange->bytes_sent();
+    use.waited += std::chrono::duration<double>(std::chrono::nanoseconds(count->waited_ns)).count();
+  }
+  std::vector<GroupUse> uses;
+  for (auto& [name, use] : by_name) uses.push_back({name, use.bytes_sent, use.waited});
+  return uses;
+}
+
+std::vector<GroupUse> Group::uses() const { return connection_ ? connection_->uses() : std::vector<GroupUse>(); }
 
 int64_t Group::bytes_sent() const { return connection_ ? exchange_->bytes_sent() : 0; }
 

@@ -61,6 +61,13 @@ class Collective {
   Finish finish_;
 };
 
+// What this rank has exchanged with others over the groups of one name since the start.
+struct GroupUse {
+  std::string name;        // empty: the world
+  int64_t bytes_sent = 0;  // of tensors
+  double waited = 0;       // seconds
+};
+
 class Group {
  public:
   static constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
@@ -131,6 +138,9 @@ class Group {
   // Bytes of tensors that this rank has sent to others since the start, over all channels; a subgroup counts its own.
   int64_t bytes_sent() const;
 
+  // Of all groups of the run that this rank is in and that there still are.
+  std::vector<GroupUse> uses() const;
+
   // Returns once every rank has come here with this label; the timeout's error names the ranks that have not.
   void barrier(const std::string& label);
 
@@ -138,7 +148,8 @@ class Group {
   std::vector<std::string> exchange_texts(const std::string& text, const std::string& label);
 
  private:
-  struct Move;  // what a collective moves
+  struct Move;   // what a collective moves
+  struct Count;  // what became of all that moved
 
   Group(Group& parent, const std::string& channel);
   Group(Group& parent, std::vector<int> members, int rank, std::string name, std::string place);
@@ -155,6 +166,7 @@ class Group {
   int member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   std::string where() const;
   std::string of_group() const;
+  std::string traced(const std::string& operation) const;
 
   int rank_;
   int local_rank_;
@@ -164,6 +176,7 @@ class Group {
   std::string place_;
   std::shared_ptr<Connection> connection_;  // null in a group of one
   std::shared_ptr<Exchange> exchange_;      // … likewise
+  std::shared_ptr<Count> count_;            // … likewise; of all channels
   std::string channel_;
   struct OwnStore;
   std::shared_ptr<OwnStore> own_store_;

@@ -16,10 +16,10 @@ Mesh::Mesh(std::shared_ptr<Group> world, layout::MeshShape shape) : world_(std::
                 {fmt::format("a mesh of {} ranks does not fit a world of {}", shape_.ranks(), world_->size()),
                  "the mesh", "make the sizes of its axes multiply to the number of ranks"});
   }
-  if (!shape_.holds_parts()) return;
   std::vector<std::string> places;
   for (int rank = 0; rank < shape_.ranks(); ++rank) places.push_back(shape_.describe(rank));
-  world_->name_places(std::move(places));
+  const bool numbers_say_all = places.front().empty();
+  if (!numbers_say_all) world_->name_places(std::move(places));
 }
 
 std::shared_ptr<Mesh> Mesh::data_parallel(std::shared_ptr<Group> world) {

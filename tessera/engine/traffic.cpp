@@ -29,7 +29,7 @@ int inner_ranks_of(int64_t wanted, const layout::MeshShape& shape) {
   }
   throw Error(
       ErrorKind::kConfig,
-      {fmt::format("{} ranks share parameters, which do not make groups of {}{}", shards, wanted,
+      {fmt::format("parameters are sharded over {}, which do not make groups of {}{}", count_of(shards, "rank"), wanted,
                    within > 1 ? fmt::format(", each with all {} of one sample or one set of experts", within) : ""),
        kHpz, fmt::format("use one of {}", fmt::join(fine, ", "))});
 }

@@ -147,7 +147,8 @@ TrainerOptions trainer_options(const RunOptions& options, const config::RunFile&
           .client_state = client_state(run, model)};
 }
 
-void finish_run(const RunOptions& options, const config::RunFile& run, const TrainerReport& report, Engine& engine) {
+void finish_run(const RunOptions& options, const config::RunFile& run, const TrainerReport& report, Engine& engine,
+                const RunRanks& ranks) {
   comm::Group& world = engine.world();
   if (!options.trace.empty()) engine::write_timeline(world, options.trace);
   const auto memory =
@@ -161,9 +162,16 @@ void finish_run(const RunOptions& options, const config::RunFile& run, const Tra
                              .model = run.model.path,
                              .output = fs::path(run.output) / "export"});
     }
-    std::fputs(report_text(options, run, report, memory).c_str(), stdout);
+    std::fputs(report_text(options, run, report, memory, ranks).c_str(), stdout);
   }
   world.barrier("the end of the run");
+}
+
+std::string axis_of_all(const layout::MeshShape& shape) {
+  for (const layout::Axis& axis : shape.axes()) {
+    if (axis.size == shape.ranks()) return axis.name;
+  }
+  return "all ranks";
 }
 
 // Returns the exit code.
@@ -251,7 +259,9 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
                                .pipeline = pipeline.get()},
                               loader);
   const TrainerReport report = Trainer(*engine, task, trainer_options(options, run, model, max_steps)).run();
-  finish_run(options, run, report, *engine);
+  finish_run(options, run, report, *engine,
+             {.all = axis_of_all(mesh->shape()),
+              .bubble = pipeline ? std::optional(pipeline::idle_share(pipeline->schedule())) : std::nullopt});
   return report.wants_requeue ? kRequeueCode : 0;
 }
 

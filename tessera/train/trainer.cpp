@@ -21,6 +21,7 @@
 #include "tessera/train/evaluation.h"
 #include "tessera/train/progress.h"
 #include "tessera/train/run.h"
+#include "tessera/train/step_traffic.h"
 
 namespace tessera::train {
 namespace fs = std::filesystem;
@@ -34,7 +35,8 @@ class Trainer::Loop {
         task_(task),
         options_(std::move(options)),
         best_metric_(find_metric(all_metrics(task.metrics()), options_.best_by, "training.best_by")),
-        inbox_({SIGINT, SIGTERM, kRequeueSignal}) {}
+        inbox_({SIGINT, SIGTERM, kRequeueSignal}),
+        traffic_(engine.world()) {}
 
   TrainerReport run();
 
@@ -78,6 +80,7 @@ class Trainer::Loop {
   SignalInbox inbox_;
   Position position_;
   TrainerReport report_;
+  StepTraffic traffic_;
   bool epoch_ended_ = false;                // with the last step
   int64_t bad_steps_ = 0;                   // the last ones in a row
   int64_t evaluations_without_better_ = 0;  // the last ones in a row
@@ -393,7 +396,9 @@ void Trainer::Loop::train_step() {
     return task_.next_step();
   }();
   const double lr = engine_.lr(), loss_scale = engine_.loss_scale();
+  traffic_.begin();
   const LossSum sum = take_step(step);
+  traffic_.end();
   const int64_t steps_per_epoch = task_.steps_per_epoch();
   epoch_ended_ = step.step_in_epoch + 1 == steps_per_epoch;
   position_ = {.epoch = step.epoch + (epoch_ended_ ? 1 : 0),
@@ -489,6 +494,7 @@ TrainerReport Trainer::Loop::run() {
              report_.wants_requeue ? fmt::format(", and exit code {} asks to go on later", kRequeueCode) : "");
   }
   report_.steps = engine_.global_steps();
+  report_.traffic = traffic_.of_all_ranks();
   report_.checkpoint = last_saved_;
   if (options_.keep_best && report_.best && speaks()) {
     const std::string tag = checkpoint::read_best(checkpoints());

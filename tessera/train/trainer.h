@@ -49,6 +49,13 @@ struct BestEvaluation {
   double value = 0;  // of the metric that says what is best
 };
 
+// What the steps of all ranks sent to others, and how long they waited, over the groups of one name.
+struct GroupTraffic {
+  std::string name;                          // "tp"; empty: all ranks
+  double least_sent = 0, most_sent = 0;      // bytes a step, of the rank that sent least and of the one that sent most
+  double least_waited = 0, most_waited = 0;  // share of the time of the steps, likewise
+};
+
 struct TrainerReport {
   int64_t steps = 0;                 // of the whole run
   int64_t trained = 0;               // of them, taken by this process
@@ -61,6 +68,7 @@ struct TrainerReport {
   std::string checkpoint;              // the newest
   std::string best_checkpoint;         // with keep_best, and where there is one; rank 0's
   std::vector<std::string> metrics;    // where the monitors wrote; rank 0's
+  std::vector<GroupTraffic> traffic;   // of the steps that this process took
 };
 
 class Trainer {

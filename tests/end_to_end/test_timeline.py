@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 from tessera_runs import tessera, train_arguments, write_run_file
+from test_causal_lm import run_of
+from test_tensor_parallel import MODELS
 
 LAYERS, STEPS, ACCUMULATION = 2, 3, 2
 
@@ -58,6 +60,20 @@ def test_stage_3_gathers_for_forward_and_backward_and_reduces_each_backward(trac
         gathers = names(traces[3], rank, "gather")["all-gather of 'bert.encoder.layer.0'"]
         assert STEPS * ACCUMULATION <= gathers <= 2 * STEPS * ACCUMULATION
         assert names(traces[3], rank, "reduce")["reduce-scatter of 'bert.encoder.layer.0'"] == STEPS * ACCUMULATION
+
+
+def test_what_moves_on_an_axis_of_the_mesh_says_so(tmp_path):
+    """Tensor ranks add up two hidden states a layer in each direction, and one more of the embeddings and of the head's input."""
+    _, run_file = run_of(tmp_path, "llama, 2 key heads, tied", MODELS, packing="fill")
+    settings = {"parallel.tensor": 2, "deepspeed.zero_optimization.stage": 1, "deepspeed.train_batch_size": 4, "training.max_steps": STEPS}
+    result = tessera(*train_arguments(run_file, 4, settings), "--trace", tmp_path / "timeline.json", "--set", f"output={tmp_path / 'out'}")
+    assert result.code == 0, result
+    events = [event for event in json.loads((tmp_path / "timeline.json").read_text())["traceEvents"] if event["ph"] == "X"]
+    for rank in range(4):
+        found = names(events, rank, "reduce") + names(events, rank, "gather")
+        assert found["reduce-scatter of 'model.layers.0' in group dp_shard"] == STEPS
+        on_axis = sum(count for name, count in found.items() if name.endswith(" in group tp"))
+        assert on_axis >= STEPS * 2 * (2 * LAYERS + 1), found
 
 
 @pytest.mark.parametrize("stage", [1, 3])

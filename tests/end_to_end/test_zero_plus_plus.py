@@ -89,7 +89,7 @@ def test_a_checkpoint_has_the_exact_weights_and_goes_on_with_and_without(tmp_pat
 @pytest.mark.parametrize(("zero", "more", "what", "fix"), [
     ({"stage": 2, **WEIGHTS}, {}, "'zero_optimization.zero_quantized_weights' is true, which only stage 3 supports", "remove the key"),
     ({"stage": 2, **HPZ}, {}, "'zero_optimization.zero_hpz_partition_size' is 2, which only stage 3 supports", "remove the key"),
-    ({"zero_hpz_partition_size": 3}, {}, "4 ranks share parameters, which do not make groups of 3", "use one of 1, 2, 4"),
+    ({"zero_hpz_partition_size": 3}, {}, "parameters are sharded over 4 ranks, which do not make groups of 3", "use one of 1, 2, 4"),
     ({"zero_hpz_partition_size": 2}, {"parallel.context": 4}, "groups of 2, each with all 4 of one sample", "use one of 4"),
     ({**HPZ, "offload_param.device": "nvme", "offload_param.nvme_path": "/tmp"}, {}, "keeps in memory what 'offload_param' keeps on NVMe",
      "remove one of the two"),

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from test_causal_lm import run_of
+from test_expert_parallel import MODELS as MIXTURES
 from test_tensor_parallel import MODELS
 from tessera_runs import (REPOSITORY, TESSERA, finish, rank_pids, start, steps_done, train_arguments, wait_until, write_run_file)
 
@@ -63,19 +64,36 @@ def test_a_rank_of_tessera_train_that_is_stopped(tiny_run, tmp_path):
     assert "tessera::train::" in result.err, str(result)  # where rank 0 is
 
 
-@pytest.mark.parametrize(("settings", "stopped", "behind"), [
-    ({"parallel.tensor": 2}, "rank 3 (dp_shard 1, tp 1)", "2 (dp_shard 1, tp 0)"),
-    ({"parallel.pipeline": 2, "deepspeed.train_micro_batch_size_per_gpu": 1}, "rank 3 (pp 1, dp_shard 1)", "1 (pp 0, dp_shard 1)"),
-], ids=["tensor", "pipeline"])
-def test_a_stopped_rank_of_a_model_that_ranks_share_is_named_with_its_place(tmp_path, settings, stopped, behind):
-    """Of the other ranks of its axis of the model, and of its data axis."""
-    _, run_file = run_of(tmp_path, "qwen2", MODELS, packing="fill")
-    output = tmp_path / "out"
+AXES = pytest.mark.parametrize(("family", "settings", "place", "behind"), [
+    ("qwen2", {"parallel.tensor": 2}, "rank 3 (dp_shard 1, tp 1)", "2 (dp_shard 1, tp 0)"),
+    ("qwen2", {"parallel.pipeline": 2, "deepspeed.train_micro_batch_size_per_gpu": 1}, "rank 3 (pp 1, dp_shard 1)", "1 (pp 0, dp_shard 1)"),
+    ("qwen2", {"parallel.context": 2}, "rank 3 (dp_shard 1, cp 1)", "2 (dp_shard 1, cp 0)"),
+    ("mixtral", {"parallel.expert": 2}, "rank 3 (dp_shard 1, ep 1)", "2 (dp_shard 1, ep 0)"),
+], ids=["tensor", "pipeline", "context", "expert"])
+
+
+def with_signal_to_rank_3(folder, family, settings, sent, code):
+    """What a run of four ranks says whose rank 3 gets that signal, and which ends with that exit code."""
+    _, run_file = run_of(folder, family, {**MODELS, **MIXTURES}, packing="fill")
+    output = folder / "out"
     launcher = start(*train_arguments(run_file, 4, {"output": output, "training.max_steps": 100_000, "deepspeed.train_batch_size": 4,
                                                     **settings}), env={"TESSERA_TIMEOUT": 3})
     wait_until(lambda: steps_done(output) >= 3, "three steps")
-    os.kill(rank_pids(launcher.pid)[3], signal.SIGSTOP)
+    os.kill(rank_pids(launcher.pid)[3], sent)
     result = finish(launcher, timeout=60)
-    assert result.code == 1, str(result)
-    assert f"{stopped} does not answer: stopped, too busy, or gone" in result.err, str(result)
+    assert result.code == code, str(result)
+    return result
+
+
+@AXES
+def test_a_killed_rank_of_a_model_that_ranks_share_is_named_with_its_place(tmp_path, family, settings, place, behind):
+    result = with_signal_to_rank_3(tmp_path, family, settings, signal.SIGKILL, 128 + signal.SIGKILL)
+    assert f"{place} went away during the" in result.err, str(result)
+
+
+@AXES
+def test_a_stopped_rank_of_a_model_that_ranks_share_is_named_with_its_place(tmp_path, family, settings, place, behind):
+    """Of the other ranks of its axis of the model, and of its data axis."""
+    result = with_signal_to_rank_3(tmp_path, family, settings, signal.SIGSTOP, 1)
+    assert f"{place} does not answer: stopped, too busy, or gone" in result.err, str(result)
     assert behind in result.err, str(result)
