@@ -53,6 +53,7 @@ const char* name_of(config::Type type) {
     case kNumberOrList:
       return "number or list";
     case kNumberList:
+    case kIntList:
       return "numbers";
     case kPair:
       return "pair";

@@ -109,6 +109,10 @@ std::optional<Json> as_kind(const Kind& kind, const Json& value) {
       return when(value.is_array() && std::all_of(value.begin(), value.end(), [&](const Json& each) {
                     return real_number(kind, each).has_value();
                   }));
+    case Type::kIntList:
+      return when(value.is_array() && std::all_of(value.begin(), value.end(), [&](const Json& each) {
+                    return whole_number(kind, each).has_value();
+                  }));
     case Type::kPair:
       return when(value.is_array() && value.size() == 2 && real_number(kind, value[0]) && real_number(kind, value[1]));
     case Type::kText:

@@ -56,6 +56,8 @@ std::string describe(const Kind& kind) {
       return "a number, or a list with one per parameter group";
     case Type::kNumberList:
       return "a list of numbers" + range_of(kind);
+    case Type::kIntList:
+      return "a list of whole numbers" + range_of(kind);
     case Type::kPair:
       return "two numbers" + range_of(kind);
     case Type::kText:

@@ -34,6 +34,7 @@ enum class Type {
   kNumber,
   kNumberOrList,  // one value, or one a parameter group
   kNumberList,
+  kIntList,
   kPair,  // two numbers
   kText,
   kTextList,  // a list of text; a single text is a list of one

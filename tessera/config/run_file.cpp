@@ -227,6 +227,8 @@ RunFile load_run_file(const std::string& path, const std::vector<std::string>& o
   run.parallel.pipeline = number("parallel.pipeline");
   run.parallel.schedule = text("parallel.schedule");
   run.parallel.stages_per_rank = number("parallel.stages_per_rank");
+  run.parallel.partition = text("parallel.partition");
+  run.parallel.stage_sizes = value_of(run, "parallel.stage_sizes").get<std::vector<int64_t>>();
   run.training.epochs = value_of(run, "training.epochs").get<double>();
   run.training.max_steps = number("training.max_steps");
   run.training.seed = number("training.seed");

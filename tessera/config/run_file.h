@@ -114,7 +114,9 @@ struct RunFile {
     int64_t ranks_of_a_sample() const { return tensor * context * pipeline; }
     int64_t ranks_go_round_by() const { return ranks_of_a_sample() * expert * replicate; }
     std::string schedule = "1f1b";
-    int64_t stages_per_rank = 0;  // 0: as many as the schedule wants
+    int64_t stages_per_rank = 0;           // 0: as many as the schedule wants
+    std::string partition = "arithmetic";  // models/stages.h
+    std::vector<int64_t> stage_sizes;      // by hand; empty: by `partition`
   };
 
   std::string name;  // the run file, for messages

@@ -16,6 +16,7 @@
 #include "tessera/config/ds_config.h"
 #include "tessera/engine/engine_base.h"
 #include "tessera/nn/deferred_weights.h"
+#include "tessera/pipeline/schedule_kinds.h"
 
 namespace tessera::engine {
 

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <map>
+#include <regex>
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/layout/mesh_shape.h"
 #include "tessera/nn/expert_axis.h"
 #include "tessera/nn/tensor_axis.h"
@@ -98,8 +100,81 @@ std::vector<double> arithmetic_of_links(const Network& network, double target_sh
   return weights;
 }
 
+namespace {
+
+constexpr std::string_view kByType = "type:";
+
+std::vector<double> parameters_of_links(const Network& network) {
+  std::vector<double> weights;
+  for (const Link& link : network.links()) {
+    const Paths modules = modules_of(link);
+    weights.push_back(0);
+    for (const auto& item : network.named_parameters()) {
+      if (is_at_or_below(item.key(), modules)) weights.back() += static_cast<double>(item.value().numel());
+    }
+  }
+  return weights;
+}
+
+std::vector<double> links_of_kind(const Network& network, const std::string& pattern, const std::string& where) {
+  std::vector<double> weights;
+  std::set<std::string> kinds;
+  try {
+    const std::regex kind(pattern, std::regex::ECMAScript | std::regex::icase);
+    for (const Link& link : network.links()) {
+      weights.push_back(std::regex_search(link.kind, kind) ? 1 : 0);
+      kinds.insert(link.kind);
+    }
+  } catch (const std::regex_error& error) {
+    throw Error(ErrorKind::kConfig, {fmt::format("'{}' is no regular expression: {}", pattern, error.what()), where,
+                                     "write one such as type:layer"});
+  }
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 0; })) {
+    throw Error(ErrorKind::kConfig, {fmt::format("'{}' is the kind of nothing in the model", pattern), where,
+                                     fmt::format("it has {}", fmt::join(kinds, ", "))});
+  }
+  return weights;
+}
+
+std::vector<double> weights_of_links(const Network& network, const std::string& by, double target_share,
+                                     const std::string& where) {
+  if (by == "arithmetic") return arithmetic_of_links(network, target_share);
+  if (by == "parameters") return parameters_of_links(network);
+  if (by == "uniform") return std::vector<double>(network.links().size(), 1);
+  if (by.starts_with(kByType)) return links_of_kind(network, by.substr(kByType.size()), where);
+  throw Error(ErrorKind::kConfig, {fmt::format("layers are not shared out by '{}'", by), where,
+                                   "use arithmetic, parameters, uniform or type:<regular expression>"});
+}
+
+std::vector<int64_t> bounds_by_hand(const Network& network, const std::vector<int64_t>& sizes, int stages,
+                                    const std::string& where) {
+  const auto links = static_cast<int64_t>(network.links().size());
+  std::vector<int64_t> bounds{0};
+  for (const int64_t size : sizes) bounds.push_back(bounds.back() + size);
+  if (static_cast<int>(sizes.size()) != stages || bounds.back() != links) {
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("{} are sizes of {} with {} in all", fmt::join(sizes, ", "),
+                             count_of(static_cast<int64_t>(sizes.size()), "stage"), bounds.back()),
+                 where,
+                 fmt::format("give {}, which add up to {}: the embeddings and the head count as one each",
+                             count_of(stages, "size"), links)});
+  }
+  return bounds;
+}
+
+}  // namespace
+
 StageBounds balanced_stages(const Network& network, const pipeline::Schedule& schedule, double target_share) {
   return {.bounds = pipeline::balanced_bounds(arithmetic_of_links(network, target_share), schedule.stages()),
+          .rank_of_stage = schedule.rank_of_stage};
+}
+
+StageBounds partitioned_stages(const Network& network, const Partition& partition, const pipeline::Schedule& schedule,
+                               double target_share, const std::string& where) {
+  const std::vector<double> weights =
+      partition.sizes.empty() ? weights_of_links(network, partition.by, target_share, where) : std::vector<double>();
+  return {.bounds = partition.sizes.empty() ? pipeline::balanced_bounds(weights, schedule.stages())
+                                            : bounds_by_hand(network, partition.sizes, schedule.stages(), where),
           .rank_of_stage = schedule.rank_of_stage};
 }
 

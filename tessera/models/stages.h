@@ -28,6 +28,19 @@ std::vector<double> arithmetic_of_links(const Network& network, double target_sh
 // links as the schedule stages, or more.
 StageBounds balanced_stages(const Network& network, const pipeline::Schedule& schedule, double target_share = 1);
 
+// How links are shared out.
+struct Partition {
+  // What is balanced, so that the stage that has most of it has as little as can be: "arithmetic", what links multiply;
+  // "parameters"; "uniform", links; "type:<regular expression>", links whose kind has a match, in any case, as
+  // DeepSpeed's partition_method.
+  std::string by = "arithmetic";
+  std::vector<int64_t> sizes = {};  // or by hand: how many links each stage has
+};
+
+// ErrorKind::kConfig, at `where`, for sizes that are not those of the stages and the links, and for what `by` is not.
+StageBounds partitioned_stages(const Network& network, const Partition& partition, const pipeline::Schedule& schedule,
+                               double target_share, const std::string& where);
+
 // "stage 0: embeddings, layers 0-2; stage 1: layers 3-4, head"
 std::string describe(const StageBounds& stages, const std::vector<Link>& links);
 

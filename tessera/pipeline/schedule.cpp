@@ -6,6 +6,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/pipeline/check.h"
+#include "tessera/pipeline/schedule_kinds.h"
 
 namespace tessera::pipeline {
 namespace {

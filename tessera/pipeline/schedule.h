@@ -15,8 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/registry.h"
-
 namespace tessera::pipeline {
 
 enum class Work {
@@ -53,24 +51,6 @@ struct ScheduleSize {
   int micro_batches = 1;
   int stages_per_rank = 0;  // 0: as many as the schedule wants
 };
-
-struct ScheduleKind {
-  int stages_per_rank = 1;  // 0: any number from 2 on, 2 where nothing is said
-
-  // Whether a rank's second stage lies next to its first in reverse, so that rank 0 has the model's first and last.
-  bool folds_back = false;
-  bool splits_backward = false;  // into kBackwardInput and kBackwardWeights
-
-  // Most micro batches that a rank has begun and not ended with kBackward or kBackwardWeights, counted for each of its
-  // stages: what it must keep activations of.
-  int (*most_kept)(int rank, const ScheduleSize& size) = nullptr;
-  std::vector<std::vector<Action>> (*actions)(const ScheduleSize& size) = nullptr;
-
-  // Whether such a size can be; else why not, for people.
-  std::string (*why_not)(const ScheduleSize& size) = nullptr;
-};
-
-Registry<ScheduleKind> schedules();
 
 // ErrorKind::kConfig for a name that is not there, or a size that the schedule cannot have. `where` they were given.
 Schedule make_schedule(const std::string& name, ScheduleSize size, const std::string& where = "the pipeline");

@@ -188,6 +188,10 @@ plan::ModelCensus memory_census(const config::RunFile& run, const models::Folder
 std::optional<models::StageBounds> stages_of(const config::RunFile& run, const models::FolderModel& model,
                                              const layout::MeshShape& mesh, const config::BatchSizes& batch) {
   const int ranks = mesh.size(layout::kPipelineAxis);
+  if (ranks == 1 && !run.parallel.stage_sizes.empty()) {
+    throw Error(ErrorKind::kConfig, {"there are sizes of stages, and no pipeline", run.name + ", parallel.stage_sizes",
+                                     "set parallel.pipeline, or leave them out"});
+  }
   if (ranks == 1) return std::nullopt;
   const auto refuse = [&](const std::string& what, const std::string& fix) {
     throw Error(ErrorKind::kConfig, {what, run.name + ", parallel.pipeline", fix});
@@ -216,7 +220,10 @@ std::optional<models::StageBounds> stages_of(const config::RunFile& run, const m
                        schedule.stages(), count_of(links - 2, "layer")),
            fmt::format("use at most {} ranks", links / (schedule.stages() / ranks)));
   }
-  return models::balanced_stages(*network, schedule, task.target_share ? task.target_share(run) : 1);
+  const bool by_hand = !run.parallel.stage_sizes.empty();
+  return models::partitioned_stages(*network, {.by = run.parallel.partition, .sizes = run.parallel.stage_sizes},
+                                    schedule, task.target_share ? task.target_share(run) : 1,
+                                    run.name + (by_hand ? ", parallel.stage_sizes" : ", parallel.partition"));
 }
 
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {

@@ -39,6 +39,47 @@ def test_the_ranks_of_a_pipeline_train_as_one_process(tmp_path, family, ranks, s
     trained_as_one(tmp_path, run_file, ranks, settings, mesh)
 
 
+def lightest_cut(weights):
+    """The first part of two, as long as it may be, where the heavier of both is as light as can be."""
+    heavier = [max(sum(weights[:cut]), sum(weights[cut:])) for cut in range(1, len(weights))]
+    return max(cut for cut in range(1, len(weights)) if heavier[cut - 1] == min(heavier))
+
+
+def parameters_of_links(model):
+    layers = [sum(parameter.numel() for parameter in layer.parameters()) for layer in model.model.layers]
+    return [model.model.embed_tokens.weight.numel(), *layers, model.lm_head.weight.numel() + model.model.norm.weight.numel()]
+
+
+@pytest.mark.sample("parameters", "hand")
+@pytest.mark.parametrize(("settings", "weights"), [
+    ({"partition": "parameters"}, parameters_of_links), ({"partition": "uniform"}, [1] * 7), ({"partition": "type:EMBEDDINGS|^layer$"}, [1] * 6 + [0]),
+    ({"partition": "type:head"}, [0] * 6 + [1]), ({"stage_sizes": [2, 5]}, 2)], ids=["parameters", "uniform", "type", "type of one", "hand"])
+def test_layers_are_shared_out_as_is_said(tmp_path, settings, weights):
+    model, run_file = run_of(tmp_path, "llama, 3 key heads", DEEP, packing="fill")
+    given = {f"parallel.{key}": value for key, value in settings.items()}
+    result = train(run_file, 2, {**over(2), **given, "training.max_steps": 3, "output": tmp_path / "out"})
+    first = weights if isinstance(weights, int) else lightest_cut(weights(model) if callable(weights) else weights)
+    layers = [f"layer {first}" if first == last else f"layers {first}-{last}" for first, last in ((0, first - 2), (first - 1, 4)) if last >= first]
+    expected = f"stage 0: embeddings, {layers[0]}; stage 1: {', '.join([*layers[1:], 'head'])}"
+    assert expected in result.err
+    train(run_file, 1, {"deepspeed.train_batch_size": 4, "training.max_steps": 3, "output": tmp_path / "one"})
+    assert largest_difference(metrics(tmp_path / "out"), metrics(tmp_path / "one")) < 1e-5
+
+
+@pytest.mark.parametrize(("settings", "what", "fix"), [
+    ({"parallel.stage_sizes": [2, 4]}, "2, 4 are sizes of 2 stages with 6 in all", "give 2 sizes, which add up to 7"),
+    ({"parallel.stage_sizes": [7]}, "7 are sizes of 1 stage with 7 in all", "give 2 sizes"),
+    ({"parallel.stage_sizes": [2.5, 4.5]}, "'parallel.stage_sizes' is [2.5,4.5]", "a list of whole numbers"),
+    ({"parallel.stage_sizes": [2, 5], "parallel.pipeline": 1}, "there are sizes of stages, and no pipeline", "set parallel.pipeline"),
+    ({"parallel.partition": "type:convolution"}, "'convolution' is the kind of nothing in the model", "embeddings, head, layer"),
+    ({"parallel.partition": "type:("}, "'(' is no regular expression", "type:layer"),
+    ({"parallel.partition": "time"}, "layers are not shared out by 'time'", "use arithmetic, parameters, uniform")])
+def test_what_shares_nothing_out_is_refused(tmp_path, settings, what, fix):
+    _, run_file = run_of(tmp_path, "llama, 3 key heads", DEEP, packing="fill")
+    result = tessera(*train_arguments(run_file, 2, {**over(2), **settings}))
+    assert result.code == 2 and what in result.err and fix in result.err, result
+
+
 @pytest.mark.sample("roberta-4--pp 2, dp_shard 1, tp 2", "distilbert-6--pp 3, dp_shard 2")
 @pytest.mark.parametrize(("family", "ranks", "settings", "mesh"), [
     ("bert", 2, over(2), "pp 2 × dp_shard 1"), ("bert", 6, over(6, "zb1p", micro_batches=6), "pp 6 × dp_shard 1"),
