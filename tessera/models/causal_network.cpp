@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/group.h"
 #include "tessera/nn/activation_checkpoint.h"
+#include "tessera/nn/causal_mask.h"
 #include "tessera/nn/module_path.h"
 #include "tessera/nn/target_loss.h"
 
@@ -183,8 +184,11 @@ CausalNetwork::Pass CausalNetwork::pass_over(const NamedTensors& batch, Caches* 
   Pass pass{
       .positions = batch.get("position_ids"), .turns = {}, .input = {.pattern = {.causal = true}}, .caches = caches};
   if (batch.get("attention_mask").defined()) {
-    pass.input.pattern.present = batch.get("attention_mask").to(at::kBool);
-    pass.input.counted = pass.input.pattern.present;
+    pass.input.counted = batch.get("attention_mask").to(at::kBool);
+    // A mask of tokens by tokens is larger than all else.
+    if (caches != nullptr || !nn::padding_is_behind(pass.input.counted)) {
+      pass.input.pattern.present = pass.input.counted;
+    }
   } else if (pass.positions.defined() && before == 0) {
     pass.input.pattern.documents = document_lengths(pass.positions);
   }

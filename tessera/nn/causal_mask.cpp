@@ -16,4 +16,12 @@ at::Tensor causal_mask(const AttentionPattern& pattern, const layout::Range& que
   return seen.logical_and(present).logical_or(key == query);
 }
 
+bool padding_is_behind(const at::Tensor& present) {
+  const int64_t length = present.size(1);
+  return length < 2 || !present.narrow(1, 1, length - 1)
+                            .logical_and(present.narrow(1, 0, length - 1).logical_not())
+                            .any()
+                            .item<bool>();
+}
+
 }  // namespace tessera::nn

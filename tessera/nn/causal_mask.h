@@ -13,4 +13,8 @@ namespace tessera::nn {
 at::Tensor causal_mask(const AttentionPattern& pattern, const layout::Range& queries, const layout::Range& keys,
                        const at::Device& device);
 
+// Whether no padding stands before a token that is there, in (batch, keys) bool: then no such token sees any, and a
+// causal pattern needs no word of it.
+bool padding_is_behind(const at::Tensor& present);
+
 }  // namespace tessera::nn

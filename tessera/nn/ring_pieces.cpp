@@ -43,15 +43,6 @@ Range both(const Range& one, const Range& other) {
   return {begin, std::max(begin, std::min(one.end, other.end))};
 }
 
-// Whether tokens that are there see none that are not, as none stands before them.
-bool padding_is_behind(const at::Tensor& present) {
-  const int64_t length = present.size(1);
-  return length < 2 || !present.narrow(1, 1, length - 1)
-                            .logical_and(present.narrow(1, 0, length - 1).logical_not())
-                            .any()
-                            .item<bool>();
-}
-
 // Large, but finite, so that a piece of which a query sees nothing weighs nothing beside one of which it sees
 // something.
 double unseen(at::ScalarType dtype) { return dtype == at::kHalf ? -6e4 : -1e30; }
