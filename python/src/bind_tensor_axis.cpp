@@ -23,7 +23,7 @@ void bind_tensor_axis(py::module_& module) {
       .def_property_readonly("own", [](const Cut& self) { return std::pair(self.own().begin, self.own().end); })
       .def_property_readonly("whole", &Cut::whole)
       .def("times", &Cut::times, py::arg("each"))
-      .def("shard", &Cut::shard, py::arg("dim"));
+      .def("shard", &Cut::shard, py::arg("dim"), py::arg("axis"));
   py::class_<TensorAxis>(module, "TensorAxis")
       .def(py::init([](const std::shared_ptr<comm::Group>& group, const std::string& key) {
              return TensorAxis(group).asked_by(key);

@@ -1,4 +1,5 @@
 """Layers whose experts several ranks share out (nn/expert_axis.h): modules with a method share_experts and an ep_size, as deepspeed.moe.layer.MoE is.
+expert_tensors.py is for those of transformers.
 
 Such ranks follow each other. For all but the experts they are data-parallel ranks.
 """
@@ -24,7 +25,7 @@ def ranks_of_experts(model):
 
 def share(model, mesh):
     """Tells each layer who has the experts that this rank has not."""
-    axis = _core.ExpertAxis(mesh.group(["ep"]))
+    axis = _core.ExpertAxis(mesh.group(["ep"]), key=WHERE)
     for layer in _layers_of(model):
         if layer.ep_size > 1:
             layer.share_experts(axis)

@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from tessera import _core, expert_parallel, kept_in_fp32, optimizers, parallelism, schedules, shared_sequences, tensor_parallel
+from tessera import _core, expert_parallel, expert_tensors, kept_in_fp32, optimizers, parallelism, schedules, shared_sequences, tensor_parallel
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
@@ -40,13 +40,22 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     raw = read_config(source)
     parallelism.refuse_model_parallelism(model, mpu)
     shared_by = tensor_parallel.size_for(model, raw)
+    expert_ranks = expert_tensors.size_for(raw)
+    if expert_ranks > 1:
+        expert_tensors.refuse_beside({
+            "a PipelineModule": parallelism.unit_of(model) is not None, tensor_parallel.KEY: shared_by > 1,
+            "sequence_parallel_size": shared_sequences.ranks_of_a_sequence(None, None, raw) > 1,
+            expert_parallel.WHERE: expert_parallel.ranks_of_experts(model) > 1})
     if parallelism.unit_of(model) is not None:
         mesh, placements = parallelism.mesh_of_pipeline(model, runs_pipelines=hasattr(engine_class, "train_batch"))
     elif shared_by > 1:
         mesh = mesh_of_neighbours("tp", shared_by, "share each layer", tensor_parallel.KEY, {"mpu": mpu, "mesh": mesh})
         tensor_parallel.cut(model, mesh)
-    elif (expert_ranks := expert_parallel.ranks_of_experts(model)) > 1:
-        mesh = mesh_of_neighbours("ep", expert_ranks, "share out experts", expert_parallel.WHERE, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
+    elif expert_ranks > 1:
+        mesh = mesh_of_neighbours("ep", expert_ranks, "share out experts", expert_tensors.KEY, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
+        expert_tensors.share(model, mesh, expert_tensors.block_of(raw))
+    elif (layer_ranks := expert_parallel.ranks_of_experts(model)) > 1:
+        mesh = mesh_of_neighbours("ep", layer_ranks, "share out experts", expert_parallel.WHERE, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
         expert_parallel.share(model, mesh)
         placements = expert_parallel.placements_on(mesh)
     elif (sharing := shared_sequences.ranks_of_a_sequence(mpu, mesh_param, raw)) > 1:

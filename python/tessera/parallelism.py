@@ -6,7 +6,7 @@ import sys
 
 import torch.distributed as dist
 
-from tessera import _core, expert_parallel
+from tessera import _core, expert_parallel, tensor_parallel
 from tessera.error_report import made
 from tessera.expert_parameters import is_expert
 from tessera.world import world_of
@@ -100,7 +100,7 @@ def refuse_spread_experts(model, world):
     if world.size == 1:
         return
     for name, parameter in model.named_parameters():
-        if is_expert(parameter) and not expert_parallel.is_shared_out(parameter) and not _is_on_every_rank(parameter, world.size):
+        if is_expert(parameter) and not _is_shared_out(parameter) and not _is_on_every_rank(parameter, world.size):
             group = getattr(parameter, "group_name", None)
             raise made(_core.UsageError,
                        f"the parameter '{name}' is an expert (its allreduce is False) that not every rank holds, and of no layer that "
@@ -108,6 +108,10 @@ def refuse_spread_experts(model, world):
                        f"its group_name, {group!r}" if group else "it has no group_name",
                        "use deepspeed.moe.layer.MoE; or use ep_size=1, so that every rank holds every expert (group_name 'ep_size_1'); or remove "
                        "allreduce where the parameter is the same on all ranks")
+
+
+def _is_shared_out(parameter):
+    return expert_parallel.is_shared_out(parameter) or tensor_parallel.is_part(parameter, "ep")
 
 
 def _is_on_every_rank(parameter, world_size):

@@ -45,7 +45,7 @@ def cut(model, mesh, plan=None):
     plan = plan if plan is not None else getattr(model, "_tp_plan", None)
     if not plan:
         raise _refused(f"{type(model).__name__} does not say how it is cut: it has no tensor-parallel plan", model)
-    _take_values_of_rank_0(model)
+    take_values_of_rank_0(model)
     styles = [(re.compile(re.escape(pattern).replace(r"\*", r"[^.]+") + r"\Z"), style) for pattern, style in plan.items()]
     modules = dict(model.named_modules())
     found = 0
@@ -70,6 +70,7 @@ class Part(typing.NamedTuple):
     axis: _core.TensorAxis
     cut: _core.Cut
     dim: int
+    mesh_axis: str
 
     def whole(self, own):
         """Collective over the axis."""
@@ -80,15 +81,34 @@ class Part(typing.NamedTuple):
         return whole.narrow(self.dim, begin, end - begin)
 
 
-def is_cut(model):
-    return any(hasattr(parameter, "tessera_part") for parameter in model.parameters())
+def keep(parameter, axis, cut_of_it, dim, mesh_axis="tp"):
+    """From now on it is this rank's part; one that two modules share is cut once. Collective where it was made under zero.Init."""
+    from tessera import zero  # not at the start: it imports this module
+
+    if parameter is None or hasattr(parameter, "tessera_part"):
+        return
+    if zero.is_partitioned(parameter):
+        zero.made_whole(parameter)
+    parameter.tessera_part = Part(axis, cut_of_it, dim, mesh_axis)
+    parameter.data = parameter.tessera_part.of(parameter.data).clone(memory_format=torch.contiguous_format)
+
+
+def is_part(parameter, mesh_axis):
+    """Is it this rank's part, over that axis?"""
+    return hasattr(parameter, "tessera_part") and parameter.tessera_part.mesh_axis == mesh_axis
+
+
+def ranks_that_cut(model, mesh_axis):
+    """Over how many ranks of the axis some of its parameters are cut; 1: none is."""
+    return next((parameter.tessera_part.axis.size for parameter in model.parameters() if is_part(parameter, mesh_axis)), 1)
 
 
 def placements(name, parameter):
-    """{axis: Shard} of a parameter that cut() has cut, and Megatron's layers' {axis: dimension}."""
+    """{axis: Shard} of a parameter of which this rank keeps a part, and Megatron's layers' {axis: dimension}."""
     del name
     if hasattr(parameter, "tessera_part"):
-        return {"tp": parameter.tessera_part.cut.shard(parameter.tessera_part.dim)}
+        part = parameter.tessera_part
+        return {part.mesh_axis: part.cut.shard(part.dim, part.mesh_axis)}
     return {"tp": parameter.partition_dim} if getattr(parameter, "tensor_model_parallel", False) else {}
 
 
@@ -97,12 +117,12 @@ def _refused(what, where):
                 "use a model whose plan cuts linear layers, embeddings and norms, or tensor parallelism of size 1")
 
 
-def _take_values_of_rank_0(model):
+def take_values_of_rank_0(model):
+    """Of what was made under zero.Init, they are so already."""
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
-            if hasattr(tensor, "ds_id") and tensor.numel() == 0:
-                raise _refused("the model was made in pieces, by zero.Init", model)
-            dist.broadcast(tensor.data, 0)
+            if not hasattr(tensor, "tessera_piece"):
+                dist.broadcast(tensor.data, 0)
 
 
 # ---- layers
@@ -148,20 +168,12 @@ def _become(module, kind, base, path, **own):
     vars(module).update(own)
 
 
-def _keep(parameter, axis, cut_of_it, dim):
-    """This rank's part; a parameter that two modules share is cut once."""
-    if parameter is None or hasattr(parameter, "tessera_part"):
-        return
-    parameter.tessera_part = Part(axis, cut_of_it, dim)
-    parameter.data = parameter.tessera_part.of(parameter.data).clone(memory_format=torch.contiguous_format)
-
-
 def _column(module, path, parent, axis, kind=ColumnLinear):
     outputs = _cut_of_attention(path, parent, axis, module.out_features) or axis.cut(module.out_features, f"outputs of '{path}'")
     _become(module, kind, torch.nn.Linear, path, axis=axis, outputs=outputs, sharers=axis.sharers(outputs),
             out_features=outputs.own[1] - outputs.own[0])
-    _keep(module.weight, axis, outputs, 0)
-    _keep(module.bias, axis, outputs, 0)
+    keep(module.weight, axis, outputs, 0)
+    keep(module.bias, axis, outputs, 0)
 
 
 def _gathering(module, path, parent, axis):
@@ -171,13 +183,13 @@ def _gathering(module, path, parent, axis):
 def _row(module, path, parent, axis):
     inputs = _cut_of_attention(path, parent, axis, module.in_features) or axis.cut(module.in_features, f"inputs of '{path}'")
     _become(module, RowLinear, torch.nn.Linear, path, axis=axis, in_features=inputs.own[1] - inputs.own[0])
-    _keep(module.weight, axis, inputs, 1)
+    keep(module.weight, axis, inputs, 1)
 
 
 def _words(module, path, parent, axis):
     words = axis.cut(module.num_embeddings, "words")
     _become(module, WordEmbedding, torch.nn.Embedding, path, axis=axis, words=words, num_embeddings=words.own[1] - words.own[0])
-    _keep(module.weight, axis, words, 0)
+    keep(module.weight, axis, words, 0)
 
 
 def _shared(module, path, parent, axis):

@@ -17,6 +17,12 @@ ExpertAxis ExpertAxis::of_size(int size) {
   return axis;
 }
 
+ExpertAxis ExpertAxis::asked_by(const std::string& key) const {
+  ExpertAxis result = *this;
+  result.key_ = key;
+  return result;
+}
+
 int ExpertAxis::rank() const { return group_ ? group_->rank() : 0; }
 
 layout::Range ExpertAxis::of_rank(int rank, int64_t experts) const {
@@ -24,10 +30,9 @@ layout::Range ExpertAxis::of_rank(int rank, int64_t experts) const {
     int64_t fewer = size_, more = size_;
     while (experts % fewer != 0) --fewer;
     while (more < experts && experts % more != 0) ++more;
-    throw Error(
-        ErrorKind::kConfig,
-        {fmt::format("{} experts do not go round {} ranks", experts, size_), "parallel.expert",
-         more <= experts ? fmt::format("use {} or {} ranks", fewer, more) : fmt::format("use {} ranks", fewer)});
+    throw Error(ErrorKind::kConfig, {fmt::format("{} experts do not go round {} ranks", experts, size_), key_,
+                                     more <= experts ? fmt::format("use {} or {} ranks", fewer, more)
+                                                     : fmt::format("use {} ranks", fewer)});
   }
   const int64_t each = experts / size_;
   return {rank * each, (rank + 1) * each};

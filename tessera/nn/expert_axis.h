@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "tessera/layout/range.h"
 
@@ -21,6 +22,9 @@ class ExpertAxis {
   // For arithmetic alone: a network over it can be counted, but not run.
   static ExpertAxis of_size(int size);
 
+  // The same, asked for by this key of a configuration: where errors of sizes are.
+  ExpertAxis asked_by(const std::string& key) const;
+
   int rank() const;
   int size() const { return size_; }
   const std::shared_ptr<comm::Group>& group() const { return group_; }  // null: one rank
@@ -32,6 +36,7 @@ class ExpertAxis {
 
  private:
   int size_ = 1;
+  std::string key_ = "parallel.expert";
   std::shared_ptr<comm::Group> group_;
 };
 

@@ -107,7 +107,7 @@ class SentRows : public torch::autograd::Function<SentRows> {
 };
 
 // Rows sorted by expert, so many of each.
-at::Tensor run_experts(const at::Tensor& rows, const Counts& of_experts, const RunExpert& run) {
+at::Tensor run_one_by_one(const at::Tensor& rows, const Counts& of_experts, const RunExpert& run) {
   std::vector<at::Tensor> results;
   int64_t first = 0;
   for (size_t expert = 0; expert < of_experts.size(); ++expert) {
@@ -133,7 +133,7 @@ at::Tensor counts_for_own(const at::Tensor& counts, int64_t experts, const Exper
 
 // Rows sorted by expert through experts that other ranks have.
 at::Tensor run_elsewhere(const at::Tensor& rows, const at::Tensor& counts, int64_t experts, const ExpertAxis& axis,
-                         const RunExpert& run) {
+                         const RunExperts& run) {
   const int64_t own = axis.own(experts).numel();
   const at::Tensor arriving = counts_for_own(counts, experts, axis);
   const RowsOfRanks between{.group = axis.group(),
@@ -143,7 +143,7 @@ at::Tensor run_elsewhere(const at::Tensor& rows, const at::Tensor& counts, int64
       at::arange(own, counts.options()).repeat({axis.size()}).repeat_interleave(arriving.view({axis.size() * own}));
   const RowOrder by_expert = sorted_by(expert_of_row);
   const at::Tensor here = reordered(SentRows::apply(rows, between), by_expert);
-  const at::Tensor results = run_experts(here, counts_in(arriving.sum(0)), run);
+  const at::Tensor results = run(here, counts_in(arriving.sum(0)));
   return SentRows::apply(reordered(results, by_expert.reversed()), between.reversed());
 }
 
@@ -151,6 +151,13 @@ at::Tensor run_elsewhere(const at::Tensor& rows, const at::Tensor& counts, int64
 
 at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing, int64_t experts, const ExpertAxis& axis,
                            const RunExpert& run) {
+  return through_experts_at_once(
+      tokens, routing, experts, axis,
+      [&run](const at::Tensor& rows, const Counts& of_experts) { return run_one_by_one(rows, of_experts, run); });
+}
+
+at::Tensor through_experts_at_once(const at::Tensor& tokens, const Routing& routing, int64_t experts,
+                                   const ExpertAxis& axis, const RunExperts& run) {
   const int64_t each = routing.experts.size(1);
   const at::Tensor expert_of_row = routing.experts.reshape({tokens.size(0) * each});
   const RowOrder by_expert = sorted_by(expert_of_row);
@@ -159,7 +166,7 @@ at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing, int
   const int64_t taken = expert_of_row.size(0) - of_all[experts].item<int64_t>();  // the others stand last
   const at::Tensor rows = reordered(tokens, by_expert, each).narrow(0, 0, taken);
   at::Tensor results =
-      axis.size() == 1 ? run_experts(rows, counts_in(counts), run) : run_elsewhere(rows, counts, experts, axis, run);
+      axis.size() == 1 ? run(rows, counts_in(counts)) : run_elsewhere(rows, counts, experts, axis, run);
   if (taken < expert_of_row.size(0)) {
     results = at::cat({results, at::zeros({expert_of_row.size(0) - taken, tokens.size(1)}, results.options())}, 0);
   }

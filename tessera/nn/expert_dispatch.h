@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "tessera/nn/expert_axis.h"
 #include "tessera/nn/router.h"
@@ -25,5 +26,13 @@ using RunExpert = std::function<at::Tensor(int64_t expert, const at::Tensor& row
 // takes nothing. With gradients. Every rank of the axis calls it for the same layers in the same order.
 at::Tensor through_experts(const at::Tensor& tokens, const Routing& routing, int64_t experts, const ExpertAxis& axis,
                            const RunExpert& run);
+
+// What the experts of this rank make of tokens in order of the experts, so many for each: (rows, width) -> the same.
+// Rows may be 0.
+using RunExperts = std::function<at::Tensor(const at::Tensor& rows, const std::vector<int64_t>& of_experts)>;
+
+// The same for experts that run together, as those whose weights are one tensor do.
+at::Tensor through_experts_at_once(const at::Tensor& tokens, const Routing& routing, int64_t experts,
+                                   const ExpertAxis& axis, const RunExperts& run);
 
 }  // namespace tessera::nn

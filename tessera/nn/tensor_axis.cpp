@@ -101,8 +101,8 @@ Cut Cut::times(int64_t each) const {
   return result;
 }
 
-layout::Shard Cut::shard(int dim) const {
-  layout::Shard shard{.axis = layout::kTensorAxis, .dim = dim, .bounds = {0}};
+layout::Shard Cut::shard(int dim, const std::string& axis) const {
+  layout::Shard shard{.axis = axis, .dim = dim, .bounds = {0}};
   for (const layout::Range& part : parts) {
     if (part.end != shard.bounds.back()) shard.bounds.push_back(part.end);  // else it is its neighbour's too
   }

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/layout/mesh_shape.h"
 #include "tessera/layout/param_spec.h"
 #include "tessera/layout/range.h"
 
@@ -36,7 +37,7 @@ struct Cut {
   const layout::Range& own() const { return parts[static_cast<size_t>(rank)]; }
   int64_t whole() const { return parts.back().end; }
   Cut times(int64_t each) const;  // of as many elements for each item: of heads, their features
-  layout::Shard shard(int dim) const;
+  layout::Shard shard(int dim, const std::string& axis = layout::kTensorAxis) const;
 };
 
 class TensorAxis {

@@ -23,9 +23,10 @@ MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
     "gpt2": (transformers.GPT2Config, {"n_embd": 30, "n_layer": 2, "n_head": 5, "n_inner": 45, "n_positions": 64, "resid_pdrop": 0.0,
                                        "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
     "qwen2": (transformers.Qwen2Config, {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 4}),
+    "28 heads": (transformers.Qwen2Config, {**SIZES, "num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 2}),  # those of Qwen 2.5 7B
 }
 CASES = [("llama, 3 key heads", 2), ("llama, 3 key heads", 3), ("llama, 2 key heads, tied", 4), ("qwen3", 4), ("qwen2", 2), ("gemma3", 4), ("gpt2", 2),
-         ("gpt2", 3)]
+         ("gpt2", 3), ("28 heads", 8)]
 
 
 def without_bias_of_keys(name, value):
@@ -56,7 +57,7 @@ def trained_as_one(folder, run_file, ranks, settings, mesh):
         torch.testing.assert_close(*(without_bias_of_keys(name, each) for each in (exported[name], value)), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.sample("llama, 3 key heads-2", "llama, 2 key heads, tied-4", "qwen3-4", "gpt2-3")
+@pytest.mark.sample("llama, 3 key heads-2", "llama, 2 key heads, tied-4", "gpt2-3", "28 heads-8")
 @pytest.mark.parametrize(("family", "tensor"), CASES)
 def test_the_ranks_of_a_tensor_axis_train_as_one_process(tmp_path, family, tensor):
     assert len(LETTERS) % 2 == 1

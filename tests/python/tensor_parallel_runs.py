@@ -138,6 +138,17 @@ def through_deepspeed_s_names():
 
 
 @run
+def made_under_zero_init():
+    import deepspeed
+
+    model = made("qwen3")
+    deepspeed.zero.Init(module=model)
+    pieces = sum(parameter.numel() for parameter in model.parameters())
+    engine, *_ = tessera.initialize(model=model, config=settings(3, tensor_parallel={"autotp_size": 2}))
+    return {"pieces": pieces, "losses": on_engine(engine, dist.get_rank() // 2, 2, 4), "expected": plainly("qwen3", 4)[:2]}
+
+
+@run
 def what_cannot_be_cut():
     def start(model, **more):
         return said(tessera.initialize, model=model, config=settings(1, tensor_parallel={"autotp_size": 4}), **more)

@@ -34,6 +34,13 @@ def test_deepspeed_s_names_do_the_same(runs):
     assert run["ranks"] == [2, 0, [0, 1], 0, 2, 2]
 
 
+def test_a_model_made_under_zero_init_is_cut(runs):
+    result = runs["made_under_zero_init"]
+    assert result["pieces"] == 0
+    for found, expected in zip(result["losses"], result["expected"], strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.mark.parametrize("case, words", [
     ("no plan", "Linear does not say how it is cut"),
     ("heads", "6 attention heads of 3 key heads cannot be cut over 4 ranks"),

@@ -48,8 +48,10 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
         named = DeepSpeedConfigError(*error.args)
         vars(named).update(vars(error))
         raise named from error
-    if tensor_parallel.is_cut(model):
-        groups._init_tp_mesh_device(made_here[0].mp_world_size)
+    if (ranks := tensor_parallel.ranks_that_cut(model, "tp")) > 1:
+        groups._init_tp_mesh_device(ranks)
+    if (ranks := tensor_parallel.ranks_that_cut(model, "ep")) > 1:
+        groups._create_expert_and_data_parallel(ranks)
     return made_here
 
 
