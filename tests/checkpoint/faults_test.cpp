@@ -81,13 +81,13 @@ class CheckpointFaults : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-// 25 times one rank, 25 times all of them, at moments spread over the whole save, in the foreground and beside
-// training.
+// As often one rank as all of them, at moments spread over the whole save, in the foreground and beside training.
 TEST_F(CheckpointFaults, KilledRanksLeaveOnlyWholeCheckpoints) {
   save(2);
   std::mt19937 random(7);
+  const int rounds = std::getenv("TESSERA_TEST_WHOLE") != nullptr ? 50 : 16;
   int died = 0;
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const fs::path output = path("killed" + std::to_string(round));
     const std::string whose = round % 2 == 0 ? "*" : std::to_string(round / 2 % 2);
     const std::string fault = whose + ":" + std::to_string(1 + random() % 24);
@@ -120,7 +120,7 @@ TEST_F(CheckpointFaults, KilledRanksLeaveOnlyWholeCheckpoints) {
     });
     fs::remove_all(output);
   }
-  EXPECT_GE(died, 45) << "too few of the faults were reached";
+  EXPECT_GE(died, rounds * 9 / 10) << "too few of the faults were reached";
 }
 
 TEST_F(CheckpointFaults, AFlippedBitIsFoundInEachKindOfFile) {

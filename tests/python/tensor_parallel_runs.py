@@ -119,7 +119,7 @@ def through_deepspeed_s_names():
 
     expected = plainly("qwen3", steps=4)
     model = deepspeed.tp_model_init(model=made("qwen3"), tp_size=2, dtype=torch.float32)
-    is_whole_still = not tensor_parallel.is_cut(model)
+    is_whole_still = tensor_parallel.ranks_that_cut(model, "tp") == 1
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01),
         config={"train_batch_size": 4, "gradient_clipping": CLIP, "zero_optimization": {"stage": 1}})
