@@ -269,6 +269,7 @@ std::shared_ptr<Group::Count> Group::Connection::new_count(const std::string& na
   count->name = name;
   count->exchange = exchange;
   const std::lock_guard lock(counts_mutex);
+  std::erase_if(counts, [](const auto& each) { return each.expired(); });
   counts.push_back(count);
   return count;
 }

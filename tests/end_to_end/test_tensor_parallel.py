@@ -23,7 +23,7 @@ MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
     "gpt2": (transformers.GPT2Config, {"n_embd": 30, "n_layer": 2, "n_head": 5, "n_inner": 45, "n_positions": 64, "resid_pdrop": 0.0,
                                        "embd_pdrop": 0.0, "attn_pdrop": 0.0}),
     "qwen2": (transformers.Qwen2Config, {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 4}),
-    "28 heads": (transformers.Qwen2Config, {**SIZES, "num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 2}),  # those of Qwen 2.5 7B
+    "28 heads": (transformers.Qwen2Config, {**SIZES, "num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 4}),  # those of Qwen 2.5 7B
 }
 CASES = [("llama, 3 key heads", 2), ("llama, 3 key heads", 3), ("llama, 2 key heads, tied", 4), ("qwen3", 4), ("qwen2", 2), ("gemma3", 4), ("gpt2", 2),
          ("gpt2", 3), ("28 heads", 8)]
