@@ -13,8 +13,6 @@
 #include "tessera/comm/mesh.h"              // … on named axes
 #include "tessera/data/mlm_collator.h"      // text to masked batches
 #include "tessera/engine/engine.h"          // initialize, Engine
-#include "tessera/engine/layer_stages.h"    // a list of layers over the stages of a pipeline, …
-#include "tessera/engine/pipeline_run.h"    // … which runs micro batches through them
 #include "tessera/models/model.h"           // models of Hugging Face folders, and their weights
 #include "tessera/monitor/monitor.h"        // who hears of a run's steps
 #include "tessera/nn/activation_checkpoint.h"  // computing activations again instead of keeping them

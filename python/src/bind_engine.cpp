@@ -44,7 +44,7 @@ void add_module(Tree& self, const std::string& name) { self.tree.modules.push_ba
 
 // Of each axis over which ranks hold parts: the dimension, of which they hold equal ones, or which parts they are. Of
 // one over which some ranks alone hold a parameter: those.
-using Placements = std::map<std::string, std::variant<int, layout::Shard, std::vector<int>>>;
+using Placements = std::map<std::string, std::variant<int, std::pair<layout::Shard, int64_t>, std::vector<int>>>;
 
 void add_param(Tree& self, size_t module, const std::string& name, const at::Tensor& parameter,
                const std::shared_ptr<zero::PartitionedParam>& partitioned, const Placements& placements,
@@ -61,13 +61,19 @@ void add_param(Tree& self, size_t module, const std::string& name, const at::Ten
       param.spec.holders.push_back({axis, *holders});
       continue;
     }
-    const auto* const shard = std::get_if<layout::Shard>(&placement);
-    param.spec.shards.push_back(shard != nullptr ? *shard : layout::Shard{axis, std::get<int>(placement)});
-    const layout::Shard& added = param.spec.shards.back();
+    const auto* const cut = std::get_if<std::pair<layout::Shard, int64_t>>(&placement);
+    param.spec.shards.push_back(cut != nullptr ? cut->first : layout::Shard{axis, std::get<int>(placement)});
+    layout::Shard& added = param.spec.shards.back();
+    const int64_t stacked = cut != nullptr ? cut->second : 1;
     const auto index = static_cast<size_t>(added.dim);  // one that is not there is an error of the specification's
     if (index >= param.spec.shape.size()) continue;
     int64_t& size = param.spec.shape[index];
-    size = added.bounds.empty() ? size * mesh.shape().size(axis) : added.bounds.back();
+    size = added.bounds.empty() ? size * mesh.shape().size(axis) : stacked * added.bounds.back();
+    if (stacked == 1) continue;
+    param.spec.folded = param.spec.shape;
+    param.spec.folded[index] = size / stacked;
+    param.spec.folded.insert(param.spec.folded.begin() + added.dim, stacked);
+    ++added.dim;
   }
   self.tree.modules.at(module).params.push_back(std::move(param));
 }
@@ -184,9 +190,9 @@ void bind_engine(py::module_& module) {
       .def("add_module", &add_module, py::arg("name"))
       .def("add_param", &add_param, py::arg("module"), py::arg("name"), py::arg("parameter"), py::arg("partitioned"),
            py::arg("placements"), py::arg("mesh"), py::arg("is_bytes"),
-           "placements: {axis: dimension} that the mesh's ranks hold equal parts of, {axis: Shard}, or {axis: "
-           "[coordinates]} "
-           "of those that hold it; is_bytes: see layout::Storage")
+           "placements: {axis: dimension} that the mesh's ranks hold equal parts of, {axis: (Shard, how many matrices "
+           "lie "
+           "along its dimension)}, or {axis: [coordinates]} of those that hold it; is_bytes: see layout::Storage")
       .def(
           "add_fact", [](Tree& self, const std::string& fact) { self.tree.facts.push_back(fact); }, py::arg("fact"))
       .def("add_buffer", [](Tree& self, const at::Tensor& buffer) { self.tree.buffers.push_back(buffer); });

@@ -17,6 +17,7 @@ void bind_optim(pybind11::module_& module);
 void bind_zero(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_pipeline(pybind11::module_& module);
+void bind_plan(pybind11::module_& module);
 void bind_checkpoint(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 

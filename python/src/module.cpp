@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core, module) {
   bind_zero(module);
   bind_engine(module);
   bind_pipeline(module);
+  bind_plan(module);
   bind_checkpoint(module);
   bind_environment(module);
 }

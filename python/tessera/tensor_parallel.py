@@ -49,15 +49,16 @@ def cut(model, mesh, plan=None):
     styles = [(re.compile(re.escape(pattern).replace(r"\*", r"[^.]+") + r"\Z"), style) for pattern, style in plan.items()]
     modules = dict(model.named_modules())
     found = 0
-    for path, module in modules.items():
-        style = next((style for pattern, style in styles if pattern.match(path)), None)
-        if style is None:
-            continue
-        make = _MAKERS.get(style)
-        if make is None:
-            raise _refused(f"the plan of {type(model).__name__} asks for the style '{style}' for '{path}'", path)
-        make(module, path, modules[path.rpartition(".")[0]], axis.called(path))
-        found += 1
+    for makers, things in ((_PARAMETER_MAKERS, dict(model.named_parameters())), (_MAKERS, modules)):
+        for path, thing in things.items():
+            style = next((style for pattern, style in styles if pattern.match(path)), None)
+            if style is None:
+                continue
+            make = makers.get(style)
+            if make is None:
+                raise _refused(f"the plan of {type(model).__name__} asks for the style '{style}' for '{path}'", path)
+            make(thing, path, modules[path.rpartition(".")[0]], axis.called(path))
+            found += 1
     if not found:
         raise _refused(f"the plan of {type(model).__name__} names no module that it has", model)
     for module in modules.values():
@@ -71,17 +72,19 @@ class Part(typing.NamedTuple):
     cut: _core.Cut
     dim: int
     mesh_axis: str
+    stacked: int = 1  # matrices that lie one after the other along the dimension, each of which is cut
 
     def whole(self, own):
         """Collective over the axis."""
-        return self.axis.joined(own.detach().movedim(self.dim, -1), self.cut).movedim(-1, self.dim).contiguous()
+        own = own.detach().unflatten(self.dim, (self.stacked, -1)).movedim(self.dim + 1, -1)
+        return self.axis.joined(own, self.cut).movedim(-1, self.dim + 1).flatten(self.dim, self.dim + 1).contiguous()
 
     def of(self, whole):
         begin, end = self.cut.own
-        return whole.narrow(self.dim, begin, end - begin)
+        return whole.unflatten(self.dim, (self.stacked, -1)).narrow(self.dim + 1, begin, end - begin).flatten(self.dim, self.dim + 1)
 
 
-def keep(parameter, axis, cut_of_it, dim, mesh_axis="tp"):
+def keep(parameter, axis, cut_of_it, dim, mesh_axis="tp", stacked=1):
     """From now on it is this rank's part; one that two modules share is cut once. Collective where it was made under zero.Init."""
     from tessera import zero  # not at the start: it imports this module
 
@@ -89,7 +92,7 @@ def keep(parameter, axis, cut_of_it, dim, mesh_axis="tp"):
         return
     if zero.is_partitioned(parameter):
         zero.made_whole(parameter)
-    parameter.tessera_part = Part(axis, cut_of_it, dim, mesh_axis)
+    parameter.tessera_part = Part(axis, cut_of_it, dim, mesh_axis, stacked)
     parameter.data = parameter.tessera_part.of(parameter.data).clone(memory_format=torch.contiguous_format)
 
 
@@ -104,11 +107,11 @@ def ranks_that_cut(model, mesh_axis):
 
 
 def placements(name, parameter):
-    """{axis: Shard} of a parameter of which this rank keeps a part, and Megatron's layers' {axis: dimension}."""
+    """{axis: (Shard, how many are stacked)} of a parameter of which this rank keeps a part, and Megatron's layers' {axis: dimension}."""
     del name
     if hasattr(parameter, "tessera_part"):
         part = parameter.tessera_part
-        return {part.mesh_axis: part.cut.shard(part.dim, part.mesh_axis)}
+        return {part.mesh_axis: (part.cut.shard(part.dim, part.mesh_axis), part.stacked)}
     return {"tp": parameter.partition_dim} if getattr(parameter, "tensor_model_parallel", False) else {}
 
 
@@ -153,6 +156,14 @@ class RowLinear(torch.nn.Linear):
         return y if self.bias is None else y + self.bias
 
 
+class SplittingLinear(RowLinear):
+    """… of inputs that every rank has whole."""
+
+    def forward(self, x):
+        begin, end = self.inputs.own
+        return super().forward(self.axis.into_parts(x).narrow(-1, begin, end - begin))
+
+
 class WordEmbedding(torch.nn.Embedding):
     """Has some of the words."""
 
@@ -168,8 +179,12 @@ def _become(module, kind, base, path, **own):
     vars(module).update(own)
 
 
-def _column(module, path, parent, axis, kind=ColumnLinear):
-    outputs = _cut_of_attention(path, parent, axis, module.out_features) or axis.cut(module.out_features, f"outputs of '{path}'")
+def _column(module, path, parent, axis):
+    _cut_outputs(module, path, axis, ColumnLinear, _cut_of_attention(path, parent, axis, module.out_features))
+
+
+def _cut_outputs(module, path, axis, kind, by_heads):
+    outputs = by_heads or axis.cut(module.out_features, f"outputs of '{path}'")
     _become(module, kind, torch.nn.Linear, path, axis=axis, outputs=outputs, sharers=axis.sharers(outputs),
             out_features=outputs.own[1] - outputs.own[0])
     keep(module.weight, axis, outputs, 0)
@@ -177,13 +192,21 @@ def _column(module, path, parent, axis, kind=ColumnLinear):
 
 
 def _gathering(module, path, parent, axis):
-    _column(module, path, parent, axis, GatheringLinear)
+    _cut_outputs(module, path, axis, GatheringLinear, by_heads=None)
 
 
 def _row(module, path, parent, axis):
-    inputs = _cut_of_attention(path, parent, axis, module.in_features) or axis.cut(module.in_features, f"inputs of '{path}'")
-    _become(module, RowLinear, torch.nn.Linear, path, axis=axis, in_features=inputs.own[1] - inputs.own[0])
+    _cut_inputs(module, path, axis, RowLinear, _cut_of_attention(path, parent, axis, module.in_features))
+
+
+def _cut_inputs(module, path, axis, kind, by_heads):
+    inputs = by_heads or axis.cut(module.in_features, f"inputs of '{path}'")
+    _become(module, kind, torch.nn.Linear, path, axis=axis, inputs=inputs, in_features=inputs.own[1] - inputs.own[0])
     keep(module.weight, axis, inputs, 1)
+
+
+def _splitting(module, path, parent, axis):
+    _cut_inputs(module, path, axis, SplittingLinear, by_heads=None)
 
 
 def _words(module, path, parent, axis):
@@ -202,8 +225,51 @@ def _shared(module, path, parent, axis):
     vars(module)["axis"] = axis
 
 
-_MAKERS = {"colwise": _column, "colwise_gather_output": _gathering, "colwise_rep": _gathering, "rowwise": _row, "embedding_rowwise": _words,
-           "replicated_with_grad_allreduce": _shared}
+def _cut_experts(module, path, parent, axis):
+    """All experts of a layer, each of which computes with a part of its features: what comes out is a part of a sum."""
+    whole = [name for name, parameter in module.named_parameters(recurse=False) if not hasattr(parameter, "tessera_part")]
+    if whole or getattr(module, "is_transposed", False):
+        what = f"its {whole[0]} is whole" if whole else "its matrices are transposed"
+        raise _refused(f"the experts '{path}' cannot be cut: {what}", path)
+    forward = type(module).forward
+
+    def in_parts(self, hidden_states, experts, weights):
+        return axis.out_of_parts(forward(self, axis.into_parts(hidden_states), experts, axis.into_parts(weights)))
+    module.__class__ = type(type(module).__name__, (type(module),), {"forward": in_parts, "__module__": type(module).__module__})
+
+
+_MAKERS = {"colwise": _column, "colwise_gather_output": _gathering, "colwise_rep": _gathering, "rowwise": _row, "rowwise_split_input": _splitting,
+           "embedding_rowwise": _words, "replicated_with_grad_allreduce": _shared, "moe_tp_experts": _cut_experts}
+
+
+# ---- parameters that a plan names itself: of experts, (experts, outputs, inputs)
+
+
+_ALIGNED = 8  # elements: torch's grouped products take rows of whole 16 bytes
+
+
+def _keep_of_experts(parameter, path, axis, dim, stacked=1):
+    shape = getattr(parameter, "ds_shape", parameter.shape)
+    if len(shape) != 3:
+        raise _refused(f"'{path}' is of the shape {tuple(shape)}, which is not that of experts", path)
+    features = shape[dim] // stacked
+    at_once = _ALIGNED if features % _ALIGNED == 0 and features // _ALIGNED >= axis.size else 1
+    keep(parameter, axis, axis.cut(features // at_once, f"features of '{path}'").times(at_once), dim, stacked=stacked)
+
+
+def _columns_of_experts(parameter, path, parent, axis):
+    _keep_of_experts(parameter, path, axis, 1)
+
+
+def _gates_and_columns_of_experts(parameter, path, parent, axis):
+    _keep_of_experts(parameter, path, axis, 1, stacked=2)
+
+
+def _rows_of_experts(parameter, path, parent, axis):
+    _keep_of_experts(parameter, path, axis, 2)
+
+
+_PARAMETER_MAKERS = {"colwise": _columns_of_experts, "packed_colwise": _gates_and_columns_of_experts, "rowwise": _rows_of_experts}
 
 
 # ---- heads
@@ -236,7 +302,7 @@ def _cut_of_attention(path, attention, axis, features):
 def _tell_heads(attention, axis):
     """What an attention module says of its heads is from now on said of this rank's."""
     known = _heads_of(attention)
-    if known is None or not any(isinstance(child, ColumnLinear) for child in attention.children()):
+    if known is None or not any(type(child) is ColumnLinear for child in attention.children()):
         return
     query, key = (cut.own[1] - cut.own[0] for cut in axis.cut_heads(*known[:2]))
     for name, value in (("num_key_value_groups", query // key), ("num_heads", query), ("num_attention_heads", query),

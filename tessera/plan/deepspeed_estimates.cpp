@@ -9,7 +9,6 @@
 namespace tessera::plan {
 namespace {
 
-constexpr double kBufferFactor = 1.5;
 constexpr double kGiB = 1 << 30;
 
 int64_t whole(double bytes) { return static_cast<int64_t>(bytes); }
@@ -17,24 +16,30 @@ int64_t whole(double bytes) { return static_cast<int64_t>(bytes); }
 std::vector<DeepSpeedRow> rows_of_stage_2(const DeepSpeedInput& in) {
   const auto gpus = static_cast<double>(in.gpus_per_node);
   const double ranks = gpus * static_cast<double>(in.nodes);
-  return {
-      {whole(in.params * std::max(4 * ranks, 16.0) * kBufferFactor), whole(2 * in.params), "offload_optimizer=cpu "},
-      {whole(in.params * 4 * gpus * kBufferFactor), whole(2 * in.params) + whole(18 * in.params / ranks),
-       "offload_optimizer=none"}};
+  return {{.offload_optimizer = true,
+           .cpu_bytes = whole(in.params * std::max(4 * ranks, 16.0) * in.buffer_factor),
+           .gpu_bytes = whole(2 * in.params),
+           .options = "offload_optimizer=cpu "},
+          {.cpu_bytes = whole(in.params * 4 * gpus * in.buffer_factor),
+           .gpu_bytes = whole(2 * in.params) + whole(18 * in.params / ranks),
+           .options = "offload_optimizer=none"}};
 }
 
 DeepSpeedRow row_of_stage_3(const DeepSpeedInput& in, bool offload_param, bool offload_optimizer, bool zero_init) {
   const auto gpus = static_cast<double>(in.gpus_per_node);
   const double ranks = gpus * static_cast<double>(in.nodes);
   const double share = 1 / static_cast<double>(in.nodes);
-  DeepSpeedRow row{.gpu_bytes = whole(4 * in.largest_layer_params)};
+  DeepSpeedRow row{.offload_param = offload_param,
+                   .offload_optimizer = offload_optimizer,
+                   .zero_init = zero_init,
+                   .gpu_bytes = whole(4 * in.largest_layer_params)};
   if (offload_optimizer) {
     const double state = offload_param ? 18 : 16;
-    row.cpu_bytes =
-        whole((zero_init ? in.params * state * share : in.params * std::max(4 * gpus, state * share)) * kBufferFactor);
+    row.cpu_bytes = whole((zero_init ? in.params * state * share : in.params * std::max(4 * gpus, state * share)) *
+                          in.buffer_factor);
     if (!offload_param) row.gpu_bytes += whole(2 * in.params / ranks);
   } else {
-    row.cpu_bytes = whole((zero_init ? in.largest_layer_params : in.params) * 4 * gpus * kBufferFactor);
+    row.cpu_bytes = whole((zero_init ? in.largest_layer_params : in.params) * 4 * gpus * in.buffer_factor);
     row.gpu_bytes += whole(18 * in.params / ranks);
   }
   const auto place = [](bool on_cpu) { return on_cpu ? "cpu " : "none"; };

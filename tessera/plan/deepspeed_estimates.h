@@ -25,9 +25,13 @@ struct DeepSpeedInput {
   double largest_layer_params = 0;  // of the module that itself holds most parameters; stage 3 only
   int64_t nodes = 1;
   int64_t gpus_per_node = 1;
+  double buffer_factor = 1.5;  // additional_buffer_factor
 };
 
 struct DeepSpeedRow {
+  bool offload_param = false;  // stage 3 only
+  bool offload_optimizer = false;
+  bool zero_init = true;  // stage 3 only
   int64_t cpu_bytes = 0;  // of a node
   int64_t gpu_bytes = 0;  // of a GPU
   std::string options;    // "offload_param=cpu , offload_optimizer=cpu , zero_init=1"

@@ -4,6 +4,7 @@ Prints JSON, {"<function>": what rank 0 got}.
 The expected losses, norms and weights are those of plain PyTorch with the whole model and the whole batch on each rank.
 """
 
+import functools
 import sys
 import tempfile
 import warnings
@@ -98,31 +99,30 @@ def experts_of(model):
     return [list(value.shape) for name, value in model.named_parameters() if name.endswith("experts.down_proj") and value.numel()]
 
 
-@run
-def mixtures():
-    """[model, ranks that share out its experts, stage, implementation]: the losses and norms, and what a whole model loads of the checkpoint."""
-    results = {}
-    for name, size, stage, implementation in [("mixtral", 2, 0, "grouped_mm"), ("mixtral", 4, 3, "eager"), ("qwen3_moe", 2, 3, "grouped_mm"),
-                                              ("qwen2_moe", 2, 1, "eager"), ("deepseek_v3", 4, 2, "grouped_mm"), ("gpt_oss", 2, 3, "batched_mm")]:
-        expected = plainly(name)
-        model = made(name, implementation)
-        if dist.get_rank() > 0:  # rank 0's values count
-            nn.init.ones_(next(model.parameters()))
-        engine, *_ = tessera.initialize(model=model, config=settings(stage, size))
-        shapes = experts_of(model)
-        losses = trained(engine)
-        together = engine.consolidated_state_dict()
-        folder = [tempfile.mkdtemp()]
-        dist.broadcast_object_list(folder)
-        engine.save_checkpoint(folder[0], tag="twenty")
-        whole, *_ = tessera.initialize(model=made(name), config=settings(3, 1))
-        whole.load_checkpoint(folder[0])
-        found = whole.consolidated_state_dict(keeps_on=None)
-        results[f"{name}, {size} ranks, stage {stage}, {implementation}"] = {
-            "shapes": shapes, "expected": expected[:2], "found": losses,
-            "of the weights": difference(found, expected[2]),
+def mixture(name, size, stage, implementation):
+    """Over so many ranks that share out its experts: the losses and norms, and what a whole model loads of the checkpoint."""
+    expected = plainly(name)
+    model = made(name, implementation)
+    if dist.get_rank() > 0:  # rank 0's values count
+        nn.init.ones_(next(model.parameters()))
+    engine, *_ = tessera.initialize(model=model, config=settings(stage, size))
+    shapes = experts_of(model)
+    losses = trained(engine)
+    together = engine.consolidated_state_dict()
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    engine.save_checkpoint(folder[0], tag="twenty")
+    whole, *_ = tessera.initialize(model=made(name), config=settings(3, 1))
+    whole.load_checkpoint(folder[0])
+    found = whole.consolidated_state_dict(keeps_on=None)
+    return {"shapes": shapes, "expected": expected[:2], "found": losses, "of the weights": difference(found, expected[2]),
             "of what was put together": difference(together, expected[2]) if together else 0}
-    return results
+
+
+MIXTURES = [("mixtral", 2, 0, "grouped_mm"), ("mixtral", 4, 3, "eager"), ("qwen3_moe", 2, 3, "grouped_mm"), ("qwen2_moe", 2, 1, "eager"),
+            ("deepseek_v3", 4, 2, "grouped_mm"), ("gpt_oss", 2, 3, "batched_mm")]
+for case in MIXTURES:
+    run["{}, {} ranks, stage {}, {}".format(*case)] = functools.partial(mixture, *case)
 
 
 @run

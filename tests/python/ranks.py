@@ -55,6 +55,12 @@ def run_ranks(program, *arguments, count=2, timeout=300, fails=False, python=sys
     return all_said if fails else outputs[0][0]
 
 
+def asked_for(request, argument):
+    """Of the tests of this module that are to run, the values of that parameter: those whose results a fixture needs."""
+    items = [item for item in request.session.items if item.path == request.path and argument in getattr(getattr(item, "callspec", None), "params", {})]
+    return [*dict.fromkeys(item.callspec.params[argument] for item in items)]
+
+
 def run_for_json(program, *arguments, **options):
     """The last line that rank 0 prints."""
     return json.loads(run_ranks(program, *arguments, **options).strip().splitlines()[-1])

@@ -4,6 +4,7 @@ rank 0 got}.
 The expected losses, norms and weights are those of plain PyTorch with the whole model and the whole batch on each rank.
 """
 
+import functools
 import sys
 import tempfile
 import warnings
@@ -26,6 +27,12 @@ MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
                                          "mlp_bias": True}),
     "tied": (transformers.LlamaConfig, {"num_attention_heads": 10, "num_key_value_heads": 2, "head_dim": 10, "tie_word_embeddings": True}),
     "qwen3": (transformers.Qwen3Config, {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 10}),
+    "mixtral": (transformers.MixtralConfig, {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "num_local_experts": 3,
+                                             "output_router_logits": True, "router_aux_loss_coef": 0.1}),
+    "qwen2_moe": (transformers.Qwen2MoeConfig, {"num_attention_heads": 3, "num_key_value_heads": 3, "num_experts": 4, "num_experts_per_tok": 2,
+                                                "moe_intermediate_size": 13, "shared_expert_intermediate_size": 17}),
+    "phi3": (transformers.Phi3Config, {"num_attention_heads": 3, "num_key_value_heads": 3, "pad_token_id": 0}),
+    "olmoe": (transformers.OlmoeConfig, {"num_attention_heads": 3, "num_key_value_heads": 3, "num_experts": 4, "num_experts_per_tok": 2}),
     "neox": (transformers.GPTNeoXConfig, {"num_attention_heads": 3, "use_parallel_residual": False}),
 }
 
@@ -33,7 +40,8 @@ MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
 def made(name):
     kind, sizes = MODELS[name]
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(kind(**{**SIZES, **sizes}), attn_implementation="sdpa")
+    implementations = {"attn_implementation": "sdpa", **({"experts_implementation": "eager"} if "moe" in name or name == "mixtral" else {})}
+    model = transformers.AutoModelForCausalLM.from_config(kind(**{**SIZES, **sizes}), **implementations)
     with torch.no_grad():
         for each in model.modules():  # so that what is in no gradient is seen
             if "Norm" in type(each).__name__:
@@ -84,30 +92,30 @@ def difference(weights, expected):
     return max(float((weights[name] - value).abs().max()) for name, value in expected.items())
 
 
-@run
-def models_by_their_plans():
-    """[model, ranks that share it, stage]: the losses and norms, and what a whole model loads of the checkpoint."""
-    results = {}
-    for name, size, stage in [("llama", 2, 0), ("llama", 2, 3), ("tied", 4, 1), ("qwen3", 4, 2), ("neox", 2, 2)]:
-        expected = plainly(name)
-        model = made(name)
-        if dist.get_rank() > 0:  # rank 0's values count
-            torch.nn.init.ones_(next(model.parameters()))
-        engine, *_ = tessera.initialize(model=model, config=settings(stage, tensor_parallel={"autotp_size": size}))
-        cut = sum(hasattr(parameter, "tessera_part") for parameter in model.parameters())
-        losses = on_engine(engine, dist.get_rank() // size, dist.get_world_size() // size)
-        together = engine.consolidated_state_dict()
-        folder = [tempfile.mkdtemp()]
-        dist.broadcast_object_list(folder)
-        engine.save_checkpoint(folder[0], tag="twenty")
-        whole, *_ = tessera.initialize(model=made(name), config=settings(3))
-        whole.load_checkpoint(folder[0])
-        found = whole.consolidated_state_dict(keeps_on=None)
-        results[f"{name}, {size} ranks, stage {stage}"] = {
-            "cut": cut, "expected": expected[:2], "found": losses,
+def by_its_plan(name, size, stage):
+    """The model over so many ranks: the losses and norms, and what a whole model loads of the checkpoint."""
+    expected = plainly(name)
+    model = made(name)
+    if dist.get_rank() > 0:  # rank 0's values count
+        torch.nn.init.ones_(next(model.parameters()))
+    engine, *_ = tessera.initialize(model=model, config=settings(stage, tensor_parallel={"autotp_size": size}))
+    cut = sum(hasattr(parameter, "tessera_part") for parameter in model.parameters())
+    losses = on_engine(engine, dist.get_rank() // size, dist.get_world_size() // size)
+    together = engine.consolidated_state_dict()
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    engine.save_checkpoint(folder[0], tag="twenty")
+    whole, *_ = tessera.initialize(model=made(name), config=settings(3))
+    whole.load_checkpoint(folder[0])
+    found = whole.consolidated_state_dict(keeps_on=None)
+    return {"cut": cut, "expected": expected[:2], "found": losses,
             "of the weights": difference({key: found[key] for key in expected[2]}, expected[2]),
             "of what was put together": difference({key: together[key] for key in expected[2]}, expected[2]) if together else 0}
-    return results
+
+
+for case in [("llama", 2, 0), ("llama", 2, 3), ("tied", 4, 1), ("qwen3", 4, 2), ("neox", 2, 2), ("mixtral", 4, 3), ("qwen2_moe", 2, 1), ("phi3", 2, 3),
+             ("olmoe", 4, 0)]:
+    run["{}, {} ranks, stage {}".format(*case)] = functools.partial(by_its_plan, *case)
 
 
 @run
@@ -157,12 +165,19 @@ def what_cannot_be_cut():
         def forward(self, x):
             return super().forward(x) + 1
 
+    transposed = made("mixtral")
+    for layer in transposed.model.layers:
+        layer.mlp.experts.is_transposed = True
     own = made("qwen3")
     own.model.layers[1].mlp.up_proj.__class__ = Own
     return {"no plan": start(torch.nn.Linear(4, 4)), "heads": start(made("llama")), "a forward of its own": start(own),
             "sizes": said(tessera.initialize, model=made("llama"), config=settings(1, tensor_parallel={"autotp_size": 3})),
             "a style": said(tensor_parallel.cut, made("qwen3"), tessera._core.Mesh.of_world(
-                tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"), {"lm_head": "moe_tp_experts"})}
+                tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"), {"lm_head": "mla_kv_a_proj"}),
+            "experts that lie otherwise": said(tensor_parallel.cut, transposed, tessera._core.Mesh.of_world(
+                tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"),
+                {"model.layers.*.mlp.experts.gate_up_proj": "packed_colwise", "model.layers.*.mlp.experts.down_proj": "rowwise",
+                 "model.layers.*.mlp.experts": "moe_tp_experts"})}
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from ranks import run_for_json
+from ranks import asked_for, run_for_json
 
 
 @pytest.fixture(scope="module")
-def runs():
-    return run_for_json(Path(__file__).with_name("expert_tensor_runs.py"), count=4, timeout=300)
+def runs(request):
+    others = ["over_other_ranks", "two_experts_of_four", "at_deepspeed_s_names", "made_under_zero_init", "by_pattern", "misuse"]
+    return run_for_json(Path(__file__).with_name("expert_tensor_runs.py"), *asked_for(request, "mixture"), *others, count=4, timeout=300)
 
 
 def trains_alike(result):
@@ -18,13 +19,17 @@ def trains_alike(result):
     assert result["expected"][0][-1] < 0.99 * result["expected"][0][0]
 
 
-@pytest.mark.parametrize("case, shapes", [
-    ("mixtral, 2 ranks, stage 0, grouped_mm", [[2, 20, 28]] * 2), ("mixtral, 4 ranks, stage 3, eager", []),
-    ("qwen3_moe, 2 ranks, stage 3, grouped_mm", []), ("qwen2_moe, 2 ranks, stage 1, eager", [[2, 20, 12]] * 2),
-    ("deepseek_v3, 4 ranks, stage 2, grouped_mm", [[2, 20, 12]]), ("gpt_oss, 2 ranks, stage 3, batched_mm", [])])
-def test_a_mixture_whose_experts_ranks_share_out_trains_as_the_whole_model(runs, case, shapes):
-    result = runs["mixtures"][case]
-    assert result["shapes"] == shapes  # of this rank's experts; at stage 3 they are sharded besides
+SHAPES = {  # of this rank's experts; at stage 3 they are sharded besides
+    "mixtral, 2 ranks, stage 0, grouped_mm": [[2, 20, 28]] * 2, "mixtral, 4 ranks, stage 3, eager": [], "qwen3_moe, 2 ranks, stage 3, grouped_mm": [],
+    "qwen2_moe, 2 ranks, stage 1, eager": [[2, 20, 12]] * 2, "deepseek_v3, 4 ranks, stage 2, grouped_mm": [[2, 20, 12]],
+    "gpt_oss, 2 ranks, stage 3, batched_mm": []}
+
+
+@pytest.mark.sample("mixtral, 4 ranks, stage 3, eager", "qwen2_moe, 2 ranks, stage 1, eager", "gpt_oss, 2 ranks, stage 3, batched_mm")
+@pytest.mark.parametrize("mixture", SHAPES)
+def test_a_mixture_whose_experts_ranks_share_out_trains_as_the_whole_model(runs, mixture):
+    result = runs[mixture]
+    assert result["shapes"] == SHAPES[mixture]
     trains_alike(result)
     assert result["of the weights"] < 1e-3  # the checkpoint, loaded where every rank has all experts
     assert result["of what was put together"] < 1e-3

@@ -139,8 +139,16 @@ NAMES = {
         deepspeed.runtime.zero.config: DeepSpeedZeroOffloadOptimizerConfig DeepSpeedZeroOffloadParamConfig
         deepspeed.runtime.zero.config: OffloadDeviceEnum OffloadStateTypeEnum
     """,
-    "deepspeed.runtime.zero.stage3": "deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer_Stage3",
-    "deepspeed.runtime.zero.stage_1_and_2": "deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer",
+    "deepspeed.runtime.zero.stage3": """
+        deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer_Stage3
+        deepspeed.runtime.zero._estimates: estimate_zero3_model_states_mem_needs estimate_zero3_model_states_mem_needs_all_cold
+        deepspeed.runtime.zero._estimates: estimate_zero3_model_states_mem_needs_all_live model_to_params
+    """,
+    "deepspeed.runtime.zero.stage_1_and_2": """
+        deepspeed.runtime.optimizer_classes: DeepSpeedZeroOptimizer
+        deepspeed.runtime.zero._estimates: estimate_zero2_model_states_mem_needs estimate_zero2_model_states_mem_needs_all_cold
+        deepspeed.runtime.zero._estimates: estimate_zero2_model_states_mem_needs_all_live
+    """,
     "deepspeed.runtime.zero.tiling": "tessera.tiled_linear: TiledLinear TiledLinearReturnBias",
     "deepspeed.utils": """
         deepspeed.accelerator: get_accelerator
