@@ -2,20 +2,22 @@
 
 import pytest
 import tiny_models
-from ranks import run_for_json
+from ranks import asked_for, run_for_json
 
 # The engine adds gradients in another order than DDP, and Adam divides small numbers by small numbers.
 LOSS, NORM, WEIGHT = 1e-6, 1e-5, 5e-6
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, here):
-    return run_for_json(here / "trainer_runs.py", tmp_path_factory.mktemp("trainer"), *tiny_models.KINDS, timeout=600)
+def runs(request, tmp_path_factory, here):
+    return run_for_json(here / "trainer_runs.py", tmp_path_factory.mktemp("trainer"), *asked_for(request, "kind"), timeout=600)
 
 
 CASES = ["0", "1", "2", "3", "3 without zero.Init"]
+SAMPLE = ("t5", "llama with LoRA")
 
 
+@pytest.mark.sample(*(f"{kind}-{case}" for kind in SAMPLE for case in CASES))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", tiny_models.KINDS)
 def test_losses_norms_and_weights_are_those_of_ddp(runs, kind, case):
@@ -27,12 +29,14 @@ def test_losses_norms_and_weights_are_those_of_ddp(runs, kind, case):
     assert ours["weights"] <= WEIGHT
 
 
-@pytest.mark.parametrize("case", ["0", "1", "2", "3"])
+@pytest.mark.sample(*(f"{kind}-{case}" for kind in SAMPLE for case in CASES[:4]))
+@pytest.mark.parametrize("case", CASES[:4])
 @pytest.mark.parametrize("kind", tiny_models.KINDS)
 def test_a_resumed_run_goes_on_with_the_same_numbers(runs, kind, case):
     assert runs[kind][case]["resumed"] == runs[kind][case]["whole"]
 
 
+@pytest.mark.sample(*SAMPLE)
 @pytest.mark.parametrize("kind", tiny_models.KINDS)
 def test_from_pretrained_makes_partitioned_parameters_at_stage_3_alone(runs, kind):
     assert [case for case in CASES if runs[kind][case]["made_partitioned"]] == ["3"]
