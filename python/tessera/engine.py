@@ -455,7 +455,7 @@ class Engine(nn.Module):
     def consolidated_state_dict(self, exclude_frozen_parameters=False, keeps_on=0):
         """The module's state dict with whole parameters in the dtype of training, on the CPU; gathered unit by unit.
         Collective; {} on other ranks than `keeps_on` (None: on every rank; of a model that the program has cut, its own part)."""
-        if self._mesh.holds_parts and keeps_on is not None and max(tensor_parallel.ranks_that_cut(self.module, axis) for axis in ("tp", "ep")) == 1:
+        if self._mesh.holds_parts and keeps_on is not None and not tensor_parallel.is_cut(self.module):
             raise made(_core.UsageError, "the weights cannot be put together yet where ranks hold different parts of the model",
                        "the mesh of initialize", "save a checkpoint, and load it without that axis")
         keeps = keeps_on is None or self._world.rank == keeps_on

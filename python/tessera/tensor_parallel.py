@@ -96,6 +96,10 @@ def keep(parameter, axis, cut_of_it, dim, mesh_axis="tp", stacked=1):
     parameter.data = parameter.tessera_part.of(parameter.data).clone(memory_format=torch.contiguous_format)
 
 
+def is_cut(model):
+    return any(hasattr(parameter, "tessera_part") for parameter in model.parameters())
+
+
 def is_part(parameter, mesh_axis):
     """Is it this rank's part, over that axis?"""
     return hasattr(parameter, "tessera_part") and parameter.tessera_part.mesh_axis == mesh_axis

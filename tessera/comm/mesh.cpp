@@ -16,10 +16,10 @@ Mesh::Mesh(std::shared_ptr<Group> world, layout::MeshShape shape) : world_(std::
                 {fmt::format("a mesh of {} ranks does not fit a world of {}", shape_.ranks(), world_->size()),
                  "the mesh", "make the sizes of its axes multiply to the number of ranks"});
   }
+  if (shape_.describe(/*rank=*/0).empty()) return;  // its number says all of a rank
   std::vector<std::string> places;
   for (int rank = 0; rank < shape_.ranks(); ++rank) places.push_back(shape_.describe(rank));
-  const bool numbers_say_all = places.front().empty();
-  if (!numbers_say_all) world_->name_places(std::move(places));
+  world_->name_places(std::move(places));
 }
 
 std::shared_ptr<Mesh> Mesh::data_parallel(std::shared_ptr<Group> world) {

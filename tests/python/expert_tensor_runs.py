@@ -19,11 +19,12 @@ from deepspeed.moe.utils import is_moe_param  # noqa: E402
 from deepspeed.utils import groups  # noqa: E402
 from torch import nn  # noqa: E402
 
+from cut_models import CLIP, STEPS, trained_on, trained_plainly, weights_of  # noqa: E402
 from misuse_runs import said  # noqa: E402
 from named_runs import NamedRuns  # noqa: E402
 
 run = NamedRuns()
-STEPS, CLIP, WORDS, ROWS = 20, 0.5, 53, 4
+WORDS, ROWS = 53, 4
 SIZES = {"hidden_size": 20, "intermediate_size": 28, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
          "max_position_embeddings": 64, "vocab_size": WORDS, "num_experts_per_tok": 2}
 MODELS = {
@@ -63,36 +64,11 @@ def settings(stage, size, **more):
 
 def plainly(name, steps=STEPS):
     """(losses, norms, weights). A row at a time, as each rank has its own: the balance loss is not that of all rows together."""
-    model = made(name)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
-    losses, norms = [], []
-    for _ in range(steps):
-        loss = torch.stack([model(input_ids=row, labels=row).loss for row in texts().split(1)]).mean()
-        loss.backward()
-        norms.append(nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, norms, model.state_dict()
+    return trained_plainly(made(name), lambda model: torch.stack([model(input_ids=row, labels=row).loss for row in texts().split(1)]).mean(), steps)
 
 
 def trained(engine, steps=STEPS):
-    losses, norms = [], []
-    own = texts()[dist.get_rank()].unsqueeze(0)
-    for _ in range(steps):
-        loss = engine(input_ids=own, labels=own).loss
-        engine.backward(loss)
-        engine.step()
-        found = [None] * dist.get_world_size()
-        dist.all_gather_object(found, loss.item())
-        losses.append(sum(found) / len(found))
-        norms.append(float(engine.get_global_grad_norm()))
-    return losses, norms
-
-
-def difference(weights, expected):
-    assert weights.keys() == expected.keys()
-    return max(float((weights[name] - value).abs().max()) for name, value in expected.items())
+    return trained_on(engine, texts()[dist.get_rank()].unsqueeze(0), steps)
 
 
 def experts_of(model):
@@ -108,15 +84,8 @@ def mixture(name, size, stage, implementation):
     engine, *_ = tessera.initialize(model=model, config=settings(stage, size))
     shapes = experts_of(model)
     losses = trained(engine)
-    together = engine.consolidated_state_dict()
-    folder = [tempfile.mkdtemp()]
-    dist.broadcast_object_list(folder)
-    engine.save_checkpoint(folder[0], tag="twenty")
-    whole, *_ = tessera.initialize(model=made(name), config=settings(3, 1))
-    whole.load_checkpoint(folder[0])
-    found = whole.consolidated_state_dict(keeps_on=None)
-    return {"shapes": shapes, "expected": expected[:2], "found": losses, "of the weights": difference(found, expected[2]),
-            "of what was put together": difference(together, expected[2]) if together else 0}
+    return {"shapes": shapes, "expected": expected[:2], "found": losses,
+            **weights_of(engine, lambda: tessera.initialize(model=made(name), config=settings(3, 1))[0], expected[2])}
 
 
 MIXTURES = [("mixtral", 2, 0, "grouped_mm"), ("mixtral", 4, 3, "eager"), ("qwen3_moe", 2, 3, "grouped_mm"), ("qwen2_moe", 2, 1, "eager"),

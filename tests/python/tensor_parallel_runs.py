@@ -6,7 +6,6 @@ The expected losses, norms and weights are those of plain PyTorch with the whole
 
 import functools
 import sys
-import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
@@ -16,11 +15,11 @@ import torch.distributed as dist  # noqa: E402
 import transformers  # noqa: E402
 from tessera import tensor_parallel  # noqa: E402
 
+from cut_models import CLIP, STEPS, trained_on, trained_plainly, weights_of  # noqa: E402
 from misuse_runs import said  # noqa: E402
 from named_runs import NamedRuns  # noqa: E402
 
 run = NamedRuns()
-STEPS, CLIP = 20, 0.5
 SIZES = {"hidden_size": 30, "intermediate_size": 45, "num_hidden_layers": 2, "max_position_embeddings": 64, "vocab_size": 53}
 MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
     "llama": (transformers.LlamaConfig, {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10, "attention_bias": True,
@@ -60,36 +59,11 @@ def settings(stage, **more):
 
 def plainly(name, steps=STEPS):
     """(losses, norms, weights)."""
-    model = made(name)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
-    losses, norms = [], []
-    for _ in range(steps):
-        loss = model(input_ids=texts(), labels=texts()).loss
-        loss.backward()
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses, norms, model.state_dict()
+    return trained_plainly(made(name), lambda model: model(input_ids=texts(), labels=texts()).loss, steps)
 
 
 def on_engine(engine, data_rank, data_ranks, steps=STEPS):
-    losses, norms = [], []
-    own = texts().chunk(data_ranks)[data_rank]
-    for _ in range(steps):
-        loss = engine(input_ids=own, labels=own).loss
-        engine.backward(loss)
-        engine.step()
-        found = [None] * dist.get_world_size()
-        dist.all_gather_object(found, loss.item())
-        losses.append(sum(found) / len(found))
-        norms.append(float(engine.get_global_grad_norm()))
-    return losses, norms
-
-
-def difference(weights, expected):
-    assert weights.keys() == expected.keys()
-    return max(float((weights[name] - value).abs().max()) for name, value in expected.items())
+    return trained_on(engine, texts().chunk(data_ranks)[data_rank], steps)
 
 
 def by_its_plan(name, size, stage):
@@ -101,16 +75,8 @@ def by_its_plan(name, size, stage):
     engine, *_ = tessera.initialize(model=model, config=settings(stage, tensor_parallel={"autotp_size": size}))
     cut = sum(hasattr(parameter, "tessera_part") for parameter in model.parameters())
     losses = on_engine(engine, dist.get_rank() // size, dist.get_world_size() // size)
-    together = engine.consolidated_state_dict()
-    folder = [tempfile.mkdtemp()]
-    dist.broadcast_object_list(folder)
-    engine.save_checkpoint(folder[0], tag="twenty")
-    whole, *_ = tessera.initialize(model=made(name), config=settings(3))
-    whole.load_checkpoint(folder[0])
-    found = whole.consolidated_state_dict(keeps_on=None)
     return {"cut": cut, "expected": expected[:2], "found": losses,
-            "of the weights": difference({key: found[key] for key in expected[2]}, expected[2]),
-            "of what was put together": difference({key: together[key] for key in expected[2]}, expected[2]) if together else 0}
+            **weights_of(engine, lambda: tessera.initialize(model=made(name), config=settings(3))[0], expected[2])}
 
 
 for case in [("llama", 2, 0), ("llama", 2, 3), ("tied", 4, 1), ("qwen3", 4, 2), ("neox", 2, 2), ("mixtral", 4, 3), ("qwen2_moe", 2, 1), ("phi3", 2, 3),
