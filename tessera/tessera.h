@@ -13,8 +13,9 @@
 #include "tessera/comm/mesh.h"              // … on named axes
 #include "tessera/data/mlm_collator.h"      // text to masked batches
 #include "tessera/engine/engine.h"          // initialize, Engine
-#include "tessera/models/model.h"           // models of Hugging Face folders, and their weights
-#include "tessera/monitor/monitor.h"        // who hears of a run's steps
+#include "tessera/engine/layer_pipeline.h"     // lists of layers over a pipeline
+#include "tessera/models/model.h"              // models of Hugging Face folders, and their weights
+#include "tessera/monitor/monitor.h"           // who hears of a run's steps
 #include "tessera/nn/activation_checkpoint.h"  // computing activations again instead of keeping them
 #include "tessera/nn/layers.h"       // layers whose parameters need no memory before the engine gives them some
 #include "tessera/nn/unit_module.h"  // for models of your own

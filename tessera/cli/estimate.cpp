@@ -19,6 +19,8 @@
 #include "tessera/config/hjson.h"
 #include "tessera/config/run_file.h"
 #include "tessera/config/yaml_file.h"
+#include "tessera/layout/mesh_shape.h"
+#include "tessera/layout/range.h"
 #include "tessera/plan/deepspeed_estimates.h"
 #include "tessera/plan/memory_check.h"
 #include "tessera/plan/report.h"
@@ -35,6 +37,7 @@ struct EstimateOptions {
   bool deepspeed = false;
   int64_t nodes = 1;
   int64_t gpus_per_node = 1;
+  plan::Sharing sharing;
   std::optional<int> stage;
   std::string config;
   std::optional<int64_t> micro_batch;
@@ -48,6 +51,7 @@ struct EstimateOptions {
   bool json = false;
 
   int64_t ranks() const { return nodes * gpus_per_node; }
+  int64_t readers() const { return ranks() / sharing.ranks(); }  // each of samples of its own
 };
 
 // The power of 1000 that a unit stands for; nothing for what is no unit. "B" alone is a billion parameters, after
@@ -102,6 +106,22 @@ void print_deepspeed(const EstimateOptions& options, const plan::DeepSpeedInput&
   if (options.json) fmt::print("{}\n", all.dump(2));
 }
 
+plan::ModelCensus census_over(const EstimateOptions& options, const plan::Sharing& sharing) {
+  return plan::read_census(options.model,
+                           {.adapter_rank = options.lora, .nf4 = options.quantization == "nf4", .sharing = sharing});
+}
+
+// ErrorKind::kUsage where the ranks cannot be shared out so.
+void check_mesh(const EstimateOptions& options) {
+  const auto size = [](int64_t ranks) { return static_cast<int>(ranks); };
+  layout::MeshShape::of_world(size(options.ranks()),
+                              {{layout::kPipelineAxis, size(options.sharing.pipeline)},
+                               {layout::kShardAxis, 0},
+                               {layout::kContextAxis, size(options.sharing.context)},
+                               {layout::kTensorAxis, size(options.sharing.tensor)}},
+                              "the command line");
+}
+
 plan::DeepSpeedInput deepspeed_input(const EstimateOptions& options) {
   plan::DeepSpeedInput input{.nodes = options.nodes, .gpus_per_node = options.gpus_per_node};
   if (!options.model.empty()) {
@@ -134,16 +154,17 @@ struct Wanted {
 
 Wanted wanted_of(const EstimateOptions& options) {
   Wanted wanted;
+  const int64_t shards = options.readers() * options.sharing.context;
   if (!options.config.empty()) {
     config::Document document = config::load_document(options.config);
     if (options.micro_batch) {
       document.set(config::Pointer("/train_micro_batch_size_per_gpu"), *options.micro_batch, {.file = "--batch"});
     }
-    config::DsConfigInput input{.data_parallel_size = options.ranks()};
+    config::DsConfigInput input{.data_parallel_size = options.readers()};
     input.auto_values.leave_unknown = true;
     const config::DsConfig ds = config::parse_ds_config(document, input);
     for (const std::string& warning : ds.warnings) log_warning("{}", warning);
-    wanted.setup = plan::setup_of(ds, options.ranks());
+    wanted.setup = plan::setup_of(ds, shards);
     wanted.ds_config = document.value;
     wanted.samples_of_a_rank = ds.batch.micro * ds.batch.accumulation;
     for (const auto& offload : {ds.zero.offload_optimizer, ds.zero.offload_param}) {
@@ -157,8 +178,8 @@ Wanted wanted_of(const EstimateOptions& options) {
     config::Json ds_config = json;
     if (dtype == "fp32") ds_config.erase(dtype);
     const config::DsConfig ds =
-        config::parse_ds_config(ds_config, "the command line", {.data_parallel_size = options.ranks()});
-    wanted.setup = plan::setup_of(ds, options.ranks());
+        config::parse_ds_config(ds_config, "the command line", {.data_parallel_size = options.readers()});
+    wanted.setup = plan::setup_of(ds, shards);
     wanted.samples_of_a_rank = ds.batch.micro;
   }
   if (!options.nvme.empty()) {
@@ -197,13 +218,31 @@ plan::RankShare share_for(const EstimateOptions& options, const std::string& nvm
   return share;
 }
 
-void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, const Wanted& wanted,
+// The ways that are asked for; else the planner weighs them.
+std::optional<plan::Plan> plan_for(const EstimateOptions& options, const plan::ModelCensus& part, const Wanted& wanted,
+                                   const plan::RankShare& share) {
+  plan::PlanInput input{.model = part,
+                        .wanted = wanted.setup,
+                        .samples_of_a_rank = wanted.samples_of_a_rank,
+                        .share = share,
+                        .refusal = plan::refusal_of_this_version};
+  if (options.sharing.ranks() == 1) {
+    input.cluster = {.hosts = options.nodes, .ranks_of_host = options.gpus_per_node};
+    input.part_of = [&](const plan::Sharing& sharing) { return census_over(options, sharing); };
+    return plan::choose_plan(input);
+  }
+  std::optional<plan::Plan> found = plan::choose_plan(input);
+  if (found) {
+    found->sharing = options.sharing;
+    const std::string asked = fmt::format("set {} in the run file, as requested", plan::describe(options.sharing));
+    found->reasons.insert(found->reasons.begin(), plan::Reason{"", asked});
+  }
+  return found;
+}
+
+void print_plan(const EstimateOptions& options, const plan::ModelCensus& part, const Wanted& wanted,
                 const plan::RankShare& share) {
-  const std::optional<plan::Plan> found = plan::choose_plan({.model = model,
-                                                             .wanted = wanted.setup,
-                                                             .samples_of_a_rank = wanted.samples_of_a_rank,
-                                                             .share = share,
-                                                             .refusal = plan::refusal_of_this_version});
+  const std::optional<plan::Plan> found = plan_for(options, part, wanted, share);
   if (!found) {
     throw Error(ErrorKind::kMachine,
                 {fmt::format("no configuration that this version supports fits in {} per rank",
@@ -213,11 +252,14 @@ void print_plan(const EstimateOptions& options, const plan::ModelCensus& model, 
                      (share.nvme_path.empty() ? ", or name a folder on an NVMe drive with --nvme" : "") +
                      "; run without --plan to see what each stage needs"});
   }
-  const int64_t global_batch = wanted.samples_of_a_rank * options.ranks();
+  const int64_t global_batch = wanted.samples_of_a_rank * options.readers();
   const config::Json ds_config = plan::ds_config_of(found->setup, global_batch, share, wanted.ds_config);
   const std::string text =
       options.json ? ds_config.dump(2) + "\n" : plan::print_with_reasons(ds_config, found->reasons);
   std::fputs(text.c_str(), stdout);
+  if (options.json && found->sharing.ranks() > 1) {
+    log_info("this plan needs {} in the run file", plan::describe(found->sharing));
+  }
   if (options.json && found->setup.activation_checkpointing) {
     log_info("this plan needs training.activation_checkpointing: true in the run file");
   }
@@ -238,6 +280,10 @@ void estimate(const EstimateOptions& options) {
       throw Error(ErrorKind::kUsage, {"DeepSpeed's tables know no adapters", "--lora",
                                       "use --model FOLDER alone, for Tessera's own estimate"});
     }
+    if (options.sharing.ranks() > 1) {
+      throw Error(ErrorKind::kUsage, {"DeepSpeed's tables know data-parallel ranks alone", "the command line",
+                                      "use --model FOLDER for a model that ranks share"});
+    }
     if (options.plan) {
       throw Error(ErrorKind::kUsage,
                   {"--plan needs a model, not just a parameter count", "--plan", "use --model FOLDER instead"});
@@ -245,17 +291,20 @@ void estimate(const EstimateOptions& options) {
     print_deepspeed(options, deepspeed_input(options));
     return;
   }
-  const plan::ModelCensus model =
-      plan::read_census(options.model, {.adapter_rank = options.lora, .nf4 = options.quantization == "nf4"});
+  check_mesh(options);
+  const plan::ModelCensus model = census_over(options, {});
+  const plan::ModelCensus part = options.sharing.ranks() == 1 ? model : census_over(options, options.sharing);
   Wanted wanted = wanted_of(options);
-  wanted.setup.length = length_of(options, model);
+  wanted.setup.length = layout::ceil_div(length_of(options, model), options.sharing.context);
   if (model.architecture) wanted.setup.target_share = model.architecture->usual_target_share;
   const plan::RankShare share = share_for(options, wanted.nvme_path);
   if (options.plan) {
-    print_plan(options, model, wanted, share);
+    print_plan(options, part, wanted, share);
     return;
   }
   plan::EstimateReport report{.model = model,
+                              .part = part,
+                              .sharing = options.sharing,
                               .wanted = wanted.setup,
                               .has_config = !options.config.empty(),
                               .share = share,
@@ -286,6 +335,15 @@ void add_estimate_command(CLI::App& app, int& exit_code) {
   command->add_flag("--deepspeed", options->deepspeed, "Print DeepSpeed's tables for the model instead of Tessera's");
   command->add_option("--nodes", options->nodes, "Number of hosts")->check(positive)->capture_default_str();
   command->add_option("--ranks,--gpus-per-node", options->gpus_per_node, "Number of ranks on each host")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_option("--tensor", options->sharing.tensor, "Ranks over which each matrix is cut")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_option("--context", options->sharing.context, "Ranks that share the tokens of each sample")
+      ->check(positive)
+      ->capture_default_str();
+  command->add_option("--pipeline", options->sharing.pipeline, "Ranks over which the layers are spread")
       ->check(positive)
       ->capture_default_str();
   command->add_option("--stage", options->stage, "Only this ZeRO stage")->check(CLI::Range(0, 3));

@@ -9,13 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace torch::nn {
-class Module;
-}
+#include "tessera/models/model.h"
 
 namespace tessera::models {
-
-class Model;
 
 struct UnitCensus {
   std::string name;
@@ -32,31 +28,6 @@ struct UnitCensus {
   int64_t trained_shard(int64_t ranks) const;            // … of one of so many shards
   int64_t bytes(int64_t each, int64_t ranks = 1) const;  // of one of so many shards, with so many bytes a weight
   int64_t held() const { return numel - quantized + quantized_bytes; }  // as the engine counts: a byte is an element
-};
-
-// What decides the activations of a transformer.
-struct Architecture {
-  int64_t layers = 0;          // of encoder and decoder together
-  int64_t decoder_layers = 0;  // of those, the decoder's, which also attend to what the encoder read
-  int64_t hidden = 0;
-  int64_t heads = 0;
-  int64_t kv_heads = 0;
-  int64_t head_size = 0;
-  int64_t ffn = 0;               // features that a token goes through: of a mixture, those of all its experts together
-  int64_t experts_of_token = 0;  // of a mixture; 0: there is none
-  int64_t router_features = 0;   // outputs of the matrices that choose a token's experts
-  int64_t vocab = 0;
-  int64_t head_weights = 0;             // elements of the matrices that each target goes through after the last layer
-  int64_t max_positions = 0;            // 0: no limit of its own
-  bool gated_ffn = false;               // gate, up and down instead of two matrices
-  bool logits_of_targets_only = false;  // the head runs on the positions that the loss counts, not on all
-  double usual_target_share = 1;        // of the tokens, how many those are where no run says it
-  int64_t logit_rows_at_once = 0;       // of those, whose logits exist at once; 0: all (nn/target_loss.h)
-  double hidden_dropout = 0;
-  double attention_dropout = 0;
-
-  // What one of so many tensor ranks has of it: of heads, features of the feed-forward and words, its part, rounded up.
-  Architecture over(int64_t tensor_ranks) const;
 };
 
 struct ModelCensus {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/layout/param_spec.h"
+#include "tessera/models/census.h"
 #include "tessera/models/model.h"
 #include "tessera/pipeline/schedule.h"
 

@@ -16,6 +16,8 @@
 #include "tessera/models/model.h"
 #include "tessera/models/models.h"
 #include "tessera/models/quantized_model.h"
+#include "tessera/models/stages.h"
+#include "tessera/nn/context_axis.h"
 
 namespace tessera::plan {
 namespace {
@@ -58,6 +60,26 @@ ModelCensus census_of_weights(const std::string& folder) {
   return census;
 }
 
+ModelCensus census_over(const models::Model& model, const std::string& class_name, const std::string& where,
+                        const Sharing& sharing) {
+  if (sharing.context > 1) {
+    model.network()->share_sequences(nn::ContextAxis::of_size(static_cast<int>(sharing.context)));
+  }
+  const models::PartRanks ranks{.tensor = static_cast<int>(sharing.tensor)};
+  if (sharing.pipeline == 1) return models::census_of(model, class_name, where, ranks);
+  const auto network = model.network();
+  const size_t links = network->links().size();
+  if (static_cast<size_t>(sharing.pipeline) > links) {
+    throw Error(ErrorKind::kConfig, {fmt::format("the model cannot be cut into {} stages", sharing.pipeline), where,
+                                     fmt::format("use at most {}", std::max<size_t>(1, links))});
+  }
+  const auto stages = static_cast<int>(sharing.pipeline);
+  return models::census_of_stages(
+      model, class_name, where, ranks,
+      models::balanced_stages(*network, pipeline::make_schedule("1f1b", {.ranks = stages, .micro_batches = stages}),
+                              model.architecture() ? model.architecture()->usual_target_share : 1));
+}
+
 }  // namespace
 
 std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const std::string& where,
@@ -72,7 +94,7 @@ std::optional<ModelCensus> census_of_config(const nlohmann::json& config, const 
     model = models::with_adapter(std::move(model), {.lora = {.rank = options.adapter_rank}}, where);
   }
   if (options.nf4) model = models::with_nf4_weights(std::move(model), where);
-  return models::census_of(*model, first.name, where);
+  return census_over(*model, first.name, where, options.sharing);
 }
 
 std::vector<std::string> known_model_types() { return models::models().table().names(); }
@@ -93,6 +115,11 @@ ModelCensus read_census(const std::string& folder, const CensusOptions& options)
     throw Error(ErrorKind::kData,
                 {fmt::format("the layers of a '{}' are not known, so neither is an adapter's size", type), folder,
                  "estimate the model without an adapter"});
+  }
+  if (options.sharing.ranks() > 1) {
+    throw Error(ErrorKind::kConfig,
+                {fmt::format("the layers of a '{}' are not known, so neither is a part of it", type), folder,
+                 "estimate it for data-parallel ranks alone"});
   }
   const bool has_weights = fs::exists(fs::path(folder) / "model.safetensors") ||
                            fs::exists(fs::path(folder) / "model.safetensors.index.json");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 
 namespace tessera::plan {
@@ -172,6 +173,84 @@ std::vector<Reason> explain(const PlanInput& input, const TrainingSetup& chosen,
   return reasons;
 }
 
+std::optional<Plan> choose_for_part(const PlanInput& input) {
+  for (const TrainingSetup& candidate : candidates(input)) {
+    if (!input.refusal(candidate).empty()) continue;
+    for (const TrainingSetup& setup : with_fewer_whole(input, candidate)) {
+      MemoryNeed need = memory_need(input.model, setup);
+      if (fit_of(need, input.share, setup.on_cpu) != Fit::kYes) continue;
+      std::vector<Reason> reasons = explain(input, setup, need);
+      return Plan{.setup = setup, .sharing = {}, .need = std::move(need), .reasons = std::move(reasons)};
+    }
+  }
+  return std::nullopt;
+}
+
+struct SharedPlan {
+  Plan plan;
+  StepCost cost;
+};
+
+// Nothing where it does not fit, or the model cannot be shared so.
+std::optional<SharedPlan> plan_shared(const PlanInput& input, const Sharing& sharing) {
+  try {
+    const ModelCensus part = input.part_of(sharing);
+    const int64_t samples = input.samples_of_a_rank * sharing.ranks();
+    RankShare memory = input.share;
+    memory.nvme_path.clear();
+    std::optional<Plan> plan = choose_for_part({.model = part,
+                                                .wanted = shared(input.wanted, sharing),
+                                                .samples_of_a_rank = samples,
+                                                .share = memory,
+                                                .refusal = input.refusal});
+    if (!plan) return std::nullopt;
+    plan->sharing = sharing;
+    const StepCost cost = step_cost(input.model, part, plan->setup, sharing, input.cluster, samples);
+    return SharedPlan{*std::move(plan), cost};
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kConfig) throw;
+    return std::nullopt;
+  }
+}
+
+std::string in_words(const StepCost& cost) {
+  const auto bytes = [](double number) { return format_bytes(static_cast<uint64_t>(number)); };
+  std::string text = fmt::format("sends {} a step within its host", bytes(cost.bytes_in_host));
+  if (cost.bytes_between > 0) text += fmt::format(" and {} to others", bytes(cost.bytes_between));
+  if (cost.idle_share > 0) text += fmt::format(", and idles {:.0f} % of it", 100 * cost.idle_share);
+  return text;
+}
+
+// The cheapest way to share the model that fits.
+std::optional<Plan> choose_shared(const PlanInput& input) {
+  if (!input.part_of || !input.model.architecture) return std::nullopt;
+  std::vector<SharedPlan> fitting;
+  for (const Sharing& sharing : ways_to_share(input.cluster)) {
+    if (auto plan = plan_shared(input, sharing)) fitting.push_back(*std::move(plan));
+  }
+  if (fitting.empty()) return std::nullopt;
+  std::stable_sort(fitting.begin(), fitting.end(),
+                   [](const SharedPlan& a, const SharedPlan& b) { return a.cost.total < b.cost.total; });
+  PlanInput in_memory = input;
+  in_memory.share.nvme_path.clear();
+  const TrainingSetup sparing = candidates(in_memory).back();
+  const Plan& chosen = fitting.front().plan;
+  std::string weighed = fmt::format("a rank {}", in_words(fitting.front().cost));
+  if (fitting.size() > 1) {
+    weighed += fmt::format("; next of the {} ways that fit is {}: a rank {}", fitting.size(),
+                           describe(fitting[1].plan.sharing), in_words(fitting[1].cost));
+  }
+  std::vector<Reason> reasons{
+      {"", fmt::format("set {} in the run file; data-parallel ranks alone would need {} at the least, by {}",
+                       describe(chosen.sharing), amount(memory_need(input.model, sparing), sparing.on_cpu),
+                       describe(sparing))},
+      {"", weighed}};
+  reasons.insert(reasons.end(), chosen.reasons.begin(), chosen.reasons.end());
+  Plan plan = chosen;
+  plan.reasons = std::move(reasons);
+  return plan;
+}
+
 void print_object(const Json& object, const std::string& path, int depth, const std::vector<Reason>& reasons,
                   std::string& text) {
   const std::string indent(2 * static_cast<size_t>(depth + 1), ' ');
@@ -232,16 +311,10 @@ std::vector<TrainingSetup> ladder(const TrainingSetup& wanted, const RankShare& 
 }
 
 std::optional<Plan> choose_plan(const PlanInput& input) {
-  for (const TrainingSetup& candidate : candidates(input)) {
-    if (!input.refusal(candidate).empty()) continue;
-    for (const TrainingSetup& setup : with_fewer_whole(input, candidate)) {
-      MemoryNeed need = memory_need(input.model, setup);
-      if (fit_of(need, input.share, setup.on_cpu) != Fit::kYes) continue;
-      std::vector<Reason> reasons = explain(input, setup, need);
-      return Plan{setup, std::move(need), std::move(reasons)};
-    }
-  }
-  return std::nullopt;
+  std::optional<Plan> alone = choose_for_part(input);
+  if (alone && alone->need.bytes(Place::kNvme) == 0) return alone;
+  std::optional<Plan> sharing = choose_shared(input);
+  return sharing ? sharing : alone;
 }
 
 std::string refusal_of_this_version(const TrainingSetup& setup) {

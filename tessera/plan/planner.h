@@ -5,6 +5,9 @@
 //   … · 3 + both in host memory · 2 + optimizer on NVMe · 3 + optimizer on NVMe · 3 + both on NVMe
 //   a smaller micro batch            last, and the more accumulation; bf16 before that, where fp32 was asked for
 //
+//   models shared between ranks      where data parallelism alone does not fit in memory, and before its NVMe: the way
+//                                    that costs least (sharing.h) of those that fit
+//
 // At stage 3 as many parameters stay whole as fit. That is the order of Hugging Face's guide to DeepSpeed (ZeRO-1, 2, 2
 // + offload, 3, 3 + offload, 3 + NVMe, from fast to frugal). On a CPU host memory is the device's, so nothing is
 // offloaded to it. Arithmetic only.
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "tessera/plan/memory_model.h"
+#include "tessera/plan/sharing.h"
 
 namespace tessera::plan {
 
@@ -48,6 +52,10 @@ struct PlanInput {
   RankShare share;
   // Why this version cannot run a setup; empty: it can.
   std::function<std::string(const TrainingSetup&)> refusal = [](const TrainingSetup&) { return std::string(); };
+  // For models that ranks share: where these are, and a rank's part of the model, ErrorKind::kConfig where it cannot be
+  // shared so. Empty: models are not shared.
+  Cluster cluster = {};
+  std::function<ModelCensus(const Sharing&)> part_of = {};
 };
 
 struct Reason {
@@ -57,6 +65,7 @@ struct Reason {
 
 struct Plan {
   TrainingSetup setup;
+  Sharing sharing;
   MemoryNeed need;
   std::vector<Reason> reasons;  // one for each choice
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tessera/base/format.h"
-#include "tessera/models/flops.h"
 
 namespace tessera::plan {
 namespace {
@@ -34,14 +33,12 @@ const char* place_name(Place place, bool on_cpu) {
   return place == Place::kHost || on_cpu ? "host" : "device";
 }
 
-// Of a micro batch, forward and backward. An encoder-decoder writes as many tokens as it reads: so memory_model.cpp
-// counts them.
-double micro_batch_flops(const ModelCensus& model, const TrainingSetup& setup) {
-  const Architecture& net = *model.architecture;
-  return models::training_flops(model, {.texts = setup.micro_batch,
-                                        .length = setup.length,
-                                        .written = net.decoder_layers > 0 ? setup.length : 0,
-                                        .targets = targets_of(net, setup)});
+// As it was asked for: `wanted` has what context ranks leave of a sequence, and the shards of one part.
+TrainingSetup of_all_ranks(const EstimateReport& report) {
+  TrainingSetup setup = report.wanted;
+  setup.length *= report.sharing.context;
+  setup.ranks *= report.sharing.tensor * report.sharing.pipeline;
+  return setup;
 }
 
 std::string flops_text(double flops) {
@@ -52,7 +49,7 @@ std::string flops_text(double flops) {
 
 std::string header(const EstimateReport& report) {
   const ModelCensus& model = report.model;
-  const TrainingSetup& setup = report.wanted;
+  const TrainingSetup setup = of_all_ranks(report);
   std::string text = fmt::format("{}, {} in the largest layer: {}\n", count_of(model.params, "parameter"),
                                  format_count(model.largest_layer), model.source);
   if (model.frozen > 0) {
@@ -67,6 +64,10 @@ std::string header(const EstimateReport& report) {
                       count_of(setup.ranks, "rank"), dtype_name(setup.dtypes.compute), setup.micro_batch,
                       count_of(setup.length, "token"), setup.activation_checkpointing ? "" : "no ",
                       count_of(setup.state_tensors, "state tensor"));
+  if (report.sharing.ranks() > 1) {
+    text += fmt::format("{}: of the model a rank has at most {}\n", describe(report.sharing),
+                        count_of(report.part.params, "parameter"));
+  }
   if (model.architecture) {
     text += fmt::format("a micro batch takes {}, forward and backward\n", flops_text(micro_batch_flops(model, setup)));
   } else {
@@ -83,7 +84,7 @@ std::string header(const EstimateReport& report) {
 }
 
 std::string terms_text(const EstimateReport& report) {
-  const MemoryNeed need = memory_need(report.model, report.wanted);
+  const MemoryNeed need = memory_need(report.part, report.wanted);
   std::string text = fmt::format("\n{}, at the peak of a step\n", describe(report.wanted));
   for (const MemoryTerm& term : need.terms) {
     text += fmt::format("  {:<34}{:>10}  {}\n", term.what, bytes_text(term.bytes),
@@ -128,7 +129,7 @@ std::string report_text(const EstimateReport& report) {
   text += fmt::format("\n{:<43}{:>10}{}  {:>10}  fits\n", "a rank needs", on_cpu ? "memory" : "device",
                       on_cpu ? "" : fmt::format("  {:>10}", "host"), "NVMe");
   for (const TrainingSetup& row : report.rows) {
-    const MemoryNeed need = memory_need(report.model, row);
+    const MemoryNeed need = memory_need(report.part, row);
     text += fmt::format("{:<43}{}  {}\n", describe(row), places_text(need, on_cpu), fit_text(report, need));
   }
   if (on_cpu) text += "on a CPU, offload to cpu moves nothing\n";
@@ -136,9 +137,9 @@ std::string report_text(const EstimateReport& report) {
 }
 
 Json report_json(const EstimateReport& report) {
-  const TrainingSetup& setup = report.wanted;
+  const TrainingSetup setup = of_all_ranks(report);
   const auto row_of = [&](const TrainingSetup& row) {
-    const MemoryNeed need = memory_need(report.model, row);
+    const MemoryNeed need = memory_need(report.part, row);
     Json json = {{"stage", row.stage},
                  {"offload_optimizer", name_of(row.optimizer)},
                  {"offload_param", name_of(row.params)},
@@ -167,8 +168,13 @@ Json report_json(const EstimateReport& report) {
                    {"activation_checkpointing", setup.activation_checkpointing}}},
                  {"share", {{"device", report.share.device}, {"host", report.share.host}, {"nvme", report.share.nvme}}},
                  {"rows", Json::array()}};
+  if (report.sharing.ranks() > 1) {
+    result["setup"]["parallel"] = {
+        {"tensor", report.sharing.tensor}, {"context", report.sharing.context}, {"pipeline", report.sharing.pipeline}};
+    result["model"]["params_of_rank"] = report.part.params;
+  }
   if (report.model.architecture) result["setup"]["flops"] = micro_batch_flops(report.model, setup);
-  if (report.has_config) result["config"] = row_of(setup);
+  if (report.has_config) result["config"] = row_of(report.wanted);
   for (const TrainingSetup& row : report.rows) result["rows"].push_back(row_of(row));
   return result;
 }

@@ -11,6 +11,8 @@ namespace tessera::plan {
 
 struct EstimateReport {
   const ModelCensus& model;
+  const ModelCensus& part;  // a rank's, of a model that ranks share this way; else the model
+  Sharing sharing;
   TrainingSetup wanted;     // batch, dtypes, optimizer; the rows go through stages and offloads
   bool has_config = false;  // then `wanted` itself is shown first, term by term
   RankShare share;

@@ -3,9 +3,10 @@
     a cell        (dp, tp, pp, cp): all that multiply to one number of ranks, and that the model's type knows
     equal         losses and gradient norms of 20 steps are those of one process, to 1e-5
     same bits     … and those of the cell's other stages; over a pipeline, which accumulates micro batches, of 0 and 1, and of 2 and 3
+    refused       of tensor ranks over which key heads do not go round, with the numbers that do
     reshaped      a run that goes on in another cell each time, from the checkpoint of the one before, has the losses of one process
 
-Sizes let every cell of up to 8 ranks go round: 8 query heads, and 8 links of a pipeline. The one process has the cell's batch.
+Models have 8 query heads and 8 links of a pipeline. The one process has the cell's batch.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
 from model_folders import SPECIAL_TOKENS  # noqa: E402
-from tessera_runs import largest_difference, losses_and_norms, metrics, train, write_run_file  # noqa: E402
+from tessera_runs import largest_difference, losses_and_norms, metrics, tessera, train, train_arguments, write_run_file  # noqa: E402
 
 STEPS, STAGES, DIFFERENCE = 20, (0, 1, 2, 3), 1e-5
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -25,6 +26,7 @@ WORDS = [*SPECIAL_TOKENS, *ALPHABET, *(f"##{letter}" for letter in ALPHABET)]
 LENGTH = 24
 NO_DROPOUT = {"attention_dropout": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "dropout_rate": 0.0, "resid_pdrop": 0.0,
               "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+REFUSED_TENSOR_RANKS = {"llama": (3, 5, 7)}  # which neither divide its 2 key heads nor are a multiple of them
 # Of each type its config.json, the task, what else the data is, and whether its ranks can share sequences.
 MODELS = {
     "llama": ({"architectures": ["LlamaForCausalLM"], "hidden_size": 40, "intermediate_size": 45, "num_hidden_layers": 6, "num_attention_heads": 8,
@@ -55,30 +57,45 @@ class Cell:
         """Rows of a step: as many for each data-parallel rank, and enough for a pipeline to have several micro batches."""
         return {3: 12, 5: 10, 6: 12, 7: 14}.get(self.dp, 8)
 
-    def settings(self, stage):
-        micro = 1 if self.pp > 1 else self.batch // self.dp
+    def settings(self, stage, batch=None):
+        batch = batch or self.batch
+        micro = 1 if self.pp > 1 else batch // self.dp
         return {"parallel.tensor": self.tp, "parallel.pipeline": self.pp, "parallel.context": self.cp, "deepspeed.zero_optimization.stage": stage,
-                "deepspeed.train_batch_size": self.batch, "deepspeed.train_micro_batch_size_per_gpu": micro}
+                "deepspeed.train_batch_size": batch, "deepspeed.train_micro_batch_size_per_gpu": micro}
 
     def __str__(self):
         return f"dp {self.dp} × tp {self.tp} × pp {self.pp} × cp {self.cp}"
 
 
-def cells_of(model, ranks):
+def factorisations(model, ranks):
     shares_sequences = MODELS[model][3]
     factors = [size for size in range(1, ranks + 1) if ranks % size == 0]
     return [cell for cell in itertools.starmap(Cell, itertools.product(factors, repeat=4))
             if cell.ranks == ranks and (cell.cp == 1 or shares_sequences)]
 
 
+def is_refused(model, cell):
+    return cell.tp in REFUSED_TENSOR_RANKS.get(model, ())
+
+
+def cells_of(model, ranks):
+    return [cell for cell in factorisations(model, ranks) if not is_refused(model, cell)]
+
+
+def chains_of(cells):
+    """(batch, cells that can go on from each other's checkpoints): 24 rows go over all ranks of data but 5 and 7."""
+    yield 24, [cell for cell in cells if 24 % cell.dp == 0]
+    yield 70, [cell for cell in cells if cell.ranks in (5, 7)]
+
+
 def write_run(folder, model):
-    """A run file of 14 rows and more, on which all cells train alike."""
+    """A run file of 70 rows and more, on which all cells train alike."""
     config, task, data, _ = MODELS[model]
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "model" / "config.json").write_text(json.dumps({"model_type": model, "vocab_size": len(WORDS), **NO_DROPOUT, **config}))
     draw = random.Random(1)
-    texts = [" ".join(ALPHABET[(7 * i + 3 * j * j) % 26] for j in range(draw.randint(5, 20))) for i in range(84)]
+    texts = [" ".join(ALPHABET[(7 * i + 3 * j * j) % 26] for j in range(draw.randint(5, 20))) for i in range(200)]
     rows = [json.dumps({"q": text, "a": " ".join(text.split()[:8])}) for text in texts] if task == "seq2seq" else texts
     train_file = folder / ("train.jsonl" if task == "seq2seq" else "train.txt")
     train_file.write_text("\n".join(rows) + "\n")
@@ -121,12 +138,16 @@ def check(references, cell, stages=STAGES):
     return largest
 
 
-def check_reshaping(references, cells, steps_a_cell=2):
-    """One run that goes on in each of the cells, which have one batch, at another stage each time."""
-    output, batch = references.run_file.parent / "reshaped", cells[0].batch
+def check_refused(references, cell):
+    result = tessera(*train_arguments(references.run_file, cell.ranks, cell.settings(0)))
+    assert result.code == 2 and "8 attention heads of 2 key heads" in result.err and "use at most 2 ranks, or 4, 6, 8" in result.err, str(result)
+
+
+def check_reshaping(references, cells, batch, steps_a_cell=2):
+    """One run that goes on in each of the cells, at another stage each time."""
+    output = references.run_file.parent / f"reshaped-{batch}"
     for life, cell in enumerate(cells):
-        assert cell.batch == batch
-        train(references.run_file, cell.ranks, {**cell.settings(STAGES[life % len(STAGES)]), "training.max_steps": (life + 1) * steps_a_cell,
+        train(references.run_file, cell.ranks, {**cell.settings(STAGES[life % len(STAGES)], batch), "training.max_steps": (life + 1) * steps_a_cell,
                                                 "output": output}, **({"resume": "auto"} if life else {}))
     rows = metrics(output)
     assert len(rows) == len(cells) * steps_a_cell

@@ -1,7 +1,7 @@
 """A sample of `make cells`."""
 
 import pytest
-from cells import MODELS, Cell, References, cells_of, check, check_reshaping, write_run
+from cells import MODELS, Cell, References, cells_of, chains_of, check, check_refused, check_reshaping, factorisations, write_run
 
 
 @pytest.mark.sample("llama-2, 1, 1, 2", "t5-1, 2, 2, 1")
@@ -13,11 +13,19 @@ def test_a_cell_trains_as_one_process(tmp_path, model, cell):
 
 
 def test_a_run_goes_on_over_other_cells(tmp_path):
-    check_reshaping(References(write_run(tmp_path, "llama")), [Cell(1, 2, 2, 1), Cell(2, 1, 1, 2), Cell(4, 1, 1, 1), Cell(1, 1, 4, 1)])
+    check_reshaping(References(write_run(tmp_path, "llama")), [Cell(1, 2, 2, 1), Cell(2, 1, 1, 2), Cell(4, 1, 1, 1), Cell(1, 1, 4, 1)], 8)
+
+
+def test_key_heads_that_do_not_go_round_are_refused(tmp_path):
+    check_refused(References(write_run(tmp_path, "llama")), Cell(1, 3, 1, 1))
 
 
 def test_all_cells_are_there():
     """Ordered factorisations of 8 into 4 factors are 6 choose 3; into 3, where no sequence is shared, 5 choose 2."""
-    assert len(cells_of("llama", 8)) == 20 and len(cells_of("bert", 8)) == 10
-    assert {cell.ranks for model in MODELS for cell in cells_of(model, 6)} == {6}
-    assert all(cell.batch % cell.dp == 0 for ranks in range(1, 9) for cell in cells_of("llama", ranks))
+    assert len(cells_of("llama", 8)) == len(factorisations("llama", 8)) == 20 and len(cells_of("bert", 8)) == 10
+    assert {cell.ranks for model in MODELS for cell in factorisations(model, 6)} == {6}
+    cells = [cell for ranks in range(1, 9) for cell in cells_of("gpt2", ranks)]
+    assert all(cell.batch % cell.dp == 0 for cell in cells)
+    chains = dict(chains_of(cells))
+    assert set(cells) == {cell for chain in chains.values() for cell in chain}
+    assert all(batch % cell.dp == 0 for batch, chain in chains.items() for cell in chain)

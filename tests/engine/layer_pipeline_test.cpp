@@ -1,6 +1,6 @@
 // A torch::nn::Sequential over the stages of a pipeline: the training of one process, under names that any pipeline
 // has.
-#include "tessera/engine/layer_stages.h"
+#include "tessera/engine/layer_pipeline.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,20 +8,14 @@
 #include <torch/optim/adamw.h>
 
 #include "tessera/base/error.h"
-#include "tessera/engine/engine.h"
-#include "tessera/engine/pipeline_run.h"
+#include "tessera/config/ds_config.h"
 #include "tests/engine/toy_models.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
 
-namespace tessera::layer_stages_test {
+namespace tessera::layer_pipeline_test {
 namespace {
 
-using engine::LayerStages;
-using engine::PipelineRun;
-using engine::StagePass;
-using pipeline::make_schedule;
-using pipeline::Schedule;
 using test::kWidth;
 using test::spawn_ranks;
 using testing::ElementsAre;
@@ -62,37 +56,37 @@ struct Way {
   std::vector<int64_t> bounds = {};
 };
 
-// Steps from `first` on: the loss of each, of all data-parallel ranks; known where the last stage is.
+std::shared_ptr<comm::Mesh> mesh_of(const std::shared_ptr<comm::Group>& world, const Way& way) {
+  return std::make_shared<comm::Mesh>(
+      world, layout::MeshShape({{layout::kPipelineAxis, way.ranks}, {layout::kShardAxis, way.data}}));
+}
+
+std::unique_ptr<LayerPipeline> pipeline_of(const std::shared_ptr<comm::Group>& world, const Way& way) {
+  return std::make_unique<LayerPipeline>(layers(), config_at(way.stage, kRows / way.data),
+                                         InitializeOptions{.mesh = mesh_of(world, way)},
+                                         LayerPipelineOptions{.schedule = way.schedule, .bounds = way.bounds});
+}
+
+// The rows of a step that are this rank's.
+LayerPipeline::Inputs rows_of(const comm::Group& world, const Way& way, int step) {
+  const int first = world.rank() % way.data * (kRows / way.data);  // the mesh's last axis
+  return [first, step](int micro_batch) { return row_of(step, first + micro_batch); };
+}
+
+at::Tensor loss_of(const at::Tensor& output, int /*micro_batch*/) { return test::mean_square(output); }
+
+// Steps from `first` on: the loss of each, which every rank has.
 std::vector<double> train(const std::shared_ptr<comm::Group>& world, const Way& way, int first, int last,
                           const std::string& load = "", const std::string& save = "") {
-  const auto mesh = std::make_shared<comm::Mesh>(
-      world, layout::MeshShape({{layout::kPipelineAxis, way.ranks}, {layout::kShardAxis, way.data}}));
-  const int micro = kRows / way.data;
-  const Schedule schedule = make_schedule(way.schedule, {.ranks = way.ranks, .micro_batches = micro});
-  const LayerStages stages(layers(), *mesh, schedule, way.bounds);
-  const auto engine = initialize(
-      stages.own(), config::parse_ds_config(config_at(way.stage, micro), "the test", {.data_parallel_size = way.data}),
-      {.mesh = mesh, .specify = stages.specify()});
+  const auto pipeline = pipeline_of(world, way);
   if (!load.empty()) {
-    EXPECT_TRUE(engine->load_checkpoint(load).has_value());
+    EXPECT_TRUE(pipeline->engine().load_checkpoint(load).has_value());
   }
-  PipelineRun run(*engine, *mesh, way.schedule);
   std::vector<double> losses;
   for (int step = first; step < last; ++step) {
-    at::Tensor sum = at::zeros({1}, at::kDouble);
-    run.train(micro, [&](const StagePass& pass) -> std::vector<at::Tensor> {
-      const int row = mesh->coordinate(layout::kShardAxis) * micro + pass.micro_batch;
-      const at::Tensor x = stages.run(pass, row_of(step, row));
-      if (!run.is_last(pass.stage)) return {x};
-      const at::Tensor loss = test::mean_square(x);
-      sum += loss.detach().to(at::kDouble);
-      return {loss};
-    });
-    engine->step();
-    run.ranks_of_losses().start_all_reduce(sum, 1.0 / kRows, "losses").finish();
-    losses.push_back(sum.item<double>());
+    losses.push_back(pipeline->train_batch(rows_of(*world, way, step), loss_of));
   }
-  if (!save.empty()) engine->save_checkpoint(save);
+  if (!save.empty()) pipeline->engine().save_checkpoint(save);
   return losses;
 }
 
@@ -119,7 +113,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5 * std::abs(expected[i])) << i;
 }
 
-TEST(LayerStages, TrainAsOneProcessAtEveryZeroStage) {
+TEST(LayerPipeline, TrainsAsOneProcessAtEveryZeroStage) {
   spawn_ranks(4, [](const std::shared_ptr<comm::Group>& world) {
     const std::vector<double> expected = plainly();
     EXPECT_LT(expected.back(), 0.9 * expected.front());
@@ -130,7 +124,7 @@ TEST(LayerStages, TrainAsOneProcessAtEveryZeroStage) {
   });
 }
 
-TEST(LayerStages, OfOtherSchedulesToo) {
+TEST(LayerPipeline, TrainsByOtherSchedulesToo) {
   spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
     const std::vector<double> expected = plainly();
     for (const char* const schedule : {"gpipe", "interleaved", "zb1p", "dualpipev"}) {
@@ -139,7 +133,7 @@ TEST(LayerStages, OfOtherSchedulesToo) {
   });
 }
 
-TEST(LayerStages, ACheckpointGoesOnOverAnotherPipeline) {
+TEST(LayerPipeline, ACheckpointGoesOnOverAnotherPipeline) {
   const test::TemporaryFolder folder;
   spawn_ranks(4, [&](const std::shared_ptr<comm::Group>& world) {
     const std::vector<double> expected = plainly();
@@ -151,36 +145,54 @@ TEST(LayerStages, ACheckpointGoesOnOverAnotherPipeline) {
   });
 }
 
-std::string refusal(const torch::nn::Sequential& model, int ranks, std::vector<int64_t> bounds) {
-  const auto mesh = comm::Mesh::data_parallel(comm::Group::alone());
-  try {
-    const LayerStages stages(model, *mesh, make_schedule("1f1b", {.ranks = ranks, .micro_batches = 4}),
-                             std::move(bounds));
-    return "";
-  } catch (const Error& error) {
-    return error.what();
+TEST(LayerPipeline, EvaluatesAsOneProcess) {
+  spawn_ranks(4, [](const std::shared_ptr<comm::Group>& world) {
+    torch::nn::Sequential whole = layers();
+    double expected = 0;
+    for (int row = 0; row < kRows; ++row) expected += test::mean_square(whole->forward(row_of(7, row))).item<double>();
+    for (const int stage : {0, 3}) {
+      const Way way{.ranks = 2, .data = 2, .stage = stage};
+      const auto pipeline = pipeline_of(world, way);
+      for (int time = 0; time < 2; ++time) {
+        expect_near({pipeline->eval_batch(rows_of(*world, way, 7), loss_of)}, {expected / kRows});
+      }
+      expect_near({pipeline->train_batch(rows_of(*world, way, 7), loss_of)}, {expected / kRows});
+      EXPECT_LT(pipeline->eval_batch(rows_of(*world, way, 7), loss_of, 4), expected / kRows);
+    }
+  });
+}
+
+TEST(LayerPipeline, IsBalancedByParametersAndHasTheNamesOfTheWhole) {
+  spawn_ranks(2, [](const std::shared_ptr<comm::Group>& world) {
+    torch::nn::Sequential model(torch::nn::Linear(10, 10), torch::nn::Linear(10, 10), torch::nn::Linear(10, 90));
+    const LayerPipeline pipeline(model, config_at(0, 2), {.mesh = mesh_of(world, {})});
+    EXPECT_THAT(pipeline.bounds(), ElementsAre(0, 2, 3));
+  });
+}
+
+void expect_refused(const torch::nn::Sequential& model, int ranks, const std::vector<int64_t>& bounds,
+                    const std::string& why) {
+  spawn_ranks(ranks, [&](const std::shared_ptr<comm::Group>& world) {
+    std::string text;
+    try {
+      const LayerPipeline pipeline(model, config_at(0, 4), {.mesh = mesh_of(world, {.ranks = ranks})},
+                                   {.bounds = bounds});
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    EXPECT_THAT(text, HasSubstr(why));
+  });
+}
+
+TEST(LayerPipeline, WhatDoesNotGoRoundIsRefused) {
+  expect_refused(layers(), 6, {}, "6 stages are more than there are layers, 5");
+  for (const std::vector<int64_t>& bounds : std::vector<std::vector<int64_t>>{{0, 5}, {0, 3, 4}, {0, 0, 5}}) {
+    expect_refused(layers(), 2, bounds, "give 3 numbers that rise from 0 to 5");
   }
-}
-
-TEST(LayerStages, AreBalancedByParametersAndHaveTheNamesOfTheWhole) {
-  const auto mesh = comm::Mesh::data_parallel(comm::Group::alone());
-  torch::nn::Sequential model(torch::nn::Linear(10, 10), torch::nn::Linear(10, 10), torch::nn::Linear(10, 90));
-  const LayerStages stages(model, *mesh, make_schedule("1f1b", {.ranks = 2, .micro_batches = 4}));
-  EXPECT_THAT(stages.bounds(), ElementsAre(0, 2, 3));
-  std::vector<std::string> names;
-  for (const auto& item : stages.own()->named_parameters()) names.push_back(item.key());
-  EXPECT_THAT(names, ElementsAre("0.weight", "0.bias", "1.weight", "1.bias"));
-}
-
-TEST(LayerStages, WhatDoesNotGoRoundIsRefused) {
-  EXPECT_THAT(refusal(layers(), 6, {}), HasSubstr("6 stages are more than there are layers, 5"));
-  EXPECT_THAT(refusal(layers(), 2, {0, 5}), HasSubstr("give 3 numbers that rise from 0 to 5"));
-  EXPECT_THAT(refusal(layers(), 2, {0, 3, 4}), HasSubstr("give 3 numbers that rise from 0 to 5"));
-  EXPECT_THAT(refusal(layers(), 2, {0, 0, 5}), HasSubstr("give 3 numbers that rise from 0 to 5"));
   const Layer both(3);
-  EXPECT_THAT(refusal(torch::nn::Sequential(both, Layer(4), both), 2, {}),
-              HasSubstr("layers 0 and 2 have a parameter in common"));
+  expect_refused(torch::nn::Sequential(both, Layer(4), both), 2, {}, "layers 0 and 2 have a parameter in common");
+  EXPECT_THROW(LayerPipeline(layers(), config_at(0, 4), {}), Error);  // no mesh
 }
 
 }  // namespace
-}  // namespace tessera::layer_stages_test
+}  // namespace tessera::layer_pipeline_test
