@@ -3,8 +3,10 @@
 The expected losses, norms and weights are those of plain PyTorch with the whole model and the whole batch on each rank.
 """
 
+import argparse
 import contextlib
 import io
+import json
 import sys
 import tempfile
 import warnings
@@ -293,6 +295,81 @@ def data_and_reports():
     labels = torch.tensor([0, 1])
     return {"losses": [losses, expected], "sizes": [sizes, sizes_expected], "printed": printed.getvalue().splitlines(), "reads": reads,
             "loader": type(loader).__name__, "again": [again, cross_entropy(whole(torch.ones(2, 6)), labels).item()]}
+
+
+class Vision(nn.Module):
+    """As vision packages build their models: two sequences and a pooling between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+                                      nn.Conv2d(8, 12, 3, padding=1), nn.ReLU(inplace=True))
+        self.avgpool = nn.AdaptiveAvgPool2d((2, 2))
+        self.classifier = nn.Sequential(nn.Dropout(0.0), nn.Linear(48, 16), nn.ReLU(inplace=True), nn.Linear(16, 5))
+
+    def forward(self, image):
+        return self.classifier(torch.flatten(self.avgpool(self.features(image)), 1))
+
+
+@run
+def a_vision_model():
+    """A program in the form of vision examples: arguments with --deepspeed_config, a built model joined to a list of layers, and no iterator."""
+    generator = torch.Generator().manual_seed(6)
+    images = [(torch.randn(3, 16, 16, generator=generator), int(torch.randint(5, (), generator=generator))) for _ in range(40)]
+    config = f"{tempfile.mkdtemp()}/ds_config.json"
+    with open(config, "w", encoding="utf-8") as file:
+        json.dump({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "steps_per_print": 10, "wall_clock_breakdown": False,
+                   "optimizer": {"type": "Adam", "params": {"lr": 0.01, "betas": [0.9, 0.999], "eps": 1e-8}}}, file)
+    args = deepspeed.add_config_arguments(argparse.ArgumentParser()).parse_args([f"--deepspeed_config={config}"])
+
+    def model():
+        deepspeed.runtime.utils.set_random_seed(1138)
+        return Vision()
+
+    def plainly(batches):
+        whole, losses = model(), []
+        optimizer = torch.optim.Adam(whole.parameters(), lr=0.01)
+        for inputs, labels in batches:
+            optimizer.zero_grad()
+            loss = cross_entropy(whole(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def together(numbers):
+        return torch.stack([images[number][0] for number in numbers]), torch.tensor([images[number][1] for number in numbers])
+
+    results = {}
+    for stages, interval in ((2, 0), (4, 1)):
+        net = model()
+        net = PipelineModule(layers=[*net.features, net.avgpool, lambda x: torch.flatten(x, 1), *net.classifier], num_stages=stages,
+                             loss_fn=nn.CrossEntropyLoss(), partition_method="parameters", activation_checkpoint_interval=interval)
+        engine, *_ = deepspeed.initialize(args=args, model=net, model_parameters=[p for p in net.parameters() if p.requires_grad],
+                                          training_data=images)
+        found = [engine.train_batch().item() for _ in range(6)]
+        results[f"{stages} stages"] = [found, plainly(together([(16 * step + row) % 40 for row in range(16)]) for step in range(6))]
+        engine.destroy()
+
+    net = model()
+    engine, _, loader, _ = deepspeed.initialize(args=args, model=net, model_parameters=[p for p in net.parameters() if p.requires_grad],
+                                                training_data=images)
+    batches, seen, found = iter(RepeatingLoader(loader)), [], []
+    for _ in range(6):
+        of_step = []
+        for _ in range(engine.gradient_accumulation_steps()):
+            batch = next(batches)
+            loss = nn.CrossEntropyLoss()(engine(batch[0].to(engine.device)), batch[1].to(engine.device))
+            engine.backward(loss)
+            engine.step()
+            of_step.append((*batch, loss.item()))
+        of_all = [None] * dist.get_world_size()
+        dist.all_gather_object(of_all, of_step)
+        parts = [part for of_rank in of_all for part in of_rank]
+        seen.append((torch.cat([inputs for inputs, _, _ in parts]), torch.cat([labels for _, labels, _ in parts])))
+        found.append(sum(value for _, _, value in parts) / len(parts))
+    results["no pipeline"] = [found, plainly(seen)]
+    return results
 
 
 @run

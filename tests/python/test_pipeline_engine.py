@@ -63,6 +63,14 @@ def test_training_data_batch_functions_and_more_losses(runs):
         f"steps: {step} loss: {run['losses'][1][step - 1]:.4f} size: {run['sizes'][1][step - 1]:.4f}" for step in (2, 4, 6)]
 
 
+@pytest.mark.parametrize("form", ["2 stages", "4 stages", "no pipeline"])
+def test_a_vision_model_joined_to_a_list_of_layers(runs, form):
+    """A built model with its pooling, a function between them, training_data and no iterator, beside plain PyTorch with the whole batch."""
+    found, expected = runs["a_vision_model"][form]
+    assert len(found) == 6 and found == pytest.approx(expected, rel=1e-5)
+    assert expected[-1] != pytest.approx(expected[0], rel=0.01)
+
+
 def test_its_names_and_what_it_refuses(runs):
     run = runs["names_and_misuse"]
     assert run["class"] and run["micro"] == [4, 2] and run["place"] == [2, 0, True, True, 2]
