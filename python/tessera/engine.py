@@ -493,12 +493,18 @@ class Engine(nn.Module):
             write_weights(state, path, Path(path).suffix == ".safetensors")
         self._world.barrier("save_weights")
 
-    def load_state_dict_into_module(self, state, strict=True):
-        """Loads the module's weights from a state dict that every rank has; the master weights follow. Collective."""
+    @contextlib.contextmanager
+    def writing_weights(self):
+        """Inside, the module's parameters are whole, and every rank may write the same to them; the master weights follow. Collective."""
         with zero.GatheredParameters(self.module.parameters(), modifier_rank=0):
-            self.module.load_state_dict(state, strict=strict)
+            yield
         if self.stage < 3:
             self.core.refresh_master()
+
+    def load_state_dict_into_module(self, state, strict=True):
+        """Loads the module's weights from a state dict that every rank has. Collective."""
+        with self.writing_weights():
+            self.module.load_state_dict(state, strict=strict)
 
     # ---- checkpoints
 
@@ -526,7 +532,7 @@ class Engine(nn.Module):
         if custom_load_fn is not None:
             raise NotImplementedError("custom_load_fn is not in Tessera yet")
         has_own_schedule = self.has_own_schedule()
-        with stock_checkpoint.readable(load_dir, tag, self._world) as (folder, own_tag, stock):
+        with stock_checkpoint.readable(load_dir, tag, self._world, getattr(self.module, "layers_of_pipeline", None)) as (folder, own_tag, stock):
             loaded = self.core.load_checkpoint(
                 folder=folder, tag=own_tag, strict=load_module_strict,
                 optimizer_states=load_optimizer_states and not load_module_only and self.optimizer is not None,

@@ -1,4 +1,4 @@
-"""A Tessera checkpoint as a DeepSpeed checkpoint of ZeRO stage 2, saved by one rank.
+"""A Tessera checkpoint as a DeepSpeed checkpoint of ZeRO stage 2, saved by one rank; a pipeline's of stage 1, by one rank a stage.
 
     python -m tessera.export_deepspeed TESSERA_CHECKPOINT --to FOLDER [--dtype bf16] [--like DEEPSPEED_DIR]
 
@@ -7,7 +7,8 @@ DeepSpeed that such files hold are written by name.
 
 DeepSpeed finds weights by name, but the optimizer's states by their place in a flat buffer. A checkpoint of the training
 that is to go on, given with --like, tells the order of the parameters, their groups and the groups' options. Without it
-there is one group in the order of the shard files, which is the model's where one rank wrote them.
+there is one group in the order of the shard files, which is the model's where one rank wrote them. If it is a pipeline's,
+the weights go by layer into the files that it has, and the parameters to its stages.
 """
 
 import argparse
@@ -24,7 +25,8 @@ import torch
 from tessera import _core
 from tessera.config_keys import defaults_in
 from tessera.error_report import run_program
-from tessera.import_deepspeed import Source, StandIn, failure, find
+from tessera.import_deepspeed import Source, StandIn, failure, find, load
+from tessera.kept_values import buffers_of
 from tessera.loss_scale import DynamicScale, StaticScale
 
 DEEPSPEED = "0.19.8"  # the version whose files these are
@@ -58,23 +60,23 @@ def named_classes(*names):
 
 
 def groups_like(checkpoint, reference):
-    """The groups of a DeepSpeed checkpoint, which must be of the same parameters: [[name]]."""
-    tensors = checkpoint.tensors
-    shapes = reference.shapes()
+    """The groups of a DeepSpeed checkpoint, which must be of the same parameters, by its parts: [[[name]]]."""
     if reference.stage == 3:  # its sub-groups are not the optimizer's groups
         raise failure("the order of parameters cannot be taken from a stage 3 checkpoint", reference.folder,
                       "give one of stage 1 or 2 with --like")
-    for group in shapes:
-        for name, shape in group.items():
+    tensors, found = checkpoint.tensors, []
+    for part in reference.parts:
+        found.append([list(group) for group in part.shapes()])
+        for name, shape in ((name, shape) for group in part.shapes() for name, shape in group.items()):
             if name not in tensors or tuple(tensors[name]["shape"]) != shape:
                 raise failure(f"the checkpoints are of different models: '{name}' {list(shape)} is only in one",
                               reference.folder, "give a checkpoint of the same model with --like")
-    listed = {name for group in shapes for name in group}
+    listed = {name for groups in found for names in groups for name in names}
     missing = sorted(set(checkpoint.names_as_written(trained=True)) - listed)
     if missing:
         raise failure(f"the checkpoints are of different models: '{missing[0]}' is only in the Tessera checkpoint", reference.folder,
                       "give a checkpoint of the same model with --like")
-    return [list(group) for group in shapes]
+    return found
 
 
 def flat(checkpoint, names, kind):
@@ -137,26 +139,50 @@ def take_options(scaler, reference):
     return scaler
 
 
-def model_states(checkpoint, groups, dtype):
-    tensors, aliases = checkpoint.tensors, checkpoint.aliases
-    state, trainable = checkpoint.engine_state, {name for names in groups for name in names}
-    schedule = {key: state[key] for key in ("last_batch_iteration",) if key in state}
+def module_of(checkpoint, trained, dtype):
+    """The weights under all of their names: those that are trained in what DeepSpeed computes in."""
     module = OrderedDict()
     for name in checkpoint.names_as_written():
         weight = checkpoint.tensor(name, "weight")
-        module[name] = weight.to(COMPUTE[dtype]) if name in trainable else weight
-    frozen = OrderedDict((name, module[name]) for name in module if name not in trainable)
-    for alias, name in aliases.items():
+        module[name] = weight.to(COMPUTE[dtype]) if name in trained else weight
+    for alias, name in checkpoint.aliases.items():
         module[alias] = module[name]
+    return module
+
+
+def model_states(checkpoint, groups, stages):
+    """What a file of a model rank holds beside the weights."""
+    tensors, state = checkpoint.tensors, checkpoint.engine_state
+    schedule = {key: state[key] for key in ("last_batch_iteration",) if key in state}
     return {
-        "module": module, "buffer_names": [], "optimizer": None,
+        "module": None, "buffer_names": [], "optimizer": None,
         "param_shapes": [OrderedDict((name, torch.Size(tensors[name]["shape"])) for name in names) for names in groups],
-        "frozen_param_shapes": OrderedDict((name, value.shape) for name, value in frozen.items()),
-        "shared_params": dict(aliases), "frozen_param_fragments": frozen, "lr_scheduler": schedule or None, "data_sampler": None,
-        "random_ltd": None, "skipped_steps": state["skipped_steps"], "global_steps": state["global_steps"],
-        "global_samples": state["global_samples"], "dp_world_size": 1, "mp_world_size": 1,
-        "checkpoint_parallel_dimensions": {"pp_degree": 1, "tp_degree": 1}, "ds_config": {}, "ds_version": DEEPSPEED,
+        "frozen_param_shapes": None, "shared_params": {}, "frozen_param_fragments": None, "lr_scheduler": schedule or None,
+        "data_sampler": None, "random_ltd": None, "skipped_steps": state["skipped_steps"], "global_steps": state["global_steps"],
+        "global_samples": state["global_samples"], "dp_world_size": 1, "mp_world_size": stages,
+        "checkpoint_parallel_dimensions": {"pp_degree": stages, "tp_degree": 1}, "ds_config": {}, "ds_version": DEEPSPEED,
     }
+
+
+def whole_model(checkpoint, module, trained):
+    """What the file of a model that is no pipeline holds besides."""
+    frozen = OrderedDict((name, module[name]) for name in checkpoint.names_as_written() if name not in trained)
+    return {"module": module, "shared_params": dict(checkpoint.aliases), "frozen_param_fragments": frozen,
+            "frozen_param_shapes": OrderedDict((name, value.shape) for name, value in frozen.items())}
+
+
+def save_layers(checkpoint, module, reference, folder):
+    """A pipeline's weights: the files that the reference has of its layers, with the same names in them. Buffers that the
+    checkpoint does not have are the reference's."""
+    weights = {**reference.buffers(), **buffers_of(checkpoint.client_state, checkpoint.shared_tensors()), **module}
+    for path, prefix in reference.layers:
+        layer = OrderedDict()
+        for name in load(path):
+            if prefix + name not in weights:
+                raise failure(f"the checkpoints are of different models: '{prefix}{name}' is only in one", path,
+                              "give a checkpoint of the same model with --like")
+            layer[name] = weights[prefix + name]
+        save(layer, folder / path.name)
 
 
 def compute_dtype(checkpoint, reference):
@@ -192,35 +218,48 @@ def write(options):
     if checkpoint.node_local:
         raise failure("the checkpoint's files are on several hosts", checkpoint.path, "gather them in one folder first")
     dtype = options.dtype or compute_dtype(checkpoint, reference)
-    groups = groups_like(checkpoint, reference) if reference else [checkpoint.names_as_written(trained=True)]
+    parts = reference.parts if reference else [None]
+    groups_of_parts = groups_like(checkpoint, reference) if reference else [[checkpoint.names_as_written(trained=True)]]
+    trained = {name for groups in groups_of_parts for names in groups for name in names}
     _core.check_tag(checkpoint.tag, checkpoint.path)
     path = Path(options.to) / checkpoint.tag
-    base, steps = optimizer_state(checkpoint, groups, reference)
     prefix = "bf16_" if dtype == "bf16" else ""
-    dynamic = dtype == "fp16" and checkpoint.engine_state["loss_scaler"]["steps"] > 0
-    scaler_class = "DynamicLossScaler" if dynamic else "LossScaler"
+    of_pipeline = reference is not None and reference.of_pipeline
     with _core.NewFolder(path) as aside:
-        save(model_states(checkpoint, groups, dtype), aside / "mp_rank_00_model_states.pt")
-        with named_classes(f"deepspeed.runtime.fp16.loss_scaler.{scaler_class}",
-                           "deepspeed.utils.tensor_fragment.fragment_address") as (scaler_type, address):
-            scaler = take_options(loss_scaler(checkpoint, dtype, scaler_type(), dynamic), reference)
-            sizes = [sum(prod(checkpoint.tensors[name]["shape"]) for name in names) for names in groups]
-            save({
-                "optimizer_state_dict": {
-                    "loss_scaler": scaler, "dynamic_loss_scale": dynamic, "overflow": False, "clip_grad": clip_of(reference),
-                    "base_optimizer_state": base, "base_optimizer_state_step": steps,
-                    "single_partition_of_fp32_groups": [flat(checkpoint, names, "weight") for names in groups],
-                    "zero_stage": 2, "group_paddings": [size % 2 for size in sizes],
-                    "param_alignment_paddings": [[0] * len(names) for names in groups], "partition_count": [1] * len(groups),
-                    "ds_version": DEEPSPEED, "param_slice_mappings": slices(checkpoint, groups, address),
-                },
-                "ds_config": {}, "ds_version": DEEPSPEED,
-            }, aside / f"{prefix}zero_pp_rank_0_mp_rank_00_optim_states.pt")
+        module = module_of(checkpoint, trained, dtype)
+        for number, (part, groups) in enumerate(zip(parts, groups_of_parts)):
+            weights = {} if of_pipeline else whole_model(checkpoint, module, trained)
+            save({**model_states(checkpoint, groups, len(parts)), **weights}, aside / f"mp_rank_{number:02d}_model_states.pt")
+            save_optimizer(checkpoint, groups, part, dtype, aside / f"{prefix}zero_pp_rank_0_mp_rank_{number:02d}_optim_states.pt")
+        if of_pipeline:
+            save_layers(checkpoint, module, reference, aside)
     _core.replace_file(path.parent / "latest", path.name)
     print(f"{path}: {len(checkpoint.tensors)} parameters, compute dtype {dtype}")
     if reference is None:
         print("  DeepSpeed's zero_to_fp32 can read it; to continue training with its moments, name a checkpoint of that training "
               "with --like, which gives the order of the parameters")
+
+
+def save_optimizer(checkpoint, groups, reference, dtype, path):
+    base, steps = optimizer_state(checkpoint, groups, reference)
+    dynamic = dtype == "fp16" and checkpoint.engine_state["loss_scaler"]["steps"] > 0
+    scaler_class = "DynamicLossScaler" if dynamic else "LossScaler"
+    with named_classes(f"deepspeed.runtime.fp16.loss_scaler.{scaler_class}",
+                       "deepspeed.utils.tensor_fragment.fragment_address") as (scaler_type, address):
+        scaler = take_options(loss_scaler(checkpoint, dtype, scaler_type(), dynamic), reference)
+        sizes = [sum(prod(checkpoint.tensors[name]["shape"]) for name in names) for names in groups]
+        save({
+            "optimizer_state_dict": {
+                "loss_scaler": scaler, "dynamic_loss_scale": dynamic, "overflow": False, "clip_grad": clip_of(reference),
+                "base_optimizer_state": base, "base_optimizer_state_step": steps,
+                "single_partition_of_fp32_groups": [flat(checkpoint, names, "weight") for names in groups],
+                "zero_stage": 1 if reference is not None and reference.of_pipeline else 2,
+                "group_paddings": [size % 2 for size in sizes],
+                "param_alignment_paddings": [[0] * len(names) for names in groups], "partition_count": [1] * len(groups),
+                "ds_version": DEEPSPEED, "param_slice_mappings": slices(checkpoint, groups, address),
+            },
+            "ds_config": {}, "ds_version": DEEPSPEED,
+        }, path)
 
 
 def slices(checkpoint, groups, address):

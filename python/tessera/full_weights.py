@@ -35,8 +35,7 @@ def _of_deepspeed(path):
         flat = parameter.kinds["weight"][1]() if prod(parameter.shape) else torch.empty(0)
         state[parameter.name] = flat.float().view(parameter.shape)
     state.update({alias: state[name] for alias, name in aliases.items()})
-    for name in source.model.get("buffer_names") or []:
-        state[name] = source.model["module"][name]
+    state.update(source.buffers())
     return state
 
 

@@ -25,6 +25,7 @@ import torch
 
 from tessera import _core
 from tessera.error_report import made, run_program
+from tessera.layer_files import ends_of_stages, layer_files, module_of_stage, prefix_of, trained_of
 from tessera.loss_scale import STATE as SCALER_STATE
 
 STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")  # what Adam, Lion, SGD and Adagrad keep
@@ -100,21 +101,27 @@ class Parameter:
     steps: int = 0
 
 
-class Source:
-    """The checkpoint as found: `models` and `optimizers` are the ranks' files, opened."""
+class Part:
+    """What the ranks of one copy of the parameters wrote: of a whole model, or of stage `number` of a pipeline. `models` and
+    `optimizers` are their files, opened."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, number=0, of_pipeline=False):
+        self.folder, self.number, self.of_pipeline = folder, number, of_pipeline
+        self.trained = None  # the names of what the optimizer trains, where they are known
         self.model_files = self._files("*_model_states.pt", r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
         self.optimizer_files = self._files("*_optim_states.pt",
                                            r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+        if not self.model_files and number:
+            raise failure(f"the file of stage {number} is missing", folder / f"mp_rank_{number:02d}_model_states.pt",
+                          "copy the files of all ranks into one folder")
         if not self.model_files:
             raise failure("no DeepSpeed checkpoint here: there is no *_model_states.pt", folder,
                           "name the folder with `latest`, or one tag's folder")
         self.models = [load(path) for path in self.model_files]
         self.model = self.models[0]
-        if not isinstance(self.model.get("module"), dict):
-            raise failure("the file has no weights", self.model_files[0], "pipeline checkpoints cannot be imported")
+        if not of_pipeline and not isinstance(self.model.get("module"), dict):
+            raise failure("the file has no weights", self.model_files[0],
+                          "copy the files of all layers, layer_*-model_states.pt, into the folder if a pipeline saved it")
         self.optimizers = []
         for path in self.optimizer_files:
             state = load(path).get("optimizer_state_dict")
@@ -126,9 +133,11 @@ class Source:
         found = {}
         for path in self.folder.glob(glob):
             match = re.fullmatch(pattern, path.name)
-            if match is None or int(match[2]) != 0:
+            if match is None or int(match[2]) != 0 and not self.of_pipeline:
                 raise failure("the checkpoint is from tensor-, pipeline- or expert-parallel ranks", path,
-                              "only data-parallel (ZeRO) checkpoints can be imported")
+                              "only data-parallel (ZeRO) checkpoints can be imported, and pipelines' with the files of their layers")
+            if int(match[2]) != self.number:
+                continue
             if int(match[1] or 0) in found:
                 raise failure("there are two files for the same rank", path, "remove the one from the earlier save")
             found[int(match[1] or 0)] = path
@@ -151,6 +160,8 @@ class Source:
         return int(number(self.optimizers[0].get("zero_stage"), 1))
 
     def check_ranks(self):
+        if not self.optimizers:
+            raise failure(f"the optimizer's files of stage {self.number} are missing", self.folder, "copy the files of all ranks into one folder")
         count = self.optimizers[0].get("partition_count")
         counts = {int(number(each)) for each in (count if isinstance(count, list) else [count])}
         if len(counts) != 1:
@@ -170,6 +181,67 @@ class Source:
         if not isinstance(shapes, list):
             raise self.unlike(self.model_files[0], "it has no param_shapes")
         return [{name: tuple(shape) for name, shape in group.items()} for group in shapes]
+
+    def buffers(self):
+        """Those of the module by name."""
+        module = self.model["module"]
+        return {name: module[name] for name in self.model.get("buffer_names") or [] if name in module}
+
+
+class Source(Part):
+    """The checkpoint as found; `parts` are the stages of a pipeline, or this alone. `layers` gives the layers of the PipelineModule
+    that is to have it (layer_files.Layer), where there is one."""
+
+    def __init__(self, folder, layers=None):
+        paths = layer_files(folder)
+        super().__init__(folder, of_pipeline=bool(paths))
+        self.parts = [self]
+        if self.of_pipeline:
+            self._take_stages(paths, layers() if layers is not None else None)
+
+    def _take_stages(self, paths, layers):
+        count = int(number(self.model.get("mp_world_size"), 1))
+        self.parts = [Part(self.folder, stage, of_pipeline=True) for stage in range(count)]
+        whole, buffers, shared = self._whole_module(paths, layers), [], {}
+        for part in self.parts:
+            buffers += part.model.get("buffer_names") or []
+            shared.update(part.model.get("shared_params") or {})
+        self.model = {**self.model, "module": whole, "buffer_names": [*dict.fromkeys(buffers)], "shared_params": shared}
+        if self.stage == 0:
+            self._share_out(layers, whole)
+
+    def _whole_module(self, paths, layers):
+        """The weights of all layers under the names that they have in the whole model."""
+        if layers is None and self.stage == 0:
+            raise failure("a pipeline's checkpoint of stage 0 does not say which of its layers are tied", self.folder,
+                          "load it with engine.load_checkpoint of the PipelineModule, or save it with zero_optimization.stage 1")
+        shapes = {name: None for part in self.parts for name in part.model.get("buffer_names") or []}
+        if self.stage > 0:
+            shapes.update((name, shape) for part in self.parts for group in part.shapes() for name, shape in group.items())
+        whole, self.layers = {}, []  # the latter: (file, what its names begin with in the whole model)
+        for index, path in paths.items():
+            state = load(path)
+            if layers is not None and index >= len(layers):
+                raise failure(f"the checkpoint has a layer {index}, but the model only {len(layers)} layers", path,
+                              "load it into a PipelineModule of the same layers")
+            prefix = layers[index].prefix if layers is not None else prefix_of(index, state, shapes)
+            self.layers.append((path, prefix))
+            for name, value in state.items():
+                whole.setdefault(prefix + name, value)
+        return whole
+
+    def _share_out(self, layers, whole):
+        """Gives each stage its module."""
+        for name in trained_of(layers):
+            if name not in whole:
+                raise failure(f"no layer's file has '{name}'", self.folder,
+                              "load it into a PipelineModule of the same layers; DeepSpeed saves no layer that has a forward_fn")
+        ends = ends_of_stages(layers, [len(optimizer_ids(part)) for part in self.parts])
+        if ends is None:
+            raise self.unlike(self.model_files[0], "the stages' optimizers do not train the parameters of the model's layers")
+        for part, first, end in zip(self.parts, [0, *ends], ends):
+            part.model["module"] = module_of_stage(layers[first:end], whole)
+            part.trained = trained_of(layers[first:end])
 
 
 def base_optimizer(source, rank):
@@ -317,13 +389,18 @@ def is_buffer(source, name):
     return name in (source.model.get("buffer_names") or [])
 
 
-def whole_parameters(source):
-    """Stage 0: the module's own weights, and the optimizer's states by the number of the parameter. (parameters, aliases)"""
+def optimizer_ids(source):
+    """Stage 0: the numbers of the parameters that the optimizer trains."""
     optimizer = source.model.get("optimizer")
     if not isinstance(optimizer, dict) or "param_groups" not in optimizer:
         raise failure("the optimizer state does not say which parameters it belongs to", source.model_files[0],
                       "save with zero_optimization.stage 1; at stage 0 only fp32 checkpoints can be imported")
-    ids = [each for group in optimizer["param_groups"] for each in group["params"]]
+    return [each for group in optimizer["param_groups"] for each in group["params"]]
+
+
+def whole_parameters(source):
+    """Stage 0: the module's own weights, and the optimizer's states by the number of the parameter. (parameters, aliases)"""
+    ids, optimizer = optimizer_ids(source), source.model["optimizer"]
     parameters, aliases, seen = [], {}, {}
     for name, value in source.model["module"].items():
         if not isinstance(value, torch.Tensor) or is_buffer(source, name):
@@ -342,7 +419,9 @@ def whole_parameters(source):
     for at, (name, value) in enumerate(parameters):
         takes = index < len(states) and tuple(states[index]["exp_avg"].shape) == tuple(value.shape)
         spare = len(parameters) - at - (len(states) - index)
-        if takes and spare > 0 and any(tuple(other.shape) == tuple(value.shape) for _, other in parameters[at + 1:]):
+        if source.trained is not None:
+            takes = takes and name in source.trained
+        elif takes and spare > 0 and any(tuple(other.shape) == tuple(value.shape) for _, other in parameters[at + 1:]):
             raise failure(f"it is not known whether '{name}' is frozen: other parameters have the same shape", source.model_files[0],
                           "save with zero_optimization.stage 1, which keeps the names")
         state = {key: each.reshape(-1) if isinstance(each, torch.Tensor) and each.dim() else each
@@ -389,17 +468,21 @@ def own_schedule(source):
 
 
 def read(source):
-    """(parameters, aliases, whether frozen ones were left out)."""
-    if source.stage == 0:
-        return *whole_parameters(source), False
-    source.check_ranks()
-    trainable = partitioned_parameters(source) if source.stage == 3 else partitioned_groups(source)
-    names = {parameter.name for parameter in trainable}
-    aliases = dict(source.model.get("shared_params") or {})
-    frozen = frozen_parameters(source, names, aliases)
-    names |= {parameter.name for parameter in frozen}
+    """(parameters, aliases, whether frozen ones were left out). What several stages of a pipeline have is the first one's."""
+    parameters, aliases = {}, dict(source.model.get("shared_params") or {})
+    for part in source.parts:
+        if source.stage == 0:
+            found, of_part = whole_parameters(part)
+            aliases.update(of_part)
+        else:
+            part.check_ranks()
+            found = partitioned_parameters(part) if source.stage == 3 else partitioned_groups(part)
+        for parameter in found:
+            parameters.setdefault(parameter.name, parameter)
+    frozen = frozen_parameters(source, parameters, aliases) if source.stage > 0 else []
+    parameters.update((parameter.name, parameter) for parameter in frozen)
     left_out = source.stage >= 2 and source.model.get("frozen_param_shapes") is None
-    return trainable + frozen, {alias: name for alias, name in aliases.items() if name in names}, left_out
+    return [*parameters.values()], {alias: name for alias, name in aliases.items() if name in parameters}, left_out
 
 
 def write(source, folder, client_state=None, shared=None):

@@ -24,15 +24,16 @@ OWN_KEYS = {"module", "buffer_names", "optimizer", "param_shapes", "frozen_param
 
 
 @contextlib.contextmanager
-def readable(load_dir, tag, world):
-    """(folder, tag, path) for the engine's load; path: the tag's folder where it is DeepSpeed's, otherwise None. Collective."""
+def readable(load_dir, tag, world, layers=None):
+    """(folder, tag, path) for the engine's load; path: the tag's folder where it is DeepSpeed's, otherwise None. `layers`: as
+    Source has it. Collective."""
     made, said = None, {}
     if world.rank == 0:
         try:
             stock = _stock_folder(Path(load_dir), tag)
             if stock is not None:
                 made = _new_folder(stock.parent, world)
-                _import(stock, made)
+                _import(stock, made, layers)
                 said = {"folder": made, "path": str(stock)}
         except Exception as error:  # of any kind: the other ranks wait
             if not isinstance(error, _core.Error):
@@ -69,11 +70,10 @@ def _new_folder(beside, world):
     return tempfile.mkdtemp(prefix="tessera-importing-")
 
 
-def _import(stock, folder):
-    source = Source(stock)
-    module = source.model["module"]
+def _import(stock, folder, layers):
+    source = Source(stock, layers)
     kept = {"client": {key: value for key, value in source.model.items() if key not in OWN_KEYS},
-            "buffers": {name: module[name].clone() for name in source.model.get("buffer_names") or [] if name in module},
+            "buffers": {name: value.clone() for name, value in source.buffers().items()},
             "groups": optimizer_groups(source)}
     if source.model.get("lr_scheduler") is not None and own_schedule(source) is None:
         kept["lr_scheduler"] = source.model["lr_scheduler"]

@@ -85,6 +85,12 @@ NAMES = {
     """,
     "deepspeed.runtime.base_optimizer": "deepspeed.runtime.optimizer_classes: DeepSpeedOptimizer ZeROOptimizer",
     "deepspeed.runtime.bf16_optimizer": "deepspeed.runtime.optimizer_classes: BF16_Optimizer",
+    "deepspeed.runtime.checkpoint_engine": """
+        deepspeed.runtime.checkpoint_engine.checkpoint_engine: CheckpointCommitInfo TorchCheckpointEngine
+    """,
+    "deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine": """
+        deepspeed.runtime.checkpoint_engine.checkpoint_engine: CheckpointCommitInfo CheckpointEngine TorchCheckpointEngine
+    """,
     "deepspeed.runtime.config": """
         deepspeed.runtime.config_keys: *
         deepspeed.runtime.constants: *

@@ -55,11 +55,14 @@ MODULES = {
         constants flops_profiler
     """,
     "deepspeed.runtime": """
-        checkpoint_engine chunked_cross_entropy comm domino hybrid_engine hybrid_engine_graph keep_in_fp32 python_gc
-        rollout sparse_tensor state_dict_factory superoffload torch_autocast weight_quantizer
+        chunked_cross_entropy comm domino hybrid_engine hybrid_engine_graph keep_in_fp32 python_gc rollout sparse_tensor
+        state_dict_factory superoffload torch_autocast weight_quantizer
     """,
     "deepspeed.runtime.activation_checkpointing": """
         offload_activations
+    """,
+    "deepspeed.runtime.checkpoint_engine": """
+        datastates_checkpoint_engine decoupled_checkpoint_engine fast_checkpoint_engine nebula_checkpoint_engine utils
     """,
     "deepspeed.runtime.data_pipeline": """
         constants curriculum_scheduler data_routing data_sampling
@@ -138,6 +141,9 @@ ATTRIBUTES = {
         get_cpu_activations_for_backward get_offloaded_activations_for_backward get_partition_size get_partition_start
         get_partitioned_activations_for_backward is_activation_to_checkpoint merge_tensors partition_activations
         restore_offloaded_activations
+    """,
+    "deepspeed.runtime.checkpoint_engine": """
+        DataStatesCheckpointEngine DecoupledCheckpointEngine FastCheckpointEngine create_checkpoint_engine
     """,
     "deepspeed.runtime.compiler": """
         compile_autoep_non_moe_regions

@@ -1,5 +1,6 @@
 """DeepSpeedEngine: tessera.Engine under DeepSpeed's names, with the getters that DeepSpeed has for each key."""
 
+import functools
 import os
 import stat
 import weakref
@@ -11,6 +12,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 import tessera
 from deepspeed import comm as dist
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import TorchCheckpointEngine
 from deepspeed.runtime.dataloader import DeepSpeedDataLoader
 from deepspeed.runtime.optimizer_classes import class_for
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
@@ -331,6 +333,11 @@ class DeepSpeedEngine(tessera.Engine):
             custom_load_fn(src=state, dst=self.module)
         else:
             self.load_state_dict_into_module(state, strict)
+
+    @functools.cached_property
+    def checkpoint_engine(self):
+        """For files of the program's own; save_checkpoint does not use it."""
+        return TorchCheckpointEngine()
 
     def save_checkpoint(self, save_dir, tag=None, client_state=None, save_latest=True, exclude_frozen_parameters=False,
                         trust_pickle=False):

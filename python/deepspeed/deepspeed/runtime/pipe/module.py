@@ -5,18 +5,24 @@
 A layer is an nn.Module, a LayerSpec (built on its stage only), or a function. forward() runs this stage's layers.
 """
 
+import contextlib
 import re
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
+from deepspeed.checkpoint.utils import clone_tensors_for_torch_save
 from deepspeed.runtime.activation_checkpointing import checkpointing
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology, PipelineParallelGrid
 from deepspeed.utils.logging import logger
+from tessera import _core, zero
 from tessera._core import balanced_bounds, uniform_bounds
+from tessera.error_report import made
+from tessera.layer_files import TIED, Layer
 
 
 class PipelineError(Exception):
@@ -113,16 +119,28 @@ class PipelineModule(nn.Module):
             return balanced_bounds([int(index in chosen) for index in range(self._num_layers)], self.num_stages)
         raise NotImplementedError(f"partition_method {method!r} is unknown; use uniform, parameters or type:<regex>")
 
-    def _count_layer_params(self):
-        """Trainable elements of each layer. A LayerSpec is built on the meta device for it: without memory."""
-        counts = []
+    def _modules_of_layers(self):
+        """The module of each layer in the whole list, None of a function. That of a LayerSpec is made on the meta device for it: without
+        memory."""
         for layer in self._layer_specs:
             if isinstance(layer, LayerSpec):
                 with torch.device("meta"):
                     layer = layer.build()
-            parameters = layer.parameters() if isinstance(layer, nn.Module) else ()
-            counts.append(sum(parameter.numel() for parameter in parameters if parameter.requires_grad))
-        return counts
+            yield layer if isinstance(layer, nn.Module) else None
+
+    def _count_layer_params(self):
+        """Trainable elements of each layer."""
+        return [sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad) if module is not None else 0
+                for module in self._modules_of_layers()]
+
+    def layers_of_pipeline(self):
+        """What the parameters of each layer in the whole list are called: an engine asks it to read what DeepSpeed saved."""
+        found = []
+        for index, (spec, module) in enumerate(zip(self._layer_specs, self._modules_of_layers())):
+            prefix = f"{TIED}{spec.key}." if isinstance(spec, TiedLayerSpec) else f"{index}."
+            parameters = module.named_parameters() if module is not None else ()
+            found.append(Layer(prefix, [prefix + name for name, parameter in parameters if parameter.requires_grad]))
+        return found
 
     def _find_layer_type(self, layername):
         """Indices of the layers whose class name the regular expression finds."""
@@ -296,6 +314,47 @@ class PipelineModule(nn.Module):
         place = self._topo.get_rank_repr(self.global_rank)
         layer = f"layer_{local_layer_idx + self._local_start:02d}"
         return f"{ckpt_dir}/{layer}{'-' + place if place else ''}-model_states.pt"
+
+    def ckpt_layer_path_list(self, ckpt_dir, local_layer_idx):
+        """The files that there are of it: one for each tensor-parallel rank."""
+        layer = f"layer_{local_layer_idx + self._local_start:02d}"
+        return sorted(map(str, Path(ckpt_dir).glob(f"{layer}-*model_states.pt")))
+
+    # A file for each layer
+
+    def save_state_dict(self, save_dir, checkpoint_engine, exclude_frozen_params=False):
+        """Writes the weights of this stage's layers, as DeepSpeed lays them out: not those that are functions, or used by one
+        (forward_fn). The first data-parallel rank writes. Collective."""
+        checkpoint_engine.makedirs(save_dir, exist_ok=True)
+        for index, layer in self._own_layers():
+            with zero.GatheredParameters(layer.parameters()):
+                if self._grid.data_parallel_id == 0:
+                    frozen = {name for name, parameter in layer.named_parameters() if exclude_frozen_params and not parameter.requires_grad}
+                    state = {name: value for name, value in layer.state_dict().items() if name not in frozen}
+                    checkpoint_engine.save(state_dict=clone_tensors_for_torch_save(state), path=self.ckpt_layer_path(save_dir, index))
+
+    def load_state_dir(self, load_dir, checkpoint_engine, strict=True):
+        """Reads what save_state_dict() or DeepSpeed wrote; an engine's master weights follow. Collective."""
+        engine = next((zero.engine_of(parameter)[0] for parameter in self.parameters()), None)
+        with engine.writing_weights() if engine is not None else contextlib.nullcontext():
+            for index, layer in self._own_layers():
+                layer.load_state_dict(checkpoint_engine.load(self._only_file(load_dir, index), map_location="cpu"), strict=strict)
+            self._synchronize_tied_modules()
+
+    def _own_layers(self):
+        """(index on this stage, module) of those that have a file."""
+        for index, spec in enumerate(self._layer_specs[self._local_start:self._local_stop]):
+            if isinstance(spec, TiedLayerSpec) and spec.forward_fn is None:
+                yield index, self.tied_modules[spec.key]
+            elif str(index + self._local_start) in self.fwd_map:
+                yield index, self.get_submodule(str(index + self._local_start))
+
+    def _only_file(self, load_dir, index):
+        files = self.ckpt_layer_path_list(load_dir, index)
+        if len(files) != 1:
+            raise made(_core.DataError, f"layer {index + self._local_start} has {len(files) or 'no'} files, not one", str(load_dir),
+                       "give the folder of one tag, saved by one tensor-parallel rank, from a PipelineModule of the same layers")
+        return files[0]
 
 
 def _class_name(layer):
