@@ -48,10 +48,10 @@ def seeded(seed):
     torch.manual_seed(int(seed))
 
 
-def module(stages):
+def module(stages, topology=None):
     layers = [TiedLayerSpec("words", Words), LayerSpec(Block), lambda x: x * 1.5, LayerSpec(Block), nn.Tanh(), LayerSpec(Block),
               TiedLayerSpec("words", Words, forward_fn=logits)]
-    return PipelineModule(layers, num_stages=stages, loss_fn=loss_of, seed_layers=True, seed_fn=seeded, partition_method="uniform")
+    return PipelineModule(layers, num_stages=stages, topology=topology, loss_fn=loss_of, seed_layers=True, seed_fn=seeded, partition_method="uniform")
 
 
 def settings(zero_stage, more):

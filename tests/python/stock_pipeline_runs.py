@@ -19,6 +19,8 @@ import torch.distributed as dist  # noqa: E402
 
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine  # noqa: E402
 
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
+
 from misuse_runs import said  # noqa: E402
 from recorded_pipeline import AFTER, BEFORE, CASES, batches, losses, module, optimizer_of, settings  # noqa: E402
 
@@ -135,6 +137,9 @@ def layers(folder):
         found["others"].append([before, float(other.eval_batch(batches(other, 9, 1))), sum(of_ranks, [])])
     names = [engine.module.ckpt_layer_path_list(folder, 0), engine.module.ckpt_layer_path(folder, 0)]
     found["names"] = [[Path(path).name for path in names[0]], Path(names[1]).name]
+    placed = module(2, PipeModelDataParallelTopology(num_pp=2, num_mp=1, num_dp=2))  # as GPT-NeoX has it
+    placed.load_state_dir(folder, engine.checkpoint_engine)
+    placed.save_state_dict(f"{folder}/placed", engine.checkpoint_engine)
     found["no files"] = said(lambda: engine.module.load_state_dir(f"{folder}/nowhere", engine.checkpoint_engine))
     return found
 

@@ -88,6 +88,15 @@ def test_streams_leave_the_devices_own_stream_alone():
             pass
 
 
+@pytest.mark.parametrize("device", [-1, 0, "cpu", torch.device("cpu")])
+def test_a_state_of_random_numbers_is_put_back(device):
+    """Megatron's programs take the function by this name when they are imported."""
+    state = torch.get_rng_state()
+    first = torch.rand(3)
+    checkpointing._set_cuda_rng_state(state, device)
+    assert torch.equal(torch.rand(3), first)
+
+
 def test_contiguous_checkpointing_needs_its_companions():
     with pytest.raises(AssertionError, match="partition_activations"):
         deepspeed.checkpointing.configure(None, contiguous_checkpointing=True)

@@ -53,6 +53,14 @@ def test_files_alone_give_the_same_weights(name, tmp_path):
     assert whole["3.seen"].tolist() == [0, 1, 2]
 
 
+def test_files_may_name_an_axis_of_tensors(tmp_path):
+    """Those of a program whose topology has one, of one rank, as GPT-NeoX's do."""
+    shutil.copytree(RECORDED / "2_stages_zero1", tmp_path / "copy")
+    for path in (tmp_path / "copy").glob("*/layer_*"):
+        path.rename(path.with_name(path.name.replace("-model_states", "-model_00-model_states")))
+    assert all(torch.equal(value, state_dict_of(RECORDED / "2_stages_zero1")[key]) for key, value in state_dict_of(tmp_path / "copy").items())
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_an_export_is_by_layer_and_stage(name, tmp_path):
     """The files, and what lies where in them, are DeepSpeed's own; one data-parallel rank holds all of a stage."""
@@ -136,6 +144,9 @@ def test_a_module_saves_its_layers_and_reads_them_at_other_stages(saved_layers):
     for index, prefix in ((0, "tied_modules.words."), (1, "1."), (3, "3."), (5, "5.")):
         for name, value in torch.load(folder / f"layer_{index:02d}-model_states.pt").items():
             assert same_bits(value, whole[prefix + name])
+        placed = torch.load(folder / "placed" / f"layer_{index:02d}-model_00-model_states.pt")
+        assert placed.keys() == torch.load(folder / f"layer_{index:02d}-model_states.pt").keys()
+        assert all(same_bits(value, whole[prefix + name]) for name, value in placed.items())
         trained = torch.load(folder / "trained" / f"layer_{index:02d}-model_states.pt")
         assert ("scale" in trained) is False and len(trained) == (1 if index == 0 else 5)
 

@@ -65,7 +65,7 @@ MODULES = {
         datastates_checkpoint_engine decoupled_checkpoint_engine fast_checkpoint_engine nebula_checkpoint_engine utils
     """,
     "deepspeed.runtime.data_pipeline": """
-        constants curriculum_scheduler data_routing data_sampling
+        constants data_routing data_sampling
     """,
     "deepspeed.runtime.model_checkpointing": """
         constants data_parallel_writer_factory utils writer_factory

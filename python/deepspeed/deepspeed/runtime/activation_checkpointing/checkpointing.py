@@ -148,6 +148,12 @@ class CudaRNGStatesTracker(RngStreams):
 _CUDA_RNG_STATE_TRACKER = CudaRNGStatesTracker()
 
 
+def _set_cuda_rng_state(new_state, device=-1):
+    """Of the accelerator; -1 is the current device."""
+    index = torch.device(device).index if not isinstance(device, int) else device
+    get_accelerator().set_rng_state(new_state, None if index in (-1, None) else index)
+
+
 def get_cuda_rng_tracker():
     return _CUDA_RNG_STATE_TRACKER
 
