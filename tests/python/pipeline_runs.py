@@ -373,6 +373,31 @@ def a_vision_model():
 
 
 @run
+def seeds_of_layers():
+    """Gradients of dropout after several forwards, as a pipeline's first stage has them; what plain PyTorch has with DeepSpeed's seeds:
+    base_seed * (forward + 1) + the layer's place in what is computed again at once, forwards counted from 1."""
+    found = {}
+    for interval in (0, 1, 2):
+        torch.manual_seed(3)
+        parts = [nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8), nn.Dropout(0.5)]
+        inputs = [torch.randn(4, 8, requires_grad=True) for _ in range(3)]
+        for number, x in enumerate(inputs, 1):
+            for place, layer in enumerate(parts):
+                torch.manual_seed(100 * (number + 1) + (place % interval if interval else place))
+                x = layer(x)
+            x.square().sum().backward()
+        weights = [parts[0].weight, parts[2].weight]
+        expected = [weight.grad for weight in weights]
+        for weight in weights:
+            weight.grad = None
+        model = PipelineModule(parts, num_stages=1, loss_fn=loss_of, seed_layers=True, base_seed=100, activation_checkpoint_interval=interval)
+        for output in [model(x) for x in inputs]:
+            output.square().sum().backward()
+        found[interval] = [torch.equal(weight.grad, want) for weight, want in zip(weights, expected)]
+    return found
+
+
+@run
 def names_and_misuse():
     engine = start(layers(), 2, settings())
     found = {"class": isinstance(engine, PipelineEngine), "micro": [engine.micro_batches, engine.micro_batch_size],

@@ -71,6 +71,10 @@ def test_a_vision_model_joined_to_a_list_of_layers(runs, form):
     assert expected[-1] != pytest.approx(expected[0], rel=0.01)
 
 
+def test_layers_have_deepspeeds_seeds_and_the_same_when_they_are_computed_again(runs):
+    assert runs["seeds_of_layers"] == {"0": [True, True], "1": [True, True], "2": [True, True]}
+
+
 def test_its_names_and_what_it_refuses(runs):
     run = runs["names_and_misuse"]
     assert run["class"] and run["micro"] == [4, 2] and run["place"] == [2, 0, True, True, 2]

@@ -191,21 +191,22 @@ class PipelineModule(nn.Module):
         self.micro_offset += 1
         interval = self.activation_checkpoint_interval
         if interval == 0:
-            return self._run(self.forward_funcs, self.base_seed, forward_input)
+            return self._run(self.forward_funcs, self.micro_offset, forward_input)
         self._precompute_checkpointable_values()
         value = forward_input
         for start, checkpointable in zip(range(0, len(self.forward_funcs), interval), self.is_checkpointable_results):
-            segment = partial(self._run, self.forward_funcs[start:start + interval], self.base_seed + start)
+            segment = partial(self._run, self.forward_funcs[start:start + interval], self.micro_offset)
             inputs = value if isinstance(value, tuple) else (value,)
             value = (self.activation_checkpoint_func(lambda *given, run=segment: run(given), *inputs)
                      if checkpointable else segment(inputs))
         return value
 
-    def _run(self, layers, seed, value):
-        """Layers one after the other; a tuple of one is handed on as its element."""
+    def _run(self, layers, forward, value):
+        """Layers one after the other; a tuple of one is handed on as its element. `forward` counts those of the module, from 1: what is
+        computed again has the seeds of its own."""
         for offset, layer in enumerate(layers):
             if self.seed_layers:
-                (self.seed_fn or _set_seed)(self.base_seed * self.micro_offset + self._local_start + offset)
+                (self.seed_fn or _set_seed)(self.base_seed * (forward + 1) + self._local_start + offset)
             if isinstance(value, tuple) and len(value) == 1:
                 value = value[0]
             value = layer(value)
