@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch
 
-from tessera import _core
+from tessera import _core, numpy_pickles
 from tessera.error_report import made, run_program
 from tessera.layer_files import ends_of_stages, layer_files, module_of_stage, prefix_of, trained_of
 from tessera.loss_scale import STATE as SCALER_STATE
@@ -57,11 +57,12 @@ def load(path):
         raise failure("a file of the checkpoint is missing", path, "copy the files of all ranks into one folder")
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-        foreign = sorted(name for name in unknown if not name.startswith("deepspeed."))
+        foreign = sorted(name for name in unknown if not name.startswith("deepspeed.") and not numpy_pickles.is_of_numpy(name))
         if foreign:
             raise failure(f"the file contains objects of classes that are not DeepSpeed's: {', '.join(foreign)}", path,
                           "save the checkpoint again without them; they usually come from the client state")
-        with torch.serialization.safe_globals([(StandIn, name) for name in unknown]):
+        stand_ins = [(StandIn, name) for name in unknown if not numpy_pickles.is_of_numpy(name)]
+        with torch.serialization.safe_globals([*stand_ins, *numpy_pickles.safe_globals(unknown)]):
             content = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except _core.Error:
         raise

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import peers
 import pytest
 import torch
@@ -19,7 +20,7 @@ from tessera_runs import REPOSITORY, TESSERA, tessera
 RECORDED = Path(__file__).resolve().parent / "recorded"
 CASES = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
 
-from tessera import export_deepspeed, import_deepspeed
+from tessera import _core, export_deepspeed, import_deepspeed
 from tessera._core import CheckpointReader
 from tessera.import_deepspeed import load
 
@@ -248,6 +249,25 @@ def test_nothing_that_a_file_names_is_run(tmp_path):
     torch.save({"module": {}, "client": Harmful(str(tmp_path / "made"))}, path)
     message = refused("import_deepspeed", copy, "--to", tmp_path / "out")
     assert "mkdir" in message and path.name in message
+    assert not (tmp_path / "made").exists()
+
+
+def test_arrays_of_numpy_come_along(tmp_path):
+    """In the client state; GPT-NeoX keeps its random numbers' state so."""
+    kept = {"random": np.random.get_state(), "number": np.float32(0.1), "turned": np.arange(6, dtype=np.int16).reshape(2, 3).T, "flag": np.bool_(True),
+            "words": np.array(["a", "bc"])}
+    torch.save({"kept": kept}, tmp_path / "file.pt")
+    found = load(tmp_path / "file.pt")["kept"]
+    assert found["random"][0] == "MT19937" and np.array_equal(found["random"][1], kept["random"][1])
+    for name in ("number", "turned", "flag", "words"):
+        assert type(found[name]) is type(kept[name]) and found[name].dtype == kept[name].dtype and np.array_equal(found[name], kept[name])
+
+
+@pytest.mark.parametrize("value", [lambda path: np.array([Harmful(path)], dtype=object), lambda path: np.array([1], dtype=object)], ids=["harmful", "number"])
+def test_arrays_of_objects_are_refused(tmp_path, value):
+    torch.save({"kept": value(str(tmp_path / "made"))}, tmp_path / "file.pt")
+    with pytest.raises(_core.DataError):
+        load(tmp_path / "file.pt")
     assert not (tmp_path / "made").exists()
 
 
