@@ -288,7 +288,8 @@ constexpr Key kRunKeys[] = {
      {.type = kText},
      "\"arithmetic\"",
      kHonoured,
-     "what is balanced over the parts: arithmetic, parameters, uniform (layers), or type:REGEX (layers of that kind)"},
+     "what is balanced over the parts: arithmetic, parameters, time (measured at the start), uniform (layers), or "
+     "type:REGEX (layers of that kind)"},
     {"parallel.stage_sizes",
      {.type = Type::kIntList, .low = 1, .high = RunFile::Parallel::kMostRanks},
      "[]",

@@ -136,14 +136,16 @@ std::vector<double> links_of_kind(const Network& network, const std::string& pat
   return weights;
 }
 
-std::vector<double> weights_of_links(const Network& network, const std::string& by, double target_share,
+std::vector<double> weights_of_links(const Network& network, const Partition& partition, double target_share,
                                      const std::string& where) {
-  if (by == "arithmetic") return arithmetic_of_links(network, target_share);
+  const std::string& by = partition.by;
+  if (by == "time" && !partition.seconds.empty()) return partition.seconds;
+  if (by == "arithmetic" || by == "time") return arithmetic_of_links(network, target_share);
   if (by == "parameters") return parameters_of_links(network);
   if (by == "uniform") return std::vector<double>(network.links().size(), 1);
   if (by.starts_with(kByType)) return links_of_kind(network, by.substr(kByType.size()), where);
   throw Error(ErrorKind::kConfig, {fmt::format("layers are not shared out by '{}'", by), where,
-                                   "use arithmetic, parameters, uniform or type:<regular expression>"});
+                                   "use arithmetic, parameters, time, uniform or type:<regular expression>"});
 }
 
 std::vector<int64_t> bounds_by_hand(const Network& network, const std::vector<int64_t>& sizes, int stages,
@@ -172,7 +174,7 @@ StageBounds balanced_stages(const Network& network, const pipeline::Schedule& sc
 StageBounds partitioned_stages(const Network& network, const Partition& partition, const pipeline::Schedule& schedule,
                                double target_share, const std::string& where) {
   const std::vector<double> weights =
-      partition.sizes.empty() ? weights_of_links(network, partition.by, target_share, where) : std::vector<double>();
+      partition.sizes.empty() ? weights_of_links(network, partition, target_share, where) : std::vector<double>();
   return {.bounds = partition.sizes.empty() ? pipeline::balanced_bounds(weights, schedule.stages())
                                             : bounds_by_hand(network, partition.sizes, schedule.stages(), where),
           .rank_of_stage = schedule.rank_of_stage};

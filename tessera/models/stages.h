@@ -33,8 +33,10 @@ StageBounds balanced_stages(const Network& network, const pipeline::Schedule& sc
 struct Partition {
   // What is balanced, so that the stage that has most of it has as little as can be: "arithmetic", what links multiply;
   // "parameters"; "uniform", links; "type:<regular expression>", links whose kind has a match, in any case, as
-  // DeepSpeed's partition_method.
+  // DeepSpeed's partition_method; "time", the seconds that each link takes, and what links multiply where these are not
+  // known.
   std::string by = "arithmetic";
+  std::vector<double> seconds = {};
   std::vector<int64_t> sizes = {};  // or by hand: how many links each stage has
 };
 

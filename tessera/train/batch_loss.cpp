@@ -6,11 +6,15 @@
 namespace tessera::train {
 
 models::NamedTensors tensors_of(NetworkEngine& engine, const data::Batch& batch) {
+  return tensors_of(engine.device(), batch);
+}
+
+models::NamedTensors tensors_of(at::Device device, const data::Batch& batch) {
   models::NamedTensors tensors;
   for (const auto& [name, array] : batch.arrays) {
     // What backward needs of the batch's own memory, the engine's caller keeps until then.
     auto* const values = const_cast<int64_t*>(array.values.data());
-    tensors.set(name, at::from_blob(values, array.shape, at::kLong).to(engine.device()));
+    tensors.set(name, at::from_blob(values, array.shape, at::kLong).to(device));
   }
   return tensors;
 }

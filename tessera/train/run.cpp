@@ -34,6 +34,8 @@
 #include "tessera/pipeline/check.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
+#include "tessera/storage/dtype.h"
+#include "tessera/train/link_times.h"
 #include "tessera/train/rank_run.h"
 #include "tessera/train/report.h"
 #include "tessera/train/run_data.h"
@@ -174,6 +176,22 @@ std::string axis_of_all(const layout::MeshShape& shape) {
   return "all ranks";
 }
 
+// By rank 0's clock, on the first micro batch.
+std::vector<double> measured_links(const config::RunFile& run, const models::Model& model, const RunData& data,
+                                   const config::DsConfig& config, comm::Group& world) {
+  std::string text;
+  if (world.rank() == 0) {
+    std::vector<size_t> rows(static_cast<size_t>(config.batch.micro));
+    for (size_t row = 0; row < rows.size(); ++row) rows[row] = row % data.train.size;
+    const data::Batch batch = data.train.collate(rows, /*epoch=*/0);
+    const at::Device device = device_of(run, world);
+    const std::vector<double> seconds =
+        seconds_of_links(model, tensors_of(device, batch), device, storage::scalar_type(config.dtypes.compute));
+    text = nlohmann::json(seconds).dump();
+  }
+  return nlohmann::json::parse(world.exchange_texts(text, "the times of the layers").front());
+}
+
 // Returns the exit code.
 int train_here(const RunOptions& options, const config::RunFile& given, const std::shared_ptr<comm::Group>& world) {
   const config::RunFile run = check_run(given, world->size());
@@ -185,7 +203,7 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
   comm::Group& readers = *mesh->batch_group();  // each of samples of its own
   config::DsConfigInput input = ds_config_input(*model.model, readers.size());
   const config::DsConfig without_steps = config::resolve_ds_config(run, input);
-  const auto stages = stages_of(run, model, mesh->shape(), without_steps.batch);
+  auto stages = stages_of(run, model, mesh->shape(), without_steps.batch);
   const auto sharing = shared_sequences_of(run, model, without_steps, mesh->shape(), !device_of(run, *world).is_cpu());
   check_memory(run, model, without_steps, *mesh, stages);
 
@@ -195,6 +213,10 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
                 .doubt = [](const std::string& line) { log_warning("{}", line); }};
   }
   const RunData run_data = read_run_data(run, *tokenizer, readers.size(), listener);
+  if (stages && run.parallel.partition == "time" && run.parallel.stage_sizes.empty()) {
+    stages = stages_of(run, model, mesh->shape(), without_steps.batch,
+                       measured_links(run, *model.model, run_data, without_steps, *world));
+  }
   const data::LoaderOptions loader{.micro_batch = without_steps.batch.micro,
                                    .accumulation = without_steps.batch.accumulation,
                                    .world_size = readers.size(),

@@ -186,7 +186,8 @@ plan::ModelCensus memory_census(const config::RunFile& run, const models::Folder
 }
 
 std::optional<models::StageBounds> stages_of(const config::RunFile& run, const models::FolderModel& model,
-                                             const layout::MeshShape& mesh, const config::BatchSizes& batch) {
+                                             const layout::MeshShape& mesh, const config::BatchSizes& batch,
+                                             const std::vector<double>& seconds) {
   const int ranks = mesh.size(layout::kPipelineAxis);
   if (ranks == 1 && !run.parallel.stage_sizes.empty()) {
     throw Error(ErrorKind::kConfig, {"there are sizes of stages, and no pipeline", run.name + ", parallel.stage_sizes",
@@ -221,9 +222,10 @@ std::optional<models::StageBounds> stages_of(const config::RunFile& run, const m
            fmt::format("use at most {} ranks", links / (schedule.stages() / ranks)));
   }
   const bool by_hand = !run.parallel.stage_sizes.empty();
-  return models::partitioned_stages(*network, {.by = run.parallel.partition, .sizes = run.parallel.stage_sizes},
-                                    schedule, task.target_share ? task.target_share(run) : 1,
-                                    run.name + (by_hand ? ", parallel.stage_sizes" : ", parallel.partition"));
+  return models::partitioned_stages(
+      *network, {.by = run.parallel.partition, .seconds = seconds, .sizes = run.parallel.stage_sizes}, schedule,
+      task.target_share ? task.target_share(run) : 1,
+      run.name + (by_hand ? ", parallel.stage_sizes" : ", parallel.partition"));
 }
 
 std::string swap_folder(const config::RunFile& run, const config::DsConfig& config) {

@@ -61,9 +61,10 @@ plan::ModelCensus memory_census(const config::RunFile& run, const models::Folder
 plan::ModelCensus census_of_whole(const config::RunFile& run, const models::FolderModel& model);
 
 // Which layers the ranks of a pipeline have; nothing where the mesh has no such axis. ErrorKind::kConfig where the
-// model, the task or the schedule do not go with one of so many ranks.
+// model, the task or the schedule do not go with one of so many ranks. `seconds`: of each link, once they are measured.
 std::optional<models::StageBounds> stages_of(const config::RunFile& run, const models::FolderModel& model,
-                                             const layout::MeshShape& mesh, const config::BatchSizes& batch);
+                                             const layout::MeshShape& mesh, const config::BatchSizes& batch,
+                                             const std::vector<double>& seconds = {});
 
 // How ranks share the tokens of each sequence.
 struct SharedSequences {

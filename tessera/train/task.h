@@ -200,6 +200,7 @@ BatchLoss batch_loss(NetworkEngine& engine, const data::Batch& batch, const mode
 
 // The arrays as tensors on the engine's device; on the CPU over the batch's own memory, which outlives the forward.
 models::NamedTensors tensors_of(NetworkEngine& engine, const data::Batch& batch);
+models::NamedTensors tensors_of(at::Device device, const data::Batch& batch);
 
 // What `tessera train` can train for, by the run file's `task`, is a TaskType: it stands between data and a model. It
 // says which of the model's classes is trained, how files become samples and samples batches, and how a batch becomes a

@@ -4,15 +4,17 @@
     equal         losses and gradient norms of 20 steps are those of one process, to 1e-5
     same bits     … and those of the cell's other stages; over a pipeline, which accumulates micro batches, of 0 and 1, and of 2 and 3
     refused       of tensor ranks over which key heads do not go round, with the numbers that do
-    reshaped      a run that goes on in another cell each time, from the checkpoint of the one before, has the losses of one process
+    reshaped      runs that go on in another cell each time, from the checkpoint of the one before, have the losses of one process
 
-Models have 8 query heads and 8 links of a pipeline. The one process has the cell's batch.
+Models have 8 query heads and 8 links of a pipeline, and no ReLU: where rounding turns the sign of what enters one, a process that
+takes its rows in other micro batches already differs from itself. The one process has the cell's batch.
 """
 
 import itertools
 import json
 import random
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from model_folders import SPECIAL_TOKENS  # noqa: E402
 from tessera_runs import largest_difference, losses_and_norms, metrics, tessera, train, train_arguments, write_run_file  # noqa: E402
 
 STEPS, STAGES, DIFFERENCE = 20, (0, 1, 2, 3), 1e-5
+STEPS_A_CELL = 2  # of a run that goes on in another cell
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 WORDS = [*SPECIAL_TOKENS, *ALPHABET, *(f"##{letter}" for letter in ALPHABET)]
 LENGTH = 24
@@ -36,7 +39,7 @@ MODELS = {
     "bert": ({"architectures": ["BertForMaskedLM"], "hidden_size": 40, "intermediate_size": 45, "num_hidden_layers": 6, "num_attention_heads": 8,
               "max_position_embeddings": 64, "type_vocab_size": 2, "initializer_range": 0.1}, "mlm", {"mlm_probability": 0.3}, False),
     "t5": ({"architectures": ["T5ForConditionalGeneration"], "d_model": 40, "d_kv": 5, "d_ff": 45, "num_layers": 3, "num_decoder_layers": 3,
-            "num_heads": 8, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 3}, "seq2seq",
+            "num_heads": 8, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 3}, "seq2seq",
            {"source_column": "q", "target_column": "a", "max_target_length": 12}, False),
 }
 
@@ -82,10 +85,12 @@ def cells_of(model, ranks):
     return [cell for cell in factorisations(model, ranks) if not is_refused(model, cell)]
 
 
-def chains_of(cells):
-    """(batch, cells that can go on from each other's checkpoints): 24 rows go over all ranks of data but 5 and 7."""
-    yield 24, [cell for cell in cells if 24 % cell.dp == 0]
-    yield 70, [cell for cell in cells if cell.ranks in (5, 7)]
+def chains_of(cells, longest=STEPS // STEPS_A_CELL):
+    """(batch, cells that go on from each other's checkpoints), in random order: 24 rows go over all ranks of data but 5 and 7."""
+    for batch, some in ((24, [cell for cell in cells if 24 % cell.dp == 0]), (70, [cell for cell in cells if cell.ranks in (5, 7)])):
+        random.Random(1).shuffle(some)
+        for first in range(0, len(some), longest):
+            yield batch, some[first:first + longest]
 
 
 def write_run(folder, model):
@@ -143,14 +148,14 @@ def check_refused(references, cell):
     assert result.code == 2 and "8 attention heads of 2 key heads" in result.err and "use at most 2 ranks, or 4, 6, 8" in result.err, str(result)
 
 
-def check_reshaping(references, cells, batch, steps_a_cell=2):
+def check_reshaping(references, cells, batch):
     """One run that goes on in each of the cells, at another stage each time."""
-    output = references.run_file.parent / f"reshaped-{batch}"
+    output = Path(tempfile.mkdtemp(prefix="reshaped-", dir=references.run_file.parent))
     for life, cell in enumerate(cells):
-        train(references.run_file, cell.ranks, {**cell.settings(STAGES[life % len(STAGES)], batch), "training.max_steps": (life + 1) * steps_a_cell,
+        train(references.run_file, cell.ranks, {**cell.settings(STAGES[life % len(STAGES)], batch), "training.max_steps": (life + 1) * STEPS_A_CELL,
                                                 "output": output}, **({"resume": "auto"} if life else {}))
     rows = metrics(output)
-    assert len(rows) == len(cells) * steps_a_cell
+    assert len(rows) == len(cells) * STEPS_A_CELL
     difference = largest_difference(rows, references.of(batch, len(rows)))
     assert difference < DIFFERENCE, f"{difference:.1e} from one process, over {', '.join(map(str, cells))}"
     return difference

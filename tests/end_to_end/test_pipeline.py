@@ -3,10 +3,12 @@ checkpoints of any mesh."""
 
 import json
 import math
+import re
 
 import pytest
 import test_classification
 import test_seq2seq
+import transformers
 from fixtures import STAGES
 from tessera_runs import evaluations, largest_difference, losses_and_norms, metrics, tessera, train, train_arguments
 from test_causal_lm import run_of
@@ -66,6 +68,25 @@ def test_layers_are_shared_out_as_is_said(tmp_path, settings, weights):
     assert largest_difference(metrics(tmp_path / "out"), metrics(tmp_path / "one")) < 1e-5
 
 
+def test_layers_are_shared_out_by_the_time_that_they_take(tmp_path):
+    """Of narrow layers that see many tokens most of the time is attention's, which no weight shows: by its matrices the head outweighs them all."""
+    narrow = {"llama": (transformers.LlamaConfig, {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 5, "num_attention_heads": 4,
+                                                   "num_key_value_heads": 4, "max_position_embeddings": 2048})}
+    model, run_file = run_of(tmp_path, "llama", narrow, packing="fill")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "vocab_size": 1000}))
+    (tmp_path / "train.txt").write_text("".join(" ".join("abcdefgh"[(i * j) % 8] for j in range(500)) + "\n" for i in range(20)))
+    settings = {"model.init": "random", "data.max_length": 2048, "training.max_steps": 2}
+    by = {}
+    for partition in ("arithmetic", "time"):
+        result = train(run_file, 2, {**over(2, micro_batches=2), **settings, "parallel.partition": partition, "output": tmp_path / partition})
+        by[partition] = re.search(r"stage 0: .*; stage 1: .*head", result.err).group()
+    assert by["arithmetic"].endswith("stage 1: head") and "layer" in by["time"].split(";")[1]
+    train(run_file, 1, {**settings, "deepspeed.train_batch_size": 2, "output": tmp_path / "one"})
+    for partition in by:
+        assert largest_difference(metrics(tmp_path / partition), metrics(tmp_path / "one")) < 1e-5
+
+
 @pytest.mark.parametrize(("settings", "what", "fix"), [
     ({"parallel.stage_sizes": [2, 4]}, "2, 4 are sizes of 2 stages with 6 in all", "give 2 sizes, which add up to 7"),
     ({"parallel.stage_sizes": [7]}, "7 are sizes of 1 stage with 7 in all", "give 2 sizes"),
@@ -73,7 +94,7 @@ def test_layers_are_shared_out_as_is_said(tmp_path, settings, weights):
     ({"parallel.stage_sizes": [2, 5], "parallel.pipeline": 1}, "there are sizes of stages, and no pipeline", "set parallel.pipeline"),
     ({"parallel.partition": "type:convolution"}, "'convolution' is the kind of nothing in the model", "embeddings, head, layer"),
     ({"parallel.partition": "type:("}, "'(' is no regular expression", "type:layer"),
-    ({"parallel.partition": "time"}, "layers are not shared out by 'time'", "use arithmetic, parameters, uniform")])
+    ({"parallel.partition": "best"}, "layers are not shared out by 'best'", "use arithmetic, parameters, time, uniform")])
 def test_what_shares_nothing_out_is_refused(tmp_path, settings, what, fix):
     _, run_file = run_of(tmp_path, "llama, 3 key heads", DEEP, packing="fill")
     result = tessera(*train_arguments(run_file, 2, {**over(2), **settings}))
