@@ -107,7 +107,7 @@ def write_run(folder, model):
     return write_run_file(folder, {
         "model": {"path": str(folder / "model"), "init": "random"}, "task": task, "data": {"train": str(train_file), "max_length": LENGTH, **data},
         "training": {"max_steps": STEPS, "device": "cpu"},
-        "deepspeed": {"dataloader_drop_last": True, "gradient_clipping": 0.5, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0}}}})
+        "deepspeed": {"dataloader_drop_last": True, "gradient_clipping": 0.5, "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "weight_decay": 0}}}})
 
 
 class References:

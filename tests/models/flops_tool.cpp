@@ -3,6 +3,7 @@
 //   flops_tool FOLDER HEAD TEXTS LENGTH WRITTEN TARGETS
 //
 // The numbers are of models::BatchShape. Prints the floating-point operations of forward, and of forward and backward.
+#include "tessera/models/census.h"
 #include "tessera/models/flops.h"
 #include "tests/models/logits_tool.h"
 
