@@ -25,7 +25,7 @@ import torch
 from tessera import _core
 from tessera.config_keys import defaults_in
 from tessera.error_report import run_program
-from tessera.import_deepspeed import Source, StandIn, failure, find, load
+from tessera.import_deepspeed import Source, StandIn, failure, find
 from tessera.kept_values import buffers_of
 from tessera.loss_scale import DynamicScale, StaticScale
 
@@ -175,9 +175,9 @@ def save_layers(checkpoint, module, reference, folder):
     """A pipeline's weights: the files that the reference has of its layers, with the same names in them. Buffers that the
     checkpoint does not have are the reference's."""
     weights = {**reference.buffers(), **buffers_of(checkpoint.client_state, checkpoint.shared_tensors()), **module}
-    for path, prefix in reference.layers:
+    for path, names, prefix in reference.layers:
         layer = OrderedDict()
-        for name in load(path):
+        for name in names:
             if prefix + name not in weights:
                 raise failure(f"the checkpoints are of different models: '{prefix}{name}' is only in one", path,
                               "give a checkpoint of the same model with --like")

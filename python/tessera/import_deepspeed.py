@@ -219,14 +219,14 @@ class Source(Part):
         shapes = {name: None for part in self.parts for name in part.model.get("buffer_names") or []}
         if self.stage > 0:
             shapes.update((name, shape) for part in self.parts for group in part.shapes() for name, shape in group.items())
-        whole, self.layers = {}, []  # the latter: (file, what its names begin with in the whole model)
+        whole, self.layers = {}, []  # the latter: (file, its names, what these begin with in the whole model)
         for index, path in paths.items():
             state = load(path)
             if layers is not None and index >= len(layers):
                 raise failure(f"the checkpoint has a layer {index}, but the model only {len(layers)} layers", path,
                               "load it into a PipelineModule of the same layers")
             prefix = layers[index].prefix if layers is not None else prefix_of(index, state, shapes)
-            self.layers.append((path, prefix))
+            self.layers.append((path, list(state), prefix))
             for name, value in state.items():
                 whole.setdefault(prefix + name, value)
         return whole

@@ -20,7 +20,6 @@
 #include "tessera/config/run_file.h"
 #include "tessera/config/yaml_file.h"
 #include "tessera/layout/mesh_shape.h"
-#include "tessera/layout/range.h"
 #include "tessera/plan/deepspeed_estimates.h"
 #include "tessera/plan/memory_check.h"
 #include "tessera/plan/report.h"
@@ -154,7 +153,6 @@ struct Wanted {
 
 Wanted wanted_of(const EstimateOptions& options) {
   Wanted wanted;
-  const int64_t shards = options.readers() * options.sharing.context;
   if (!options.config.empty()) {
     config::Document document = config::load_document(options.config);
     if (options.micro_batch) {
@@ -164,7 +162,7 @@ Wanted wanted_of(const EstimateOptions& options) {
     input.auto_values.leave_unknown = true;
     const config::DsConfig ds = config::parse_ds_config(document, input);
     for (const std::string& warning : ds.warnings) log_warning("{}", warning);
-    wanted.setup = plan::setup_of(ds, shards);
+    wanted.setup = plan::setup_of(ds, options.ranks());
     wanted.ds_config = document.value;
     wanted.samples_of_a_rank = ds.batch.micro * ds.batch.accumulation;
     for (const auto& offload : {ds.zero.offload_optimizer, ds.zero.offload_param}) {
@@ -179,7 +177,7 @@ Wanted wanted_of(const EstimateOptions& options) {
     if (dtype == "fp32") ds_config.erase(dtype);
     const config::DsConfig ds =
         config::parse_ds_config(ds_config, "the command line", {.data_parallel_size = options.readers()});
-    wanted.setup = plan::setup_of(ds, shards);
+    wanted.setup = plan::setup_of(ds, options.ranks());
     wanted.samples_of_a_rank = ds.batch.micro;
   }
   if (!options.nvme.empty()) {
@@ -222,7 +220,7 @@ plan::RankShare share_for(const EstimateOptions& options, const std::string& nvm
 std::optional<plan::Plan> plan_for(const EstimateOptions& options, const plan::ModelCensus& part, const Wanted& wanted,
                                    const plan::RankShare& share) {
   plan::PlanInput input{.model = part,
-                        .wanted = wanted.setup,
+                        .wanted = plan::shared(wanted.setup, options.sharing),
                         .samples_of_a_rank = wanted.samples_of_a_rank,
                         .share = share,
                         .refusal = plan::refusal_of_this_version};
@@ -295,7 +293,7 @@ void estimate(const EstimateOptions& options) {
   const plan::ModelCensus model = census_over(options, {});
   const plan::ModelCensus part = options.sharing.ranks() == 1 ? model : census_over(options, options.sharing);
   Wanted wanted = wanted_of(options);
-  wanted.setup.length = layout::ceil_div(length_of(options, model), options.sharing.context);
+  wanted.setup.length = length_of(options, model);
   if (model.architecture) wanted.setup.target_share = model.architecture->usual_target_share;
   const plan::RankShare share = share_for(options, wanted.nvme_path);
   if (options.plan) {

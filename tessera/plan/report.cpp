@@ -33,12 +33,8 @@ const char* place_name(Place place, bool on_cpu) {
   return place == Place::kHost || on_cpu ? "host" : "device";
 }
 
-// As it was asked for: `wanted` has what context ranks leave of a sequence, and the shards of one part.
-TrainingSetup of_all_ranks(const EstimateReport& report) {
-  TrainingSetup setup = report.wanted;
-  setup.length *= report.sharing.context;
-  setup.ranks *= report.sharing.tensor * report.sharing.pipeline;
-  return setup;
+MemoryNeed need_of(const EstimateReport& report, const TrainingSetup& setup) {
+  return memory_need(report.part, shared(setup, report.sharing));
 }
 
 std::string flops_text(double flops) {
@@ -49,7 +45,7 @@ std::string flops_text(double flops) {
 
 std::string header(const EstimateReport& report) {
   const ModelCensus& model = report.model;
-  const TrainingSetup setup = of_all_ranks(report);
+  const TrainingSetup& setup = report.wanted;
   std::string text = fmt::format("{}, {} in the largest layer: {}\n", count_of(model.params, "parameter"),
                                  format_count(model.largest_layer), model.source);
   if (model.frozen > 0) {
@@ -84,7 +80,7 @@ std::string header(const EstimateReport& report) {
 }
 
 std::string terms_text(const EstimateReport& report) {
-  const MemoryNeed need = memory_need(report.part, report.wanted);
+  const MemoryNeed need = need_of(report, report.wanted);
   std::string text = fmt::format("\n{}, at the peak of a step\n", describe(report.wanted));
   for (const MemoryTerm& term : need.terms) {
     text += fmt::format("  {:<34}{:>10}  {}\n", term.what, bytes_text(term.bytes),
@@ -129,7 +125,7 @@ std::string report_text(const EstimateReport& report) {
   text += fmt::format("\n{:<43}{:>10}{}  {:>10}  fits\n", "a rank needs", on_cpu ? "memory" : "device",
                       on_cpu ? "" : fmt::format("  {:>10}", "host"), "NVMe");
   for (const TrainingSetup& row : report.rows) {
-    const MemoryNeed need = memory_need(report.part, row);
+    const MemoryNeed need = need_of(report, row);
     text += fmt::format("{:<43}{}  {}\n", describe(row), places_text(need, on_cpu), fit_text(report, need));
   }
   if (on_cpu) text += "on a CPU, offload to cpu moves nothing\n";
@@ -137,9 +133,9 @@ std::string report_text(const EstimateReport& report) {
 }
 
 Json report_json(const EstimateReport& report) {
-  const TrainingSetup setup = of_all_ranks(report);
+  const TrainingSetup& setup = report.wanted;
   const auto row_of = [&](const TrainingSetup& row) {
-    const MemoryNeed need = memory_need(report.part, row);
+    const MemoryNeed need = need_of(report, row);
     Json json = {{"stage", row.stage},
                  {"offload_optimizer", name_of(row.optimizer)},
                  {"offload_param", name_of(row.params)},
@@ -174,7 +170,7 @@ Json report_json(const EstimateReport& report) {
     result["model"]["params_of_rank"] = report.part.params;
   }
   if (report.model.architecture) result["setup"]["flops"] = micro_batch_flops(report.model, setup);
-  if (report.has_config) result["config"] = row_of(report.wanted);
+  if (report.has_config) result["config"] = row_of(setup);
   for (const TrainingSetup& row : report.rows) result["rows"].push_back(row_of(row));
   return result;
 }

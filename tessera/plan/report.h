@@ -13,7 +13,7 @@ struct EstimateReport {
   const ModelCensus& model;
   const ModelCensus& part;  // a rank's, of a model that ranks share this way; else the model
   Sharing sharing;
-  TrainingSetup wanted;     // batch, dtypes, optimizer; the rows go through stages and offloads
+  TrainingSetup wanted;     // of all ranks: batch, dtypes, optimizer; the rows go through stages and offloads
   bool has_config = false;  // then `wanted` itself is shown first, term by term
   RankShare share;
   std::vector<TrainingSetup> rows;

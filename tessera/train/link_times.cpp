@@ -36,13 +36,6 @@ std::shared_ptr<models::Network> network_of_link(const models::Model& model, int
   return network;
 }
 
-// Waits for the device.
-void finish(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && !tensor.device().is_cpu()) tensor.sum().item();
-  }
-}
-
 struct Pass {
   std::vector<at::Tensor> leaving;
   double seconds = 0;
@@ -61,8 +54,8 @@ Pass run_link(models::Network& network, size_t link, const std::vector<at::Tenso
     if (tensor.requires_grad()) sum = sum + tensor.sum();
   }
   if (sum.requires_grad()) sum.backward();
-  finish(pass.leaving);
-  for (const at::Tensor& input : inputs) finish({input.grad()});
+  for (at::Tensor& tensor : pass.leaving) tensor = tensor.detach();  // from the link's parameters
+  sum.item();                                                        // waits for the device
   pass.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return pass;
 }
@@ -77,18 +70,12 @@ std::vector<double> seconds_of_links(const models::Model& model, const models::N
   std::vector<at::Tensor> entering;
   for (int64_t link = 0; link < links; ++link) {
     const auto network = network_of_link(model, link, links, device, dtype);
-    std::vector<at::Tensor> leaving;
-    for (int time = 0; time < kTimes; ++time) {
-      Pass pass = run_link(*network, static_cast<size_t>(link), entering, batch);
-      if (time == 0) {
-        seconds.push_back(pass.seconds);
-      } else {
-        seconds.back() = std::min(seconds.back(), pass.seconds);
-      }
-      leaving = std::move(pass.leaving);
+    Pass least = run_link(*network, static_cast<size_t>(link), entering, batch);
+    for (int time = 1; time < kTimes; ++time) {
+      least.seconds = std::min(least.seconds, run_link(*network, static_cast<size_t>(link), entering, batch).seconds);
     }
-    entering = std::move(leaving);
-    for (at::Tensor& tensor : entering) tensor = tensor.detach();
+    seconds.push_back(least.seconds);
+    entering = std::move(least.leaving);
   }
   return seconds;
 }
