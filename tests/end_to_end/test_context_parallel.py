@@ -40,7 +40,7 @@ def test_ranks_that_share_sequences_train_as_one_process(tmp_path, family, ranks
     trained_as_one(tmp_path, run_file, ranks, settings, mesh)
 
 
-@pytest.mark.sample("23-8-shared", "24-4-ring")
+@pytest.mark.sample("23-8-shared", "24-4-ring", "7-8-ring")
 @pytest.mark.parametrize("by", [shared, ring])
 @pytest.mark.parametrize(("length", "ranks"), [(23, 8), (24, 4), (25, 4), (7, 8)])
 def test_any_length_and_number_of_heads_goes_round(tmp_path, length, ranks, by):
