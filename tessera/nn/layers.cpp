@@ -1,5 +1,6 @@
 #include "tessera/nn/layers.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/kernels/gradient_place.h"
 #include "tessera/kernels/matrix_products.h"
 #include "tessera/nn/deferred_weights.h"
 #include "tessera/nn/lora.h"
@@ -53,6 +55,38 @@ class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
     }
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) bias_grad = grad.sum(0).to(dtype);
     return {input_grad, weight_grad, bias_grad};
+  }
+};
+
+// The weight as it is in the layer: (out, in) or, where `transposed`, (in, out).
+class LinearToPlace : public torch::autograd::Function<LinearToPlace> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, bool transposed) {
+    context->save_for_backward({input, weight});
+    context->saved_data["parameter"] = weight;  // itself: what is saved may come back as a copy of its handle
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["transposed"] = transposed;
+    return at::linear(input, transposed ? weight.t() : weight, bias);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& output_grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &input = saved[0], &weight = saved[1];
+    const bool transposed = context->saved_data["transposed"].toBool();
+    const at::Tensor rows = input.reshape({-1, input.size(-1)});
+    const at::Tensor grad = output_grads[0].reshape({-1, output_grads[0].size(-1)});
+    at::Tensor input_grad, weight_grad, bias_grad;
+    if (context->needs_input_grad(0)) {  // first: once the weight's gradient is there, its memory may be released
+      input_grad = at::mm(grad, transposed ? weight.t() : weight).view(input.sizes());
+    }
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) bias_grad = grad.sum(0);
+    const at::Tensor parameter = context->saved_data["parameter"].toTensor();
+    if (context->needs_input_grad(1) && !kernels::write_weight_gradient(parameter, transposed, grad, rows)) {
+      weight_grad = transposed ? at::mm(rows.t(), grad) : at::mm(grad.t(), rows);
+    }
+    return {input_grad, weight_grad, bias_grad, at::Tensor()};
   }
 };
 
@@ -160,11 +194,21 @@ at::Tensor Linear::out_in(const at::Tensor& parameter) const {
 at::Tensor Linear::product(const at::Tensor& input, const at::Tensor& with_bias) const {
   if (quantized_) return nf4_product(input, weight, {.out = own_.out, .in = own_.in}, with_bias);
   if (cut_ && cut_->inputs) {
-    const at::Tensor sum = summed(linear(input, out_in(weight), at::Tensor()));
+    const at::Tensor sum = summed(with_weight(input, at::Tensor()));
     return with_bias.defined() ? sum + (sharers_ ? sharers_->shared_parameter(with_bias) : with_bias) : sum;
   }
   if (sharers_) return linear(input, out_in(sharers_->shared_parameter(weight)), sharers_->shared_parameter(with_bias));
-  return linear(input, out_in(weight), with_bias);
+  return with_weight(input, with_bias);
+}
+
+at::Tensor Linear::with_weight(const at::Tensor& input, const at::Tensor& with_bias) const {
+  const bool to_place = is_called_once_ && at::GradMode::is_enabled() && weight.scalar_type() == at::kFloat &&
+                        input.scalar_type() == at::kFloat &&
+                        !at::autocast::is_autocast_enabled(input.device().type()) && !is_deferred(weight) &&
+                        kernels::GradientTaker::of(weight) != nullptr;
+  if (!to_place) return linear(input, out_in(weight), with_bias);
+  return LinearToPlace::apply(input, weight, with_bias.defined() ? std::optional(with_bias) : std::nullopt,
+                              is_transposed());
 }
 
 at::Tensor Linear::summed(const at::Tensor& own) const {

@@ -93,6 +93,10 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   std::vector<int64_t> weight_shape() const override;
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
+  // No forward pass calls it twice, so a product is all of the weight's gradient, and may be written where that goes
+  // (kernels/gradient_place.h).
+  void set_called_once() { is_called_once_ = true; }
+
   at::Tensor weight;  // bytes where it is quantized, of (out, in)
   at::Tensor bias;    // undefined without
 
@@ -105,6 +109,7 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   Features whole() const;
   at::Tensor out_in(const at::Tensor& parameter) const;  // the weight, or bytes as they are
   at::Tensor product(const at::Tensor& input, const at::Tensor& with_bias) const;
+  at::Tensor with_weight(const at::Tensor& input, const at::Tensor& with_bias) const;
   at::Tensor summed(const at::Tensor& own) const;  // of what is cut by its inputs, each rank's product
 
   Features own_;  // this rank's
@@ -113,6 +118,7 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   std::unique_ptr<const TensorAxis> sharers_;  // the ranks that hold the same outputs, where there are several, or
                                                // have them of some tokens each
   bool quantized_ = false;
+  bool is_called_once_ = false;
   std::unique_ptr<LoraBranch> lora_;  // null without
 };
 
