@@ -21,7 +21,10 @@ class GradientTaker : public torch::autograd::PostAccumulateGradHook {
   // gradient in the parameter.
   virtual void taken() = 0;
 
-  // The one that takes the gradients of this leaf; null: none.
+  // Hooks that it has itself among those that autograd runs before it adds a gradient.
+  virtual int hooks_before() const { return 0; }
+
+  // The one that takes the gradients of this leaf; null: none, or somebody else has hooks that are to see them.
   static GradientTaker* of(const at::Tensor& parameter);
 };
 

@@ -18,14 +18,14 @@ thread_local DeferredWeights* taker = nullptr;
 }  // namespace
 
 struct DeferredWeights::Function : torch::autograd::Function<DeferredWeights::Function> {
-  // The weight is among what autograd follows, though nothing goes back to it: else nothing would come back to a layer
-  // whose input has no gradient.
+  // `weight`: where something goes back to the input, without autograd's part; else nothing would come back here.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, DeferredWeights* into) {
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, DeferredWeights* into,
+                            const at::Tensor* parameter) {
     context->save_for_backward({input, weight});
     context->saved_data["has_bias"] = bias.has_value();
     context->saved_data["into"] = reinterpret_cast<int64_t>(into);
-    context->saved_data["weight"] = weight;
+    context->saved_data["weight"] = *parameter;
     return linear(input, weight, bias.value_or(at::Tensor()));
   }
 
@@ -41,7 +41,7 @@ struct DeferredWeights::Function : torch::autograd::Function<DeferredWeights::Fu
     into->products_.push_back({.weight = context->saved_data["weight"].toTensor(),
                                .input = input.detach().reshape({-1, weight.size(1)}),
                                .gradient = gradient});
-    return {input_grad, at::Tensor(), bias_grad, at::Tensor()};
+    return {input_grad, at::Tensor(), bias_grad, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -68,7 +68,8 @@ bool is_deferred(const at::Tensor& weight) {
 }
 
 at::Tensor linear_with_deferred_weight(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  return DeferredWeights::Function::apply(input, weight, bias.defined() ? std::optional(bias) : std::nullopt, taker);
+  return DeferredWeights::Function::apply(input, input.requires_grad() ? weight.detach() : weight,
+                                          bias.defined() ? std::optional(bias) : std::nullopt, taker, &weight);
 }
 
 }  // namespace tessera::nn

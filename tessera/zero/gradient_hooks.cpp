@@ -17,6 +17,7 @@ struct GradientHooks::OnArrival : kernels::GradientTaker {
   }
   Place place() override { return hooks_.places_.place ? hooks_.places_.place(unit_, param_) : Place(); }
   void taken() override { hooks_.places_.taken(unit_, param_); }
+  int hooks_before() const override { return clearing_ ? 1 : 0; }
 
   const GradientHooks& hooks_;  // takes its hooks away before it goes
   size_t unit_;

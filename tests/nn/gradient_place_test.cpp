@@ -126,6 +126,22 @@ TEST(GradientPlace, ElseAutogradBringsIt) {
   EXPECT_EQ(of_twice.written, 0);
 }
 
+// Until it is taken away again.
+TEST(GradientPlace, AHookOfSomebodyElseSeesTheGradient) {
+  at::manual_seed(5);
+  const at::Tensor input = at::randn({4, kIn}).requires_grad_(true);
+  const auto layer = layer_of(WeightForm::kOutIn);
+  Keeper keeper(layer->weight);
+  at::Tensor seen;
+  const unsigned hook = layer->weight.register_hook([&seen](const at::Tensor& gradient) { seen = gradient; });
+  loss_of(*layer, input).backward();
+  EXPECT_EQ(keeper.arrived, 1);
+  EXPECT_TRUE(seen.defined() && seen.reshape({-1}).equal(keeper.values));
+  layer->weight.remove_hook(hook);
+  loss_of(*layer, input).backward();
+  EXPECT_EQ(keeper.written, 1);
+}
+
 TEST(GradientPlace, WhatWasPutOffIsWrittenToo) {
   at::manual_seed(4);
   const at::Tensor input = at::randn({4, kIn}).requires_grad_(true);
