@@ -12,8 +12,6 @@
 namespace tessera::models {
 namespace {
 
-at::Tensor rows_of(const at::Tensor& x) { return x.reshape({x.numel() / x.size(-1), x.size(-1)}); }
-
 GatedMatrices expert(torch::nn::Module& layer, const std::string& path, const GatedNames& names, const BlockCut& cut,
                      int64_t hidden) {
   const auto add = [&](const char* name, const BlockCut::Layer& linear) {
@@ -56,7 +54,7 @@ ExpertMixture::ExpertMixture(torch::nn::Module& layer, const MixtureNames& names
               std::make_shared<nn::Linear>(hidden, 1, /*with_bias=*/false, nn::LinearCut{.axis = tensor_axis_}));
 }
 
-nn::Routing ExpertMixture::routed(const at::Tensor& all) const { return router_->forward(rows_of(all)); }
+nn::Routing ExpertMixture::routed(const at::Tensor& all) const { return router_->forward(all.flatten(0, -2)); }
 
 at::Tensor ExpertMixture::operator()(const at::Tensor& x, const nn::TokenShape& tokens) const {
   const at::Tensor all = nn::into_cut_layers(tensor_axis_, x, tokens);
@@ -73,7 +71,7 @@ ExpertMixture::WithSums ExpertMixture::with_sums(const at::Tensor& x, const nn::
 
 at::Tensor ExpertMixture::mixed(const at::Tensor& all, const nn::Routing& routing) const {
   const at::Tensor of_experts = nn::through_experts(
-      rows_of(all), routing, router_->options().experts, axis_,
+      all.flatten(0, -2), routing, router_->options().experts, axis_,
       [this](int64_t expert, const at::Tensor& rows) { return experts_[static_cast<size_t>(expert)](rows); });
   const at::Tensor result = of_experts.view(all.sizes());
   return nn::out_of_cut_layers(tensor_axis_,

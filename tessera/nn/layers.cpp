@@ -75,8 +75,7 @@ class LinearToPlace : public torch::autograd::Function<LinearToPlace> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &input = saved[0], &weight = saved[1];
     const bool transposed = context->saved_data["transposed"].toBool();
-    const at::Tensor rows = input.reshape({-1, input.size(-1)});
-    const at::Tensor grad = output_grads[0].reshape({-1, output_grads[0].size(-1)});
+    const at::Tensor rows = input.flatten(0, -2), grad = output_grads[0].flatten(0, -2);
     at::Tensor input_grad, weight_grad, bias_grad;
     if (context->needs_input_grad(0)) {  // first: once the weight's gradient is there, its memory may be released
       input_grad = at::mm(grad, transposed ? weight.t() : weight).view(input.sizes());

@@ -54,8 +54,6 @@ at::Tensor part_of_own(const TensorAxis& axis, const at::Tensor& rows) {
   return own;
 }
 
-at::Tensor rows_of(const at::Tensor& x) { return x.reshape({x.numel() / x.size(-1), x.size(-1)}); }
-
 // What becomes of the ranks' gradients of all tokens.
 enum class Gradients { kSum, kAlike };
 
@@ -70,7 +68,7 @@ class AllTokens : public torch::autograd::Function<AllTokens> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
     const auto axis = kept<TensorAxis>(context->saved_data["axis"]);
-    const at::Tensor rows = rows_of(grads[0]);
+    const at::Tensor rows = grads[0].flatten(0, -2);
     return {context->saved_data["sum"].toBool() ? sum_of_own(axis, rows) : part_of_own(axis, rows), {}, {}, {}};
   }
 };
@@ -80,7 +78,7 @@ class SumOfOwnTokens : public torch::autograd::Function<SumOfOwnTokens> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const TensorAxis& axis) {
     context->saved_data["axis"] = keep(axis);
     context->saved_data["shape"] = x.sizes().vec();
-    return sum_of_own(axis, rows_of(x));
+    return sum_of_own(axis, x.flatten(0, -2));
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {

@@ -85,6 +85,17 @@ def test_the_same_bits_at_every_stage(tmp_path, precision, by):
     assert losses_and_norms(tmp_path / "again") == bits[0]
 
 
+@pytest.mark.parametrize("by", [shared, ring])
+def test_activations_may_be_computed_again_from_inputs_in_a_file(tmp_path, by):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    _, run_file = run_of(tmp_path, THREE, MODELS, packing="fill")
+    trained_as_one(tmp_path, run_file, 2, by(2, **{
+        "training.activation_checkpointing": "true", "deepspeed.activation_checkpointing.nvme_path": disk,
+        "deepspeed.aio.block_size": 4096}), "dp_shard 1 × cp 2")
+    assert list(disk.iterdir()) == []
+
+
 def test_an_evaluation_is_that_of_one_process(tmp_path):
     """Of an odd number of texts over two data-parallel ranks, each of which is two that share."""
     _, run_file = run_of(tmp_path, THREE, MODELS, packing="none")
