@@ -447,7 +447,7 @@ constexpr Key kDsKeys[] = {
     {"activation_checkpointing", kBlock, "{}", kHonoured,
      "how activation checkpoints (nn::checkpoint) keep the inputs from which activations are recomputed"},
     {"activation_checkpointing.partition_activations", kBoolean, "false", kNoEffect,
-     "split the kept inputs over model-parallel ranks; there is only one here", in_python(kHonoured)},
+     "split the kept inputs over model-parallel ranks; those of tensor ranks always are", in_python(kHonoured)},
     {"activation_checkpointing.number_checkpoints", at_least(0), "null", kHonoured,
      "checkpoints in one forward pass, for contiguous_memory_optimization"},
     {"activation_checkpointing.contiguous_memory_optimization", kBoolean, "false", kHonoured,

@@ -103,9 +103,10 @@ ModelType bert_model_type(const std::string& model_type) {
           .read = read_bert};
 }
 
-BertEmbeddings::BertEmbeddings(const BertConfig& config, const nn::TensorAxis& axis) : config_(config) {
+BertEmbeddings::BertEmbeddings(const BertConfig& config, const nn::TensorAxis& of_run) : config_(config) {
+  const nn::TensorAxis axis = of_run.called("the embeddings");
   const auto table = [&](const char* name, int64_t count, int64_t padding) {
-    return nn::add(*this, name, std::make_shared<nn::Embedding>(count, config.hidden_size, padding));
+    return nn::add(*this, name, std::make_shared<nn::Embedding>(count, config.hidden_size, padding, axis));
   };
   word_embeddings =
       nn::add(*this, "word_embeddings",
@@ -114,7 +115,7 @@ BertEmbeddings::BertEmbeddings(const BertConfig& config, const nn::TensorAxis& a
                                config.family->counts_positions ? config.pad_token_id : -1);
   const bool has_types = config.family->has_token_types || config.family->counts_positions;
   if (has_types) token_type_embeddings_ = table("token_type_embeddings", config.type_vocab_size, -1);
-  norm_ = nn::add(*this, "LayerNorm", std::make_shared<nn::LayerNorm>(config.hidden_size, config.layer_norm_eps));
+  norm_ = nn::add(*this, "LayerNorm", std::make_shared<nn::LayerNorm>(config.hidden_size, config.layer_norm_eps, axis));
 }
 
 at::Tensor BertEmbeddings::positions_of(const at::Tensor& ids) const {
@@ -125,14 +126,16 @@ at::Tensor BertEmbeddings::positions_of(const at::Tensor& ids) const {
 
 at::Tensor BertEmbeddings::forward(const BertInput& input) {
   const at::Tensor& ids = input.input_ids;
+  const nn::TensorAxis& axis = word_embeddings->axis();
+  const nn::TokenShape tokens = nn::tokens_of(ids);
   at::Tensor hidden = (*word_embeddings)(ids);
   if (token_type_embeddings_) {
     const bool has_several = config_.family->has_token_types && config_.type_vocab_size > 1;
     const at::Tensor types = has_several && input.token_type_ids.defined() ? input.token_type_ids : at::zeros_like(ids);
-    hidden = hidden + token_type_embeddings_->forward(types);
+    hidden = hidden + token_type_embeddings_->forward(nn::own_tokens(axis, types, tokens));
   }
-  hidden = hidden + position_embeddings_->forward(positions_of(ids));
-  return at::dropout(norm_->forward(hidden), config_.hidden_dropout_prob, is_training());
+  hidden = hidden + position_embeddings_->forward(nn::own_tokens(axis, positions_of(ids), tokens));
+  return nn::dropout_of_own(axis, norm_->forward(hidden), config_.hidden_dropout_prob, is_training(), tokens);
 }
 
 BertLayer::BertLayer(const BertConfig& config, int64_t number, const nn::TensorAxis& axis)
@@ -146,21 +149,21 @@ BertLayer::BertLayer(const BertConfig& config, int64_t number, const nn::TensorA
   const int64_t width = config.hidden_size;
   const BertFamily::Layer& names = config.family->layer;
   const auto add = [&](const char* path, const BlockCut::Layer& linear) { return nn::add(*this, path, linear); };
-  const auto norm = [&](const char* path) {
-    return nn::add(*this, path, std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps));
+  const auto norm = [&](const char* path, const nn::TensorAxis& by) {
+    return nn::add(*this, path, std::make_shared<nn::LayerNorm>(width, config.layer_norm_eps, by));
   };
   query_ = add(names.query, cut_.queries(width, /*bias=*/true));
   key_ = add(names.key, cut_.keys(width, /*bias=*/true));
   value_ = add(names.value, cut_.keys(width, /*bias=*/true));
   attention_output_ = add(names.attention_output, cut_.attended(width, /*bias=*/true));
-  attention_norm_ = norm(names.attention_norm);
+  attention_norm_ = norm(names.attention_norm, cut_.attention());
   intermediate_ = add(names.intermediate, cut_.inner(width, /*bias=*/true));
   output_ = add(names.output, cut_.outer(width, /*bias=*/true));
-  output_norm_ = norm(names.output_norm);
+  output_norm_ = norm(names.output_norm, cut_.feed_forward());
 }
 
-at::Tensor BertLayer::attend(const at::Tensor& hidden, const at::Tensor& mask) const {
-  const at::Tensor entering = cut_.attention().into_parts(hidden);
+at::Tensor BertLayer::attend(const at::Tensor& hidden, const at::Tensor& mask, const nn::TokenShape& tokens) const {
+  const at::Tensor entering = nn::into_cut_layers(cut_.attention(), hidden, tokens);
   const auto split = [&](const nn::Linear& linear) {  // -> (batch, heads, length, hidden / heads)
     const at::Tensor x = linear.forward(entering);
     return x.view({x.size(0), x.size(1), cut_.heads(), -1}).transpose(1, 2);
@@ -170,15 +173,18 @@ at::Tensor BertLayer::attend(const at::Tensor& hidden, const at::Tensor& mask) c
   const double dropout = is_training() ? config_.attention_probs_dropout_prob : 0;
   const nn::PartRandomness own(cut_.attention(), dropout > 0, hidden.device());
   const at::Tensor context = at::scaled_dot_product_attention(query, key, value, attend_to, dropout);
-  return context.transpose(1, 2).reshape({hidden.size(0), hidden.size(1), -1});
+  return context.transpose(1, 2).reshape({tokens.batch, tokens.length, -1});
 }
 
-at::Tensor BertLayer::forward(const at::Tensor& hidden, const at::Tensor& mask) {
-  const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.hidden_dropout_prob, is_training()); };
-  at::Tensor attended = attention_output_->forward(attend(hidden, mask));
+at::Tensor BertLayer::forward(const at::Tensor& hidden, const at::Tensor& mask, const nn::TokenShape& tokens) {
+  const auto dropout = [&](const at::Tensor& x) {
+    return nn::dropout_of_own(cut_.feed_forward(), x, config_.hidden_dropout_prob, is_training(), tokens);
+  };
+  at::Tensor attended = attention_output_->forward(attend(hidden, mask, tokens));
   if (config_.family->drops_attention_output) attended = dropout(attended);
   attended = attention_norm_->forward(attended + hidden);
-  const at::Tensor inner = activation_(intermediate_->forward(cut_.feed_forward().into_parts(attended)));
+  const at::Tensor entering = nn::into_cut_layers(cut_.feed_forward(), attended, tokens);
+  const at::Tensor inner = activation_(intermediate_->forward(entering));
   return output_norm_->forward(dropout(output_->forward(inner)) + attended);
 }
 
@@ -195,12 +201,19 @@ at::Tensor BertBody::run_links(size_t first, size_t end, const std::vector<at::T
                                const BertInput& input) {
   at::Tensor mask;
   if (input.attention_mask.defined()) mask = input.attention_mask.to(at::kBool).unsqueeze(1).unsqueeze(1);
+  const nn::TokenShape tokens = nn::tokens_of(input.input_ids);
   at::Tensor hidden = first == 0 ? embeddings_->forward(input) : entering.front();
   for (size_t number = std::max<size_t>(first, 1) - 1; number + 1 < std::min(end, links()); ++number) {
-    const auto run = [layer = layers_[number]](const at::Tensor& x, const at::Tensor& m) { return (*layer)(x, m); };
+    const auto run = [layer = layers_[number], tokens](const at::Tensor& x, const at::Tensor& m) {
+      return (*layer)(x, m, tokens);
+    };
     hidden = checkpoints_activations_ ? nn::checkpoint(run, hidden, mask) : run(hidden, mask);
   }
   return hidden;
+}
+
+at::Tensor BertBody::of_all(const at::Tensor& own, const BertInput& input) const {
+  return nn::all_tokens(word_embeddings().axis(), own, nn::tokens_of(input.input_ids));
 }
 
 std::vector<Link> BertBody::links_below(const torch::nn::Module& root) const {
@@ -282,8 +295,9 @@ std::vector<Link> BertForMaskedLM::links() const {
 
 std::vector<at::Tensor> BertForMaskedLM::run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering,
                                                    const NamedTensors& batch) {
-  at::Tensor hidden = body_.run_links(first, end, entering, bert_input(batch));
-  return {end > body_.links() ? loss_of(hidden, batch.at("labels")) : std::move(hidden)};
+  const BertInput input = bert_input(batch);
+  at::Tensor hidden = body_.run_links(first, end, entering, input);
+  return {end > body_.links() ? loss_of(body_.of_all(hidden, input), batch.at("labels")) : std::move(hidden)};
 }
 
 BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config, const nn::TensorAxis& axis)
@@ -314,9 +328,10 @@ std::vector<Link> BertForSequenceClassification::links() const {
 std::vector<at::Tensor> BertForSequenceClassification::run_links(size_t first, size_t end,
                                                                  const std::vector<at::Tensor>& entering,
                                                                  const NamedTensors& batch) {
-  at::Tensor hidden = body_.run_links(first, end, entering, bert_input(batch));
+  const BertInput input = bert_input(batch);
+  at::Tensor hidden = body_.run_links(first, end, entering, input);
   if (end <= body_.links()) return {std::move(hidden)};
-  return outputs_of(logits_of(hidden), batch);
+  return outputs_of(logits_of(body_.of_all(hidden, input)), batch);
 }
 
 BertInput bert_input(const NamedTensors& batch) {

@@ -17,6 +17,7 @@
 #include "tessera/models/sequence_classifier.h"
 #include "tessera/models/vocabulary_layers.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/own_tokens.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/nn/unit_module.h"
 #include "tessera/nn/vocabulary.h"
@@ -37,7 +38,7 @@ struct BertInput {
 class BertEmbeddings : public torch::nn::Module {
  public:
   BertEmbeddings(const BertConfig& config, const nn::TensorAxis& axis);
-  at::Tensor forward(const BertInput& input);  // -> (batch, length, hidden)
+  at::Tensor forward(const BertInput& input);  // -> of own tokens (nn/own_tokens.h)
 
   std::shared_ptr<TokenEmbeddings> word_embeddings;
 
@@ -53,12 +54,11 @@ class BertEmbeddings : public torch::nn::Module {
 class BertLayer : public nn::UnitModule<BertLayer> {
  public:
   BertLayer(const BertConfig& config, int64_t number, const nn::TensorAxis& axis);
-  // hidden (batch, length, hidden); mask (batch, 1, 1, length) bool, true where a token may be attended; undefined:
-  // all.
-  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask);
+  // hidden: of own tokens; mask (batch, 1, 1, length) bool, true where a token may be attended; undefined: all.
+  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& mask, const nn::TokenShape& tokens);
 
  private:
-  at::Tensor attend(const at::Tensor& hidden, const at::Tensor& mask) const;
+  at::Tensor attend(const at::Tensor& hidden, const at::Tensor& mask, const nn::TokenShape& tokens) const;
 
   BertConfig config_;
   BlockCut cut_;
@@ -71,9 +71,14 @@ class BertLayer : public nn::UnitModule<BertLayer> {
 class BertBody {
  public:
   BertBody(torch::nn::Module& root, const BertConfig& config, const nn::TensorAxis& axis);
-  at::Tensor encode(const BertInput& input) { return run_links(0, links(), {}, input); }  // -> (batch, length, hidden)
 
-  // The embeddings and each layer, as links: what leaves those in [first, end), of what entered.
+  // -> (batch, length, hidden)
+  at::Tensor encode(const BertInput& input) { return of_all(run_links(0, links(), {}, input), input); }
+
+  // What leaves the last layer, of all tokens.
+  at::Tensor of_all(const at::Tensor& own, const BertInput& input) const;
+
+  // The embeddings and each layer, as links: what leaves those in [first, end), of what entered; of own tokens.
   size_t links() const { return layers_.size() + 1; }
   at::Tensor run_links(size_t first, size_t end, const std::vector<at::Tensor>& entering, const BertInput& input);
   std::vector<Link> links_below(const torch::nn::Module& root) const;

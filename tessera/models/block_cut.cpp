@@ -7,15 +7,21 @@
 namespace tessera::models {
 namespace {
 
+BlockCut::Layer called_once(BlockCut::Layer layer) {
+  layer->set_called_once();
+  return layer;
+}
+
 BlockCut::Layer with_outputs(const nn::TensorAxis& axis, int64_t in, const nn::Cut& outputs, bool bias,
                              nn::WeightForm form, int64_t stacked = 1) {
-  return std::make_shared<nn::Linear>(in, stacked * outputs.whole(), bias,
-                                      nn::LinearCut{.axis = axis, .outputs = outputs, .stacked = stacked}, form);
+  return called_once(std::make_shared<nn::Linear>(
+      in, stacked * outputs.whole(), bias, nn::LinearCut{.axis = axis, .outputs = outputs, .stacked = stacked}, form));
 }
 
 BlockCut::Layer with_inputs(const nn::TensorAxis& axis, const nn::Cut& inputs, int64_t out, bool bias,
-                            nn::WeightForm form) {
-  return std::make_shared<nn::Linear>(inputs.whole(), out, bias, nn::LinearCut{.axis = axis, .inputs = inputs}, form);
+                            nn::WeightForm form, nn::LinearCut::Sum sum = nn::LinearCut::Sum::kOwnTokens) {
+  return called_once(std::make_shared<nn::Linear>(inputs.whole(), out, bias,
+                                                  nn::LinearCut{.axis = axis, .inputs = inputs, .sum = sum}, form));
 }
 
 }  // namespace
@@ -52,6 +58,10 @@ BlockCut::Layer BlockCut::inner(int64_t hidden, bool bias) const {
 
 BlockCut::Layer BlockCut::outer(int64_t hidden, bool bias) const {
   return with_inputs(feed_forward_, features_, hidden, bias, form_);
+}
+
+BlockCut::Layer BlockCut::outer_of_expert(int64_t hidden) const {
+  return with_inputs(feed_forward_, features_, hidden, /*bias=*/false, form_, nn::LinearCut::Sum::kLeft);
 }
 
 BlockCut::Layer BlockCut::of_key_heads(int64_t hidden, int64_t features_of_head, bool bias,

@@ -4,9 +4,10 @@
 //   const BlockCut cut(axis, "layer 3", {.heads = 32, .key_heads = 8, .head_size = 128, .features = 14336});
 //   query_ = nn::add(*this, "self_attn.q_proj", cut.queries(hidden, bias));
 //   …
-//   x = norm(h); h += attended(attention(queries(cut.attention.into_parts(x)), …))
+//   x = into_cut_layers(cut.attention(), norm(h), tokens); h = h + attended(attention(queries(x), …))
 //
-// Over an axis of one rank, layers are whole.
+// What the last layer of attention or of the feed-forward gives is of own tokens (nn/own_tokens.h). Over an axis of one
+// rank, layers are whole.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,7 @@ class BlockCut {
   Layer attended(int64_t hidden, bool bias) const;
   Layer inner(int64_t hidden, bool bias) const;  // up, and where there is one, gate
   Layer outer(int64_t hidden, bool bias) const;  // down
+  Layer outer_of_expert(int64_t hidden) const;   // … each rank's part of it: LinearCut::Sum::kLeft
 
   // A matrix that makes so many features for each key head, one key head's after another's; `path` is for errors.
   Layer of_key_heads(int64_t hidden, int64_t features_of_head, bool bias, const std::string& path) const;

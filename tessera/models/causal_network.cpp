@@ -196,6 +196,7 @@ CausalNetwork::Pass CausalNetwork::pass_over(const NamedTensors& batch, Caches* 
     pass.positions = at::arange(before, before + ids.size(1), ids.options()).unsqueeze(0);
   }
   pass.turns = turns(pass.positions);
+  pass.input.tokens = nn::tokens_of(ids);
   return pass;
 }
 
@@ -206,7 +207,9 @@ at::Tensor CausalNetwork::share(Pass& pass, const at::Tensor& ids) const {
   if (pass.input.counted.defined()) pass.input.counted = rows->own(pass.input.counted);
   for (nn::Rotary::Table& table : pass.turns) table = {rows->own(table.cosine), rows->own(table.sine)};
   pass.input.rows = rows;
-  return rows->own(ids);
+  at::Tensor own = rows->own(ids);
+  pass.input.tokens = nn::tokens_of(own);
+  return own;
 }
 
 DecoderState CausalNetwork::run_layers(Pass& pass, size_t first, size_t end, DecoderState state) {
@@ -243,6 +246,10 @@ at::Tensor CausalNetwork::router_loss_sum(const at::Tensor& router_sums, const N
 at::Tensor CausalNetwork::decode(const NamedTensors& batch, Caches* caches) {
   Pass pass = pass_over(batch, caches);
   return normalized(run_layers(pass, 0, layers(), {.hidden = embed(batch.at("input_ids"), pass.positions)}).hidden);
+}
+
+at::Tensor CausalNetwork::decode_all(const NamedTensors& batch, Caches* caches) {
+  return nn::all_tokens(head().axis(), decode(batch, caches), nn::tokens_of(batch.at("input_ids")));
 }
 
 at::Tensor CausalNetwork::loss_sum(const NamedTensors& batch) { return run_links(0, layers() + 2, {}, batch).front(); }
@@ -291,10 +298,12 @@ std::unique_ptr<Decoding> CausalNetwork::start(const PromptRows& prompts) {
   return std::make_unique<CausalDecoding>(*this, prompts);
 }
 
-at::Tensor CausalNetwork::logits(const NamedTensors& batch, Caches* caches) { return head()(decode(batch, caches)); }
+at::Tensor CausalNetwork::logits(const NamedTensors& batch, Caches* caches) {
+  return head()(decode_all(batch, caches));
+}
 
 at::Tensor CausalNetwork::next_logits(const NamedTensors& batch, Caches* caches) {
-  return head()(decode(batch, caches).select(1, -1));
+  return head()(decode_all(batch, caches).select(1, -1));
 }
 
 }  // namespace tessera::models

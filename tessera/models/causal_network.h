@@ -13,6 +13,7 @@
 #include "tessera/models/vocabulary_layers.h"
 #include "tessera/nn/attention.h"
 #include "tessera/nn/context_axis.h"
+#include "tessera/nn/own_tokens.h"
 #include "tessera/nn/rotary.h"
 #include "tessera/nn/router.h"
 #include "tessera/nn/shared_rows.h"
@@ -25,9 +26,11 @@ struct LayerExperts {
   double share = 1;
 };
 
+inline constexpr const char* kLastNorm = "the norm before the head";  // in errors and reports
+
 // What goes from one decoder layer to the next.
 struct DecoderState {
-  at::Tensor hidden;       // (batch, length, hidden)
+  at::Tensor hidden;       // of own tokens (nn/own_tokens.h)
   at::Tensor router_sums;  // of the layers so far (nn/router.h); undefined where no loss asks for them
 
   template <class F>
@@ -40,6 +43,7 @@ struct DecoderState {
 // What a decoder layer reads. The cache is borrowed; null where nothing is kept.
 struct DecoderInput {
   DecoderState state;
+  nn::TokenShape tokens;
   nn::Rotary::Table turns;       // of the tokens' positions, for its kind of layer, where the model has rotary ones
   nn::AttentionPattern pattern;  // of whole rows
   std::shared_ptr<const nn::SharedRows> rows = {};  // where several ranks share each, all others being of own tokens
@@ -107,7 +111,7 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   virtual const torch::nn::Module* positions() const { return nullptr; }  // their embeddings, where they are learned
   virtual const torch::nn::Module& layer(size_t number) const = 0;
   virtual const torch::nn::Module& last_norm() const = 0;
-  virtual at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) = 0;
+  virtual at::Tensor embed(const at::Tensor& ids, const at::Tensor& positions) = 0;  // -> DecoderState::hidden
 
   // Of each kind of layer, by what its queries and keys are turned; nothing without rotary positions.
   virtual std::vector<nn::Rotary::Table> turns(const at::Tensor& positions) const = 0;
@@ -132,7 +136,8 @@ class CausalNetwork : public Network, public GenerativeNetwork {
   at::Tensor share(Pass& pass, const at::Tensor& ids) const;  // ids of own tokens
   DecoderState run_layers(Pass& pass, size_t first, size_t end, DecoderState state);
   at::Tensor router_loss_sum(const at::Tensor& router_sums, const NamedTensors& batch) const;
-  at::Tensor decode(const NamedTensors& batch, Caches* caches);
+  at::Tensor decode(const NamedTensors& batch, Caches* caches);      // -> of own tokens
+  at::Tensor decode_all(const NamedTensors& batch, Caches* caches);  // -> (batch, length, hidden)
   nn::ContextAxis context_;
   bool checkpoints_activations_ = false;
 };

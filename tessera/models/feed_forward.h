@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tessera/models/block_cut.h"
 #include "tessera/nn/expert_axis.h"
+#include "tessera/nn/own_tokens.h"
 #include "tessera/nn/router.h"
 
 namespace tessera::models {
@@ -20,8 +22,8 @@ class FeedForward {
  public:
   virtual ~FeedForward() = default;
 
-  // (…, hidden) -> the same. What it is given is whole on every tensor rank, and so is what it gives.
-  virtual at::Tensor operator()(const at::Tensor& x) const = 0;
+  // Of own tokens (nn/own_tokens.h) -> the same.
+  virtual at::Tensor operator()(const at::Tensor& x, const nn::TokenShape& tokens) const = 0;
 };
 
 // Below a path of the layer.
@@ -29,16 +31,22 @@ struct GatedNames {
   const char *gate, *up, *down;
 };
 
-// down(silu(gate(x)) * up(x)), its features cut as `cut` says.
+// The three matrices: of x of all tokens, down(silu(gate(x)) * up(x)).
+struct GatedMatrices {
+  std::shared_ptr<nn::Linear> gate, up, down;
+
+  at::Tensor operator()(const at::Tensor& x) const;
+};
+
+// Its features cut as `cut` says.
 class GatedFeedForward final : public FeedForward {
  public:
-  GatedFeedForward(torch::nn::Module& layer, const std::string& path, const GatedNames& names, const BlockCut& cut,
-                   int64_t hidden, bool bias = false);
-  at::Tensor operator()(const at::Tensor& x) const override;
+  GatedFeedForward(torch::nn::Module& layer, const GatedNames& names, const BlockCut& cut, int64_t hidden, bool bias);
+  at::Tensor operator()(const at::Tensor& x, const nn::TokenShape& tokens) const override;
 
  private:
   BlockCut cut_;
-  std::shared_ptr<nn::Linear> gate_, up_, down_;
+  GatedMatrices matrices_;
 };
 
 // Where a layer has the parts of its mixture. `shared`, or nullptr: an expert that all tokens go through besides, times
@@ -49,19 +57,20 @@ struct MixtureNames {
   const char *shared = nullptr, *shared_gate = nullptr;
 };
 
-// For each token, the sum of some experts' results (nn/expert_dispatch.h).
+// For each token, the sum of some experts' results (nn/expert_dispatch.h). Over a tensor axis each rank makes its part
+// of them, of all tokens, and of the mixture there is one sum.
 class ExpertMixture final : public FeedForward {
  public:
   // `of_shared`: the cut of the shared expert's features, null without one.
   ExpertMixture(torch::nn::Module& layer, const MixtureNames& names, const nn::RouterOptions& options,
                 const BlockCut& of_expert, const BlockCut* of_shared, int64_t hidden);
-  at::Tensor operator()(const at::Tensor& x) const override { return mixed(x, routed(x)); }
+  at::Tensor operator()(const at::Tensor& x, const nn::TokenShape& tokens) const override;
 
   // The same, and the sums of router_losses: of the tokens that are `counted`, (batch, length) bool; undefined: all.
   struct WithSums {
     at::Tensor result, sums;
   };
-  WithSums with_sums(const at::Tensor& x, const at::Tensor& counted) const;
+  WithSums with_sums(const at::Tensor& x, const nn::TokenShape& tokens, const at::Tensor& counted) const;
 
   const std::string& path() const { return experts_path_; }  // of all experts, in the layer
   double share_of_token() const;                             // the part of them that a token goes through
@@ -71,14 +80,15 @@ class ExpertMixture final : public FeedForward {
   void share(const nn::ExpertAxis& axis, torch::nn::Module& layer);
 
  private:
-  nn::Routing routed(const at::Tensor& x) const;
-  at::Tensor mixed(const at::Tensor& x, const nn::Routing& routing) const;
+  nn::Routing routed(const at::Tensor& all) const;
+  at::Tensor mixed(const at::Tensor& all, const nn::Routing& routing) const;  // -> own tokens
 
+  nn::TensorAxis tensor_axis_;
   nn::ExpertAxis axis_;
   std::string experts_path_;
   std::shared_ptr<nn::Router> router_;
-  std::vector<GatedFeedForward> experts_;  // this rank's
-  std::unique_ptr<GatedFeedForward> shared_;
+  std::vector<GatedMatrices> experts_;  // this rank's
+  std::optional<GatedMatrices> shared_;
   std::shared_ptr<nn::Linear> shared_gate_;
 };
 

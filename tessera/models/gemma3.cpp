@@ -152,8 +152,8 @@ Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number, const nn::Te
       activation_(config.activation) {
   const int64_t hidden = config.hidden_size;
   const auto add = [&](const char* path, const BlockCut::Layer& linear) { return nn::add(*this, path, linear); };
-  const auto norm = [&](const char* path, int64_t width, const nn::TensorAxis& heads = {}) {
-    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/true, heads));
+  const auto norm = [&](const char* path, int64_t width, const nn::TensorAxis& by) {
+    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/true, by));
   };
   query_ = add("self_attn.q_proj", cut_.queries(hidden, config.attention_bias));
   key_ = add("self_attn.k_proj", cut_.keys(hidden, config.attention_bias));
@@ -164,33 +164,35 @@ Gemma3Layer::Gemma3Layer(const Gemma3Config& config, size_t number, const nn::Te
   gate_ = add("mlp.gate_proj", cut_.inner(hidden, /*bias=*/false));
   up_ = add("mlp.up_proj", cut_.inner(hidden, /*bias=*/false));
   down_ = add("mlp.down_proj", cut_.outer(hidden, /*bias=*/false));
-  before_attention_ = norm("input_layernorm", hidden);
-  after_attention_ = norm("post_attention_layernorm", hidden);
-  before_feed_forward_ = norm("pre_feedforward_layernorm", hidden);
-  after_feed_forward_ = norm("post_feedforward_layernorm", hidden);
+  before_attention_ = norm("input_layernorm", hidden, cut_.attention());
+  after_attention_ = norm("post_attention_layernorm", hidden, cut_.attention());
+  before_feed_forward_ = norm("pre_feedforward_layernorm", hidden, cut_.feed_forward());
+  after_feed_forward_ = norm("post_feedforward_layernorm", hidden, cut_.feed_forward());
 }
 
 at::Tensor Gemma3Layer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
-  const at::Tensor entering = cut_.attention().into_parts(hidden);
-  const auto split = [&](const nn::Linear& linear) {
-    return linear.forward(entering).view({hidden.size(0), hidden.size(1), -1, head_size_});
+  const at::Tensor entering = nn::into_cut_layers(cut_.attention(), hidden, input.tokens);
+  const auto split = [&](const nn::Linear& linear, int64_t heads) {
+    return linear.forward(entering).view({input.tokens.batch, input.tokens.length, heads, head_size_});
   };
-  AttentionHeads heads{
-      .query = query_norm_->forward(split(*query_)), .key = key_norm_->forward(split(*key_)), .value = split(*value_)};
+  AttentionHeads heads{.query = query_norm_->forward(split(*query_, cut_.heads())),
+                       .key = key_norm_->forward(split(*key_, cut_.key_heads())),
+                       .value = split(*value_, cut_.key_heads())};
   return output_->forward(
       rotary_attention(std::move(heads), input, window_,
                        {.scale = scale_, .dropout = is_training() ? dropout_ : 0, .heads = &cut_.attention()}));
 }
 
-at::Tensor Gemma3Layer::feed_forward(const at::Tensor& hidden) const {
-  const at::Tensor entering = cut_.feed_forward().into_parts(hidden);
+at::Tensor Gemma3Layer::feed_forward(const at::Tensor& hidden, const nn::TokenShape& tokens) const {
+  const at::Tensor entering = nn::into_cut_layers(cut_.feed_forward(), hidden, tokens);
   return down_->forward(activation_(gate_->forward(entering)) * up_->forward(entering));
 }
 
 DecoderState Gemma3Layer::forward(const DecoderInput& input) {
   const at::Tensor attended = attend(before_attention_->forward(input.state.hidden), input);
   const at::Tensor hidden = input.state.hidden + after_attention_->forward(attended);
-  return {hidden + after_feed_forward_->forward(feed_forward(before_feed_forward_->forward(hidden)))};
+  const at::Tensor fed = feed_forward(before_feed_forward_->forward(hidden), input.tokens);
+  return {hidden + after_feed_forward_->forward(fed)};
 }
 
 Gemma3ForCausalLM::Gemma3ForCausalLM(const Gemma3Config& config, const nn::TensorAxis& axis)
@@ -206,7 +208,8 @@ Gemma3ForCausalLM::Gemma3ForCausalLM(const Gemma3Config& config, const nn::Tenso
         nn::add(*this, fmt::format("model.layers.{}", i), std::make_shared<Gemma3Layer>(config, i, axis)));
   }
   norm_ = nn::add(*this, "model.norm",
-                  std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps, /*around_one=*/true));
+                  std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps, /*around_one=*/true,
+                                                axis.called(kLastNorm)));
   const at::Tensor tied = config.tie_word_embeddings ? embeddings_->weight : at::Tensor();
   head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied, axis));
 }

@@ -49,7 +49,7 @@ class Gemma3Layer : public nn::UnitModule<Gemma3Layer> {
 
  private:
   at::Tensor attend(const at::Tensor& hidden, const DecoderInput& input) const;
-  at::Tensor feed_forward(const at::Tensor& hidden) const;
+  at::Tensor feed_forward(const at::Tensor& hidden, const nn::TokenShape& tokens) const;
 
   BlockCut cut_;
   int64_t head_size_, window_;

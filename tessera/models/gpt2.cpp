@@ -1,7 +1,6 @@
 #include "tessera/models/gpt2.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/dropout.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,6 +11,7 @@
 #include "tessera/models/initial_values.h"
 #include "tessera/models/models.h"
 #include "tessera/nn/module_path.h"
+#include "tessera/nn/own_tokens.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
@@ -122,14 +122,14 @@ Gpt2Layer::Gpt2Layer(const Gpt2Config& config, size_t number, const nn::TensorAx
   const double head_size = static_cast<double>(config.n_embd) / static_cast<double>(config.n_head);
   scale_ = config.scale_attn_weights ? 1 / std::sqrt(head_size) : 1;
   if (config.scale_attn_by_inverse_layer_idx) scale_ /= static_cast<double>(number + 1);
-  const auto norm = [&](const char* path) {
-    return nn::add(*this, path, std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  const auto norm = [&](const char* path, const nn::TensorAxis& by) {
+    return nn::add(*this, path, std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon, by));
   };
   constexpr bool kBias = true;
-  attention_norm_ = norm("ln_1");
+  attention_norm_ = norm("ln_1", cut_.attention());
   input_ = nn::add(*this, "attn.c_attn", cut_.queries_keys_values(config.n_embd, kBias));
   output_ = nn::add(*this, "attn.c_proj", cut_.attended(config.n_embd, kBias));
-  mlp_norm_ = norm("ln_2");
+  mlp_norm_ = norm("ln_2", cut_.feed_forward());
   expand_ = nn::add(*this, "mlp.c_fc", cut_.inner(config.n_embd, kBias));
   project_ = nn::add(*this, "mlp.c_proj", cut_.outer(config.n_embd, kBias));
 }
@@ -148,27 +148,34 @@ at::Tensor Gpt2Layer::attend(const at::Tensor& hidden, const DecoderInput& input
 }
 
 DecoderState Gpt2Layer::forward(const DecoderInput& input) {
-  const auto dropout = [&](const at::Tensor& x) { return at::dropout(x, config_.resid_pdrop, is_training()); };
-  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(input.state.hidden));
+  const auto dropout = [&](const at::Tensor& x) {
+    return nn::dropout_of_own(cut_.feed_forward(), x, config_.resid_pdrop, is_training(), input.tokens);
+  };
+  const at::Tensor entering =
+      nn::into_cut_layers(cut_.attention(), attention_norm_->forward(input.state.hidden), input.tokens);
   const at::Tensor attended = input.state.hidden + dropout(output_->forward(attend(entering, input)));
-  const at::Tensor normal = cut_.feed_forward().into_parts(mlp_norm_->forward(attended));
+  const at::Tensor normal = nn::into_cut_layers(cut_.feed_forward(), mlp_norm_->forward(attended), input.tokens);
   return {attended + dropout(project_->forward(config_.activation(expand_->forward(normal))))};
 }
 
 Gpt2LMHeadModel::Gpt2LMHeadModel(const Gpt2Config& config, const nn::TensorAxis& axis) : dropout_(config.embd_pdrop) {
   tokens_ =
       nn::add(*this, "transformer.wte", std::make_shared<TokenEmbeddings>(config.vocab_size, config.n_embd, -1, axis));
-  positions_ = nn::add(*this, "transformer.wpe", std::make_shared<nn::Embedding>(config.n_positions, config.n_embd));
+  positions_ = nn::add(*this, "transformer.wpe",
+                       std::make_shared<nn::Embedding>(config.n_positions, config.n_embd, -1, tokens_->axis()));
   for (size_t i = 0; i < static_cast<size_t>(config.n_layer); ++i) {
     layers_.push_back(nn::add(*this, fmt::format("transformer.h.{}", i), std::make_shared<Gpt2Layer>(config, i, axis)));
   }
-  norm_ = nn::add(*this, "transformer.ln_f", std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon));
+  norm_ = nn::add(*this, "transformer.ln_f",
+                  std::make_shared<nn::LayerNorm>(config.n_embd, config.layer_norm_epsilon, axis.called(kLastNorm)));
   const at::Tensor tied = config.tie_word_embeddings ? tokens_->weight : at::Tensor();
   head_ = nn::add(*this, "lm_head", std::make_shared<LanguageHead>(config.vocab_size, config.n_embd, tied, axis));
 }
 
 at::Tensor Gpt2LMHeadModel::embed(const at::Tensor& ids, const at::Tensor& positions) {
-  return at::dropout((*tokens_)(ids) + positions_->forward(positions), dropout_, is_training());
+  const nn::TokenShape tokens = nn::tokens_of(ids);
+  const at::Tensor places = positions_->forward(nn::own_tokens(head_->axis(), positions, tokens));
+  return nn::dropout_of_own(head_->axis(), (*tokens_)(ids) + places, dropout_, is_training(), tokens);
 }
 
 }  // namespace tessera::models

@@ -356,8 +356,8 @@ LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number, const nn::Tenso
   const LlamaNames& names = *config.family->names;
   const int64_t hidden = config.hidden_size;
   const auto add = [&](const char* path, const BlockCut::Layer& linear) { return nn::add(*this, path, linear); };
-  const auto norm = [&](const char* path, int64_t width, const nn::TensorAxis& heads = {}) {
-    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/false, heads));
+  const auto norm = [&](const char* path, int64_t width, const nn::TensorAxis& by) {
+    return nn::add(*this, path, std::make_shared<nn::RmsNorm>(width, config.rms_norm_eps, /*around_one=*/false, by));
   };
   if (names.fused != nullptr) {
     const int64_t group = config.num_attention_heads / config.num_key_value_heads;
@@ -382,11 +382,10 @@ LlamaLayer::LlamaLayer(const LlamaConfig& config, size_t number, const nn::Tenso
     mixture_ = mixture.get();
     feed_forward_ = std::move(mixture);
   } else {
-    feed_forward_ =
-        std::make_unique<GatedFeedForward>(*this, /*path=*/"", names.feed_forward, cut_, hidden, config.mlp_bias);
+    feed_forward_ = std::make_unique<GatedFeedForward>(*this, names.feed_forward, cut_, hidden, config.mlp_bias);
   }
-  attention_norm_ = norm(names.attention_norm, hidden);
-  mlp_norm_ = norm(names.mlp_norm, hidden);
+  attention_norm_ = norm(names.attention_norm, hidden, cut_.attention());
+  mlp_norm_ = norm(names.mlp_norm, hidden, cut_.feed_forward());
 }
 
 AttentionHeads LlamaLayer::heads_of(const at::Tensor& hidden) const {
@@ -398,10 +397,13 @@ AttentionHeads LlamaLayer::heads_of(const at::Tensor& hidden) const {
             .key = all.select(3, group),
             .value = all.select(3, group + 1)};
   }
-  const auto split = [&](const nn::Linear& linear) {
-    return linear.forward(hidden).view({batch, length, -1, head_size_});
+  const auto split = [&](const nn::Linear& linear,
+                         int64_t heads) {  // whose number follows from no token, where none is
+    return linear.forward(hidden).view({batch, length, heads, head_size_});
   };
-  return {.query = split(*query_), .key = split(*key_), .value = split(*value_)};
+  return {.query = split(*query_, cut_.heads()),
+          .key = split(*key_, cut_.key_heads()),
+          .value = split(*value_, cut_.key_heads())};
 }
 
 at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& input) const {
@@ -416,11 +418,12 @@ at::Tensor LlamaLayer::attend(const at::Tensor& hidden, const DecoderInput& inpu
 
 DecoderState LlamaLayer::forward(const DecoderInput& input) {
   const auto& [hidden, router_sums] = input.state;
-  const at::Tensor entering = cut_.attention().into_parts(attention_norm_->forward(hidden));
+  const at::Tensor entering = nn::into_cut_layers(cut_.attention(), attention_norm_->forward(hidden), input.tokens);
   const at::Tensor attended = hidden + output_->forward(attend(entering, input));
   const at::Tensor normal = mlp_norm_->forward(attended);
-  if (mixture_ == nullptr || !router_sums.defined()) return {attended + (*feed_forward_)(normal), router_sums};
-  const auto [result, sums] = mixture_->with_sums(normal, input.counted);
+  if (mixture_ == nullptr || !router_sums.defined())
+    return {attended + (*feed_forward_)(normal, input.tokens), router_sums};
+  const auto [result, sums] = mixture_->with_sums(normal, input.tokens, input.counted);
   return {attended + result, router_sums + sums};
 }
 
@@ -456,7 +459,9 @@ LlamaForCausalLM::LlamaForCausalLM(const LlamaConfig& config, const nn::TensorAx
     layers_.push_back(
         nn::add(*this, fmt::format("{}.{}", names.layers, i), std::make_shared<LlamaLayer>(config, i, axis)));
   }
-  norm_ = nn::add(*this, names.norm, std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps));
+  norm_ = nn::add(*this, names.norm,
+                  std::make_shared<nn::RmsNorm>(config.hidden_size, config.rms_norm_eps, /*around_one=*/false,
+                                                axis.called(kLastNorm)));
   const at::Tensor tied = config.tie_word_embeddings ? embeddings_->weight : at::Tensor();
   head_ = nn::add(*this, names.head, std::make_shared<LanguageHead>(config.vocab_size, config.hidden_size, tied, axis));
 }

@@ -239,8 +239,9 @@ T5Block::T5Block(const T5Config& config, bool is_decoder, const std::string& nam
   gate_ = add(config.gated ? "wi_0" : "wi", cut_.inner(config.d_model, /*bias=*/false));
   if (config.gated) up_ = add("wi_1", cut_.inner(config.d_model, /*bias=*/false));
   down_ = add("wo", cut_.outer(config.d_model, /*bias=*/false));
-  feed_forward_norm_ =
-      nn::add(*this, layer + ".layer_norm", std::make_shared<nn::RmsNorm>(config.d_model, config.layer_norm_epsilon));
+  feed_forward_norm_ = nn::add(*this, layer + ".layer_norm",
+                               std::make_shared<nn::RmsNorm>(config.d_model, config.layer_norm_epsilon,
+                                                             /*around_one=*/false, cut_.feed_forward()));
 }
 
 T5Block::Attention T5Block::add_attention(int number, const char* name) {
@@ -253,19 +254,20 @@ T5Block::Attention T5Block::add_attention(int number, const char* name) {
                  .o = add("o", cut_.attended(config_.d_model, /*bias=*/false)),
                  .norm = nullptr};
   made.norm = nn::add(*this, fmt::format("layer.{}.layer_norm", number),
-                      std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon));
+                      std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon, /*around_one=*/false,
+                                                    cut_.attention()));
   return made;
 }
 
-at::Tensor T5Block::dropout(const at::Tensor& values) const {
-  return at::dropout(values, config_.dropout_rate, is_training());
+at::Tensor T5Block::dropout(const at::Tensor& own, const nn::TokenShape& tokens) const {
+  return nn::dropout_of_own(cut_.feed_forward(), own, config_.dropout_rate, is_training(), tokens);
 }
 
 at::Tensor T5Block::split(const nn::Linear& linear, const at::Tensor& of) const {
   return linear.forward(of).view({of.size(0), of.size(1), cut_.heads(), config_.d_kv});
 }
 
-T5Block::Seen T5Block::own_tokens(const at::Tensor& normal, const T5BlockInput& input) const {
+T5Block::Seen T5Block::written_so_far(const at::Tensor& normal, const T5BlockInput& input) const {
   Seen seen{.key = split(*self_.k, normal), .value = split(*self_.v, normal), .bias = input.bias};
   if (input.cache != nullptr) std::tie(seen.key, seen.value) = input.cache->own.append(seen.key, seen.value);
   return seen;
@@ -284,32 +286,33 @@ T5Block::Seen T5Block::memory_of(const T5BlockInput& input) const {
 }
 
 at::Tensor T5Block::attend(const Attention& by, const at::Tensor& normal, const Seen& seen,
-                           const nn::AttentionPattern& pattern) const {
+                           const nn::AttentionPattern& pattern, const nn::TokenShape& tokens) const {
   const at::Tensor attended = nn::attention(
       split(*by.q, normal), seen.key, seen.value, pattern,
       {.scale = 1, .dropout = is_training() ? config_.dropout_rate : 0, .heads = &cut_.attention(), .bias = seen.bias});
-  return dropout(by.o->forward(attended));
+  return dropout(by.o->forward(attended), tokens);
 }
 
-at::Tensor T5Block::feed_forward(const at::Tensor& hidden) const {
-  const at::Tensor normal = cut_.feed_forward().into_parts(feed_forward_norm_->forward(hidden));
+at::Tensor T5Block::feed_forward(const at::Tensor& hidden, const nn::TokenShape& tokens) const {
+  const at::Tensor normal = nn::into_cut_layers(cut_.feed_forward(), feed_forward_norm_->forward(hidden), tokens);
   at::Tensor inner = config_.activation(gate_->forward(normal));
   if (up_) inner = inner * up_->forward(normal);
   {
     const nn::PartRandomness own(cut_.feed_forward(), is_training() && config_.dropout_rate > 0, hidden.device());
-    inner = dropout(inner);
+    inner = at::dropout(inner, config_.dropout_rate, is_training());
   }
-  return hidden + dropout(down_->forward(inner));
+  return hidden + dropout(down_->forward(inner), tokens);
 }
 
 at::Tensor T5Block::forward(const T5BlockInput& input) {
-  const at::Tensor normal = cut_.attention().into_parts(self_.norm->forward(input.hidden));
-  at::Tensor hidden = input.hidden + attend(self_, normal, own_tokens(normal, input), input.pattern);
+  const nn::TokenShape& tokens = input.tokens;
+  const at::Tensor normal = nn::into_cut_layers(cut_.attention(), self_.norm->forward(input.hidden), tokens);
+  at::Tensor hidden = input.hidden + attend(self_, normal, written_so_far(normal, input), input.pattern, tokens);
   if (input.memory.defined()) {
-    const at::Tensor asking = cut_.attention().into_parts(cross_.norm->forward(hidden));
-    hidden = hidden + attend(cross_, asking, memory_of(input), input.of_memory);
+    const at::Tensor asking = nn::into_cut_layers(cut_.attention(), cross_.norm->forward(hidden), tokens);
+    hidden = hidden + attend(cross_, asking, memory_of(input), input.of_memory, tokens);
   }
-  return feed_forward(hidden);
+  return feed_forward(hidden, tokens);
 }
 
 T5ForConditionalGeneration::T5ForConditionalGeneration(const T5Config& config, const nn::TensorAxis& axis)
@@ -332,18 +335,19 @@ T5ForConditionalGeneration::Stack T5ForConditionalGeneration::add_stack(const st
                          std::make_shared<T5PositionBias>(config_, is_decoder, axis_));
   }
   stack.norm = nn::add(*this, name + ".final_layer_norm",
-                       std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon));
+                       std::make_shared<nn::RmsNorm>(config_.d_model, config_.layer_norm_epsilon, /*around_one=*/false,
+                                                     axis_.called("the norm of the " + name)));
   return stack;
 }
 
-at::Tensor T5ForConditionalGeneration::dropout(const at::Tensor& values) const {
-  return at::dropout(values, config_.dropout_rate, is_training());
+at::Tensor T5ForConditionalGeneration::dropout(const at::Tensor& own, const nn::TokenShape& tokens) const {
+  return nn::dropout_of_own(axis_, own, config_.dropout_rate, is_training(), tokens);
 }
 
 at::Tensor T5ForConditionalGeneration::run(Stack& stack, size_t first, size_t end, T5BlockInput input,
                                            std::vector<T5BlockCache>* caches) {
   if (first == end) return input.hidden;
-  const int64_t before = caches == nullptr ? 0 : caches->front().own.length(), length = input.hidden.size(1);
+  const int64_t before = caches == nullptr ? 0 : caches->front().own.length(), length = input.tokens.length;
   const at::Tensor keys = at::arange(before + length, input.hidden.options().dtype(at::kLong));
   const at::Tensor queries = keys.narrow(0, before, length);
   input.bias = (*stack.bias)(keys.unsqueeze(0) - queries.unsqueeze(1));
@@ -367,26 +371,32 @@ T5ForConditionalGeneration::Memory T5ForConditionalGeneration::encode(const at::
                                                                       const at::Tensor& present) {
   Memory memory;
   if (present.defined()) memory.pattern.present = present.to(at::kBool);
-  const T5BlockInput input{.hidden = embed(ids), .pattern = memory.pattern};
-  memory.states = encoded(run(encoder_, 0, encoder_.blocks.size(), input));
+  const nn::TokenShape tokens = nn::tokens_of(ids);
+  const T5BlockInput input{.hidden = embed(ids), .tokens = tokens, .pattern = memory.pattern};
+  memory.states = for_decoder(encoded(run(encoder_, 0, encoder_.blocks.size(), input), tokens), tokens);
   return memory;
 }
 
-at::Tensor T5ForConditionalGeneration::decoded(const at::Tensor& hidden) {
-  const at::Tensor states = dropout(decoder_.norm->forward(hidden));
+at::Tensor T5ForConditionalGeneration::decoded(const at::Tensor& hidden, const nn::TokenShape& tokens) {
+  const at::Tensor states = dropout(decoder_.norm->forward(hidden), tokens);
   return config_.scale_decoder_outputs ? states * (1 / std::sqrt(static_cast<double>(config_.d_model))) : states;
 }
 
-T5BlockInput T5ForConditionalGeneration::decoder_input(const Memory& memory) {
-  // Once for all blocks, each of whose gradients of it comes of a rank's own heads.
-  return {.pattern = {.causal = true}, .memory = axis_.into_parts(memory.states), .of_memory = memory.pattern};
+// Once for all blocks, each of whose gradients of it comes of a rank's own heads.
+at::Tensor T5ForConditionalGeneration::for_decoder(const at::Tensor& encoded, const nn::TokenShape& tokens) const {
+  return nn::into_cut_layers(axis_, encoded, tokens);
 }
 
 at::Tensor T5ForConditionalGeneration::decode(const at::Tensor& written, const Memory& memory,
                                               std::vector<T5BlockCache>* caches) {
-  T5BlockInput input = decoder_input(memory);
-  input.hidden = embed(written);
-  return decoded(run(decoder_, 0, decoder_.blocks.size(), std::move(input), caches));
+  const nn::TokenShape tokens = nn::tokens_of(written);
+  const T5BlockInput input{.hidden = embed(written),
+                           .tokens = tokens,
+                           .pattern = {.causal = true},
+                           .memory = memory.states,
+                           .of_memory = memory.pattern};
+  const at::Tensor own = decoded(run(decoder_, 0, decoder_.blocks.size(), input, caches), tokens);
+  return nn::all_tokens(axis_, own, tokens);
 }
 
 at::Tensor T5ForConditionalGeneration::written_before(const at::Tensor& labels) const {
@@ -428,25 +438,28 @@ std::vector<at::Tensor> T5ForConditionalGeneration::run_links(size_t first, size
   const auto block = [](size_t link, size_t begin, size_t of) { return std::clamp(link, begin, of) - begin; };
   const at::Tensor& labels = batch.at("labels");
   at::Tensor hidden = first == 0 ? embed(batch.at("input_ids")) : entering.back();
-  Memory memory;
-  if (batch.get("attention_mask").defined()) memory.pattern.present = batch.get("attention_mask").to(at::kBool);
+  const nn::TokenShape read = nn::tokens_of(batch.at("input_ids")), written = nn::tokens_of(labels);
+  nn::AttentionPattern of_memory;
+  if (batch.get("attention_mask").defined()) of_memory.present = batch.get("attention_mask").to(at::kBool);
   if (first < encoder_end) {
     hidden = run(encoder_, block(first, 1, encoder_end), block(end, 1, encoder_end),
-                 {.hidden = hidden, .pattern = memory.pattern});
+                 {.hidden = hidden, .tokens = read, .pattern = of_memory});
     if (end < encoder_end) return {hidden};
-    hidden = encoded(hidden);
+    hidden = encoded(hidden, read);
     if (end == encoder_end) return {hidden};
   }
   if (first < decoder_end) {
-    memory.states = first <= encoder_end ? hidden : entering.front();
-    T5BlockInput input = decoder_input(memory);
-    input.hidden = first <= encoder_end ? embed(written_before(labels)) : hidden;
-    hidden =
-        run(decoder_, block(first, encoder_end, decoder_end), block(end, encoder_end, decoder_end), std::move(input));
-    if (end < decoder_end) return {memory.states, hidden};
+    const at::Tensor of_encoder = first <= encoder_end ? hidden : entering.front();
+    const T5BlockInput input{.hidden = first <= encoder_end ? embed(written_before(labels)) : hidden,
+                             .tokens = written,
+                             .pattern = {.causal = true},
+                             .memory = for_decoder(of_encoder, read),
+                             .of_memory = of_memory};
+    hidden = run(decoder_, block(first, encoder_end, decoder_end), block(end, encoder_end, decoder_end), input);
+    if (end < decoder_end) return {of_encoder, hidden};
     if (end == decoder_end) return {hidden};
   }
-  return {(*head_)(decoded(hidden), labels)};
+  return {(*head_)(decoded(hidden, written), labels)};
 }
 
 at::Tensor T5ForConditionalGeneration::next_logits(const at::Tensor& written, const Memory& memory,

@@ -15,6 +15,7 @@
 #include "tessera/nn/activations.h"
 #include "tessera/nn/attention.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/own_tokens.h"
 #include "tessera/nn/unit_module.h"
 
 namespace tessera::models {
@@ -64,11 +65,12 @@ struct T5BlockCache {
 
 // What a block reads. The cache is borrowed; null where nothing is kept.
 struct T5BlockInput {
-  at::Tensor hidden;  // (batch, length, d_model)
-  at::Tensor bias;    // T5PositionBias's
+  at::Tensor hidden;  // of own tokens (nn/own_tokens.h)
+  nn::TokenShape tokens;
+  at::Tensor bias;  // T5PositionBias's
   nn::AttentionPattern pattern;
 
-  at::Tensor memory;               // the encoder's output; undefined in the encoder
+  at::Tensor memory;               // the encoder's output, of all its tokens; undefined in the encoder
   nn::AttentionPattern of_memory;  // which of its tokens are there
   T5BlockCache* cache = nullptr;
 
@@ -84,7 +86,7 @@ class T5Block : public nn::UnitModule<T5Block> {
  public:
   // `name`: of the block, for errors and reports.
   T5Block(const T5Config& config, bool is_decoder, const std::string& name, const nn::TensorAxis& axis);
-  at::Tensor forward(const T5BlockInput& input);  // -> (batch, length, d_model)
+  at::Tensor forward(const T5BlockInput& input);  // -> of own tokens
 
  private:
   struct Attention {
@@ -97,12 +99,12 @@ class T5Block : public nn::UnitModule<T5Block> {
   };
   Attention add_attention(int number, const char* name);
   at::Tensor split(const nn::Linear& linear, const at::Tensor& of) const;  // into heads
-  Seen own_tokens(const at::Tensor& normal, const T5BlockInput& input) const;
+  Seen written_so_far(const at::Tensor& normal, const T5BlockInput& input) const;
   Seen memory_of(const T5BlockInput& input) const;
   at::Tensor attend(const Attention& by, const at::Tensor& normal, const Seen& seen,
-                    const nn::AttentionPattern& pattern) const;
-  at::Tensor feed_forward(const at::Tensor& hidden) const;
-  at::Tensor dropout(const at::Tensor& values) const;
+                    const nn::AttentionPattern& pattern, const nn::TokenShape& tokens) const;
+  at::Tensor feed_forward(const at::Tensor& hidden, const nn::TokenShape& tokens) const;
+  at::Tensor dropout(const at::Tensor& own, const nn::TokenShape& tokens) const;
 
   T5Config config_;
   BlockCut cut_;
@@ -148,17 +150,19 @@ class T5ForConditionalGeneration : public Network, public GenerativeNetwork {
     std::shared_ptr<nn::RmsNorm> norm;
   };
   Stack add_stack(const std::string& name, int64_t layers, bool is_decoder);
-  at::Tensor dropout(const at::Tensor& values) const;
-  at::Tensor embed(const at::Tensor& ids) { return dropout((*shared_)(ids)); }
+  at::Tensor dropout(const at::Tensor& own, const nn::TokenShape& tokens) const;
+  at::Tensor embed(const at::Tensor& ids) { return dropout((*shared_)(ids), nn::tokens_of(ids)); }
 
   // The stack's blocks in [first, end).
   at::Tensor run(Stack& stack, size_t first, size_t end, T5BlockInput input,
                  std::vector<T5BlockCache>* caches = nullptr);
-  at::Tensor encoded(const at::Tensor& hidden) { return dropout(encoder_.norm->forward(hidden)); }
-  at::Tensor decoded(const at::Tensor& hidden);  // as the head takes it
-  T5BlockInput decoder_input(const Memory& memory);
+  at::Tensor encoded(const at::Tensor& hidden, const nn::TokenShape& tokens) {
+    return dropout(encoder_.norm->forward(hidden), tokens);
+  }
+  at::Tensor decoded(const at::Tensor& hidden, const nn::TokenShape& tokens);             // as the head takes it
+  at::Tensor for_decoder(const at::Tensor& encoded, const nn::TokenShape& tokens) const;  // -> Memory::states
 
-  // The decoder's output, scaled.
+  // The decoder's output, scaled: (batch, length, d_model).
   at::Tensor decode(const at::Tensor& written, const Memory& memory, std::vector<T5BlockCache>* caches = nullptr);
   at::Tensor written_before(const at::Tensor& labels) const;  // each of them
 

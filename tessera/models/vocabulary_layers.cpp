@@ -1,5 +1,6 @@
 #include "tessera/models/vocabulary_layers.h"
 
+#include "tessera/nn/own_tokens.h"
 #include "tessera/nn/target_loss.h"
 
 namespace tessera::models {
@@ -28,11 +29,13 @@ at::Tensor LanguageHead::forward(const at::Tensor& hidden) {
 }
 
 at::Tensor LanguageHead::forward(const at::Tensor& hidden, const at::Tensor& labels) {
-  return nn::target_loss_sum(vocabulary_.axis.into_parts(hidden), weight_, {}, labels, vocabulary_);
+  return nn::target_loss_sum(nn::into_cut_layers(vocabulary_.axis, hidden, nn::tokens_of(labels)), weight_, {}, labels,
+                             vocabulary_);
 }
 
 at::Tensor LanguageHead::forward(const at::Tensor& hidden, const at::Tensor& labels, Of) {
-  return nn::target_log_probs(vocabulary_.axis.into_parts(hidden), weight_, {}, labels, vocabulary_);
+  return nn::target_log_probs(nn::into_cut_layers(vocabulary_.axis, hidden, nn::tokens_of(labels)), weight_, {}, labels,
+                              vocabulary_);
 }
 
 void LanguageHead::specify(const std::string& /*parameter*/, layout::ParamSpec& spec) const {

@@ -17,8 +17,9 @@ namespace tessera::models {
 class TokenEmbeddings : public nn::UnitModule<TokenEmbeddings>, public nn::HoldsParts {
  public:
   TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padding_index, const nn::TensorAxis& axis = {});
-  at::Tensor forward(const at::Tensor& ids);  // (…) int64 -> (…, width)
+  at::Tensor forward(const at::Tensor& ids);  // (batch, length) int64 -> of own tokens (nn/own_tokens.h)
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
+  const nn::TensorAxis& axis() const { return vocabulary_.axis; }
 
   at::Tensor weight;
 
@@ -32,14 +33,17 @@ class TokenEmbeddings : public nn::UnitModule<TokenEmbeddings>, public nn::Holds
 class LanguageHead : public nn::UnitModule<LanguageHead>, public nn::HoldsParts {
  public:
   LanguageHead(int64_t vocab_size, int64_t width, const at::Tensor& weight, const nn::TensorAxis& axis = {});
-  at::Tensor forward(const at::Tensor& hidden);                            // -> logits (…, vocab)
-  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);  // -> nn::target_loss_sum
+  at::Tensor forward(const at::Tensor& hidden);  // (…, width) -> logits (…, vocab)
+
+  // hidden: of own tokens (nn/own_tokens.h); labels (batch, length) -> nn::target_loss_sum
+  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels);
 
   enum class Of { kRows };
   at::Tensor forward(const at::Tensor& hidden, const at::Tensor& labels, Of);  // -> nn::target_log_probs
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
   bool has(const at::Tensor& weight) const { return weight_.is_same(weight); }
+  const nn::TensorAxis& axis() const { return vocabulary_.axis; }
 
  private:
   at::Tensor weight_;

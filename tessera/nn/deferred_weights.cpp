@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/kernels/gradient_place.h"
 #include "tessera/nn/layers.h"
 
 namespace tessera::nn {
@@ -17,14 +18,14 @@ thread_local DeferredWeights* taker = nullptr;
 }  // namespace
 
 struct DeferredWeights::Function : torch::autograd::Function<DeferredWeights::Function> {
-  // `weight`: without autograd's part, which `of` has.
+  // `weight`: where something goes back to the input, without autograd's part; else nothing would come back here.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const std::optional<at::Tensor>& bias, DeferredWeights* into,
-                            const at::Tensor* of) {
+                            const at::Tensor* parameter) {
     context->save_for_backward({input, weight});
     context->saved_data["has_bias"] = bias.has_value();
     context->saved_data["into"] = reinterpret_cast<int64_t>(into);
-    context->saved_data["of"] = *of;
+    context->saved_data["weight"] = *parameter;
     return linear(input, weight, bias.value_or(at::Tensor()));
   }
 
@@ -37,7 +38,7 @@ struct DeferredWeights::Function : torch::autograd::Function<DeferredWeights::Fu
     if (context->needs_input_grad(0)) input_grad = linear(gradient, weight.t(), at::Tensor()).view(input.sizes());
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) bias_grad = gradient.sum(0);
     auto* const into = reinterpret_cast<DeferredWeights*>(context->saved_data["into"].toInt());
-    into->products_.push_back({.weight = context->saved_data["of"].toTensor(),
+    into->products_.push_back({.weight = context->saved_data["weight"].toTensor(),
                                .input = input.detach().reshape({-1, weight.size(1)}),
                                .gradient = gradient});
     return {input_grad, at::Tensor(), bias_grad, at::Tensor(), at::Tensor()};
@@ -50,11 +51,14 @@ DeferredWeights::Scope::~Scope() { taker = before_; }
 void DeferredWeights::run() {
   std::vector<Product> products = std::exchange(products_, {});
   for (Product& product : products) {
-    const at::Tensor gradient = [&product] {
+    at::Tensor gradient;
+    {
       const at::NoGradGuard no_grad;
-      return linear(product.gradient.t(), product.input.t(), at::Tensor());
-    }();
-    torch::autograd::backward({product.weight}, {gradient});
+      const bool written =
+          kernels::write_weight_gradient(product.weight, /*transposed=*/false, product.gradient, product.input);
+      if (!written) gradient = linear(product.gradient.t(), product.input.t(), at::Tensor());
+    }
+    if (gradient.defined()) torch::autograd::backward({product.weight}, {gradient});
     product = {};
   }
 }
@@ -64,8 +68,8 @@ bool is_deferred(const at::Tensor& weight) {
 }
 
 at::Tensor linear_with_deferred_weight(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  return DeferredWeights::Function::apply(input, weight.detach(), bias.defined() ? std::optional(bias) : std::nullopt,
-                                          taker, &weight);
+  return DeferredWeights::Function::apply(input, input.requires_grad() ? weight.detach() : weight,
+                                          bias.defined() ? std::optional(bias) : std::nullopt, taker, &weight);
 }
 
 }  // namespace tessera::nn

@@ -4,7 +4,7 @@
 //   nn::DeferredWeights weights;
 //   { nn::DeferredWeights::Scope scope(weights);  loss = model->forward(…);  loss.backward(); }
 //   …
-//   weights.run();    // now the weights' gradients come, to autograd's own hooks
+//   weights.run();    // now the weights' gradients come, to autograd's own hooks or to their places
 //
 // What is not the weight of a linear layer (a bias, a norm, an embedding) has its gradient at once. Kept until run():
 // what entered each layer and the gradient of what left it.

@@ -1,6 +1,8 @@
 #include "tessera/nn/layers.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
@@ -12,10 +14,12 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/kernels/gradient_place.h"
 #include "tessera/kernels/matrix_products.h"
 #include "tessera/nn/deferred_weights.h"
 #include "tessera/nn/lora.h"
 #include "tessera/nn/nf4_product.h"
+#include "tessera/nn/own_tokens.h"
 #include "tessera/nn/tensor_axis.h"
 #include "tessera/nn/vocabulary.h"
 
@@ -51,6 +55,37 @@ class LinearInFp32 : public torch::autograd::Function<LinearInFp32> {
     }
     if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) bias_grad = grad.sum(0).to(dtype);
     return {input_grad, weight_grad, bias_grad};
+  }
+};
+
+// The weight as it is in the layer: (out, in) or, where `transposed`, (in, out).
+class LinearToPlace : public torch::autograd::Function<LinearToPlace> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, bool transposed) {
+    context->save_for_backward({input, weight});
+    context->saved_data["parameter"] = weight;  // itself: what is saved may come back as a copy of its handle
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["transposed"] = transposed;
+    return at::linear(input, transposed ? weight.t() : weight, bias);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& output_grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &input = saved[0], &weight = saved[1];
+    const bool transposed = context->saved_data["transposed"].toBool();
+    const at::Tensor rows = input.flatten(0, -2), grad = output_grads[0].flatten(0, -2);
+    at::Tensor input_grad, weight_grad, bias_grad;
+    if (context->needs_input_grad(0)) {  // first: once the weight's gradient is there, its memory may be released
+      input_grad = at::mm(grad, transposed ? weight.t() : weight).view(input.sizes());
+    }
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(2)) bias_grad = grad.sum(0);
+    const at::Tensor parameter = context->saved_data["parameter"].toTensor();
+    if (context->needs_input_grad(1) && !kernels::write_weight_gradient(parameter, transposed, grad, rows)) {
+      weight_grad = transposed ? at::mm(rows.t(), grad) : at::mm(grad.t(), rows);
+    }
+    return {input_grad, weight_grad, bias_grad, at::Tensor()};
   }
 };
 
@@ -90,6 +125,11 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
   }
 };
 
+// Null over an axis of one rank.
+std::shared_ptr<const TensorAxis> shared_over(const TensorAxis& axis) {
+  return axis.size() > 1 ? std::make_shared<const TensorAxis>(axis) : nullptr;
+}
+
 }  // namespace
 
 at::Tensor declared_parameter(std::vector<int64_t> shape) {
@@ -112,8 +152,9 @@ Linear::Linear(int64_t in_features, int64_t out_features, bool with_bias, Linear
                       .out = cut.outputs ? cut.stacked * cut.outputs->own().numel() : out_features},
              with_bias, form) {
   TESSERA_INVARIANT(!cut.inputs || !cut.outputs);
+  TESSERA_INVARIANT(cut.sum != LinearCut::Sum::kLeft || !with_bias);
   if (cut.axis.size() == 1) return;
-  if (!cut.inputs) {
+  if (!cut.inputs || cut.sum != LinearCut::Sum::kWhole) {
     TensorAxis sharers = cut.outputs ? cut.axis.sharers(*cut.outputs) : cut.axis;
     if (sharers.size() > 1) sharers_ = std::make_unique<const TensorAxis>(std::move(sharers));
   }
@@ -152,11 +193,33 @@ at::Tensor Linear::out_in(const at::Tensor& parameter) const {
 at::Tensor Linear::product(const at::Tensor& input, const at::Tensor& with_bias) const {
   if (quantized_) return nf4_product(input, weight, {.out = own_.out, .in = own_.in}, with_bias);
   if (cut_ && cut_->inputs) {
-    const at::Tensor sum = cut_->axis.out_of_parts(linear(input, out_in(weight), at::Tensor()));
-    return with_bias.defined() ? sum + with_bias : sum;
+    const at::Tensor sum = summed(with_weight(input, at::Tensor()));
+    return with_bias.defined() ? sum + (sharers_ ? sharers_->shared_parameter(with_bias) : with_bias) : sum;
   }
   if (sharers_) return linear(input, out_in(sharers_->shared_parameter(weight)), sharers_->shared_parameter(with_bias));
-  return linear(input, out_in(weight), with_bias);
+  return with_weight(input, with_bias);
+}
+
+at::Tensor Linear::with_weight(const at::Tensor& input, const at::Tensor& with_bias) const {
+  const bool to_place = is_called_once_ && at::GradMode::is_enabled() && weight.scalar_type() == at::kFloat &&
+                        input.scalar_type() == at::kFloat &&
+                        !at::autocast::is_autocast_enabled(input.device().type()) && !is_deferred(weight) &&
+                        kernels::GradientTaker::of(weight) != nullptr;
+  if (!to_place) return linear(input, out_in(weight), with_bias);
+  return LinearToPlace::apply(input, weight, with_bias.defined() ? std::optional(with_bias) : std::nullopt,
+                              is_transposed());
+}
+
+at::Tensor Linear::summed(const at::Tensor& own) const {
+  switch (cut_->sum) {
+    case LinearCut::Sum::kWhole:
+      return cut_->axis.out_of_parts(own);
+    case LinearCut::Sum::kOwnTokens:
+      return out_of_cut_layers(cut_->axis, own);
+    case LinearCut::Sum::kLeft:
+      return own;
+  }
+  return own;
 }
 
 Linear::Features Linear::whole() const {
@@ -182,7 +245,8 @@ at::Tensor Linear::forward(const at::Tensor& input) const {
                          .sharers = sharers_.get()});
 }
 
-// Where outputs are cut, B is too, and all ranks have A; where inputs are, A is, and all have B.
+// Where outputs are cut, B is too, and all ranks have A; where inputs are, A is, and all have B: of some tokens each,
+// or of their own part, where the sum is so.
 void Linear::adapt(const LoraOptions& options) {
   const Features features = whole();
   const auto part = [&](int64_t in, int64_t out, LinearCut cut) {
@@ -191,6 +255,7 @@ void Linear::adapt(const LoraOptions& options) {
   LinearCut of_a, of_b;
   if (cut_ && cut_->inputs) {
     of_a = *cut_;
+    if (sharers_) of_b.axis = *sharers_;
   } else if (cut_) {
     of_a.axis = cut_->axis;
     of_b = *cut_;
@@ -217,8 +282,13 @@ Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index) : padd
   weight = register_parameter("weight", declared_parameter({count, width}));
 }
 
+Embedding::Embedding(int64_t count, int64_t width, int64_t padding_index, const TensorAxis& axis)
+    : Embedding(count, width, padding_index) {
+  axis_ = shared_over(axis);
+}
+
 at::Tensor Embedding::forward(const at::Tensor& ids) const {
-  return embedded(ids, weight, padding_index_, CutVocabulary{});
+  return embedded(ids, axis_ ? axis_->shared_parameter(weight) : weight, padding_index_, CutVocabulary{});
 }
 
 LayerNorm::LayerNorm(int64_t width, double eps) : width_(width), eps_(eps) {
@@ -226,13 +296,18 @@ LayerNorm::LayerNorm(int64_t width, double eps) : width_(width), eps_(eps) {
   bias = register_parameter("bias", declared_parameter({width}));
 }
 
-at::Tensor LayerNorm::forward(const at::Tensor& input) const {
-  return at::layer_norm(input, {width_}, weight, bias, eps_);
+LayerNorm::LayerNorm(int64_t width, double eps, const TensorAxis& axis) : LayerNorm(width, eps) {
+  axis_ = shared_over(axis);
 }
 
-RmsNorm::RmsNorm(int64_t width, double eps, bool around_one, const TensorAxis& heads)
-    : RmsNorm(width, eps, around_one) {
-  if (heads.size() > 1) heads_ = std::make_shared<const TensorAxis>(heads);
+at::Tensor LayerNorm::forward(const at::Tensor& input) const {
+  if (!axis_) return at::layer_norm(input, {width_}, weight, bias, eps_);
+  const at::Tensor both = axis_->shared_parameter(at::cat({weight, bias}));  // whose gradients go in one message
+  return at::layer_norm(input, {width_}, both.narrow(0, 0, width_), both.narrow(0, width_, width_), eps_);
+}
+
+RmsNorm::RmsNorm(int64_t width, double eps, bool around_one, const TensorAxis& axis) : RmsNorm(width, eps, around_one) {
+  axis_ = shared_over(axis);
 }
 
 RmsNorm::RmsNorm(int64_t width, double eps, bool around_one) : eps_(eps), around_one_(around_one) {
@@ -240,7 +315,7 @@ RmsNorm::RmsNorm(int64_t width, double eps, bool around_one) : eps_(eps), around
 }
 
 at::Tensor RmsNorm::forward(const at::Tensor& input) const {
-  return RmsNormFunction::apply(input, heads_ ? heads_->shared_parameter(weight) : weight, eps_, around_one_);
+  return RmsNormFunction::apply(input, axis_ ? axis_->shared_parameter(weight) : weight, eps_, around_one_);
 }
 
 void materialize(torch::nn::Module& model, const std::function<void(const std::string& name, at::Tensor value)>& fill,

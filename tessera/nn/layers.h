@@ -93,6 +93,10 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   std::vector<int64_t> weight_shape() const override;
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
+  // No forward pass calls it twice, so a product is all of the weight's gradient, and may be written where that goes
+  // (kernels/gradient_place.h).
+  void set_called_once() { is_called_once_ = true; }
+
   at::Tensor weight;  // bytes where it is quantized, of (out, in)
   at::Tensor bias;    // undefined without
 
@@ -105,31 +109,40 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   Features whole() const;
   at::Tensor out_in(const at::Tensor& parameter) const;  // the weight, or bytes as they are
   at::Tensor product(const at::Tensor& input, const at::Tensor& with_bias) const;
+  at::Tensor with_weight(const at::Tensor& input, const at::Tensor& with_bias) const;
+  at::Tensor summed(const at::Tensor& own) const;  // of what is cut by its inputs, each rank's product
 
   Features own_;  // this rank's
   WeightForm form_ = WeightForm::kOutIn;
   std::unique_ptr<const LinearCut> cut_;       // null where it is whole
-  std::unique_ptr<const TensorAxis> sharers_;  // the ranks that hold the same outputs, where there are several
+  std::unique_ptr<const TensorAxis> sharers_;  // the ranks that hold the same outputs, where there are several, or
+                                               // have them of some tokens each
   bool quantized_ = false;
+  bool is_called_once_ = false;
   std::unique_ptr<LoraBranch> lora_;  // null without
 };
 
-// Rows of weight (count, width); the row `padding_index` gets no gradient (none when negative).
+// Rows of weight (count, width); the row `padding_index` gets no gradient (none when negative). `axis`: over whose
+// ranks are the tokens whose ids it is given (own_tokens.h).
 class Embedding : public torch::nn::Module {
  public:
   Embedding(int64_t count, int64_t width, int64_t padding_index = -1);
+  Embedding(int64_t count, int64_t width, int64_t padding_index, const TensorAxis& axis);
   at::Tensor forward(const at::Tensor& ids) const;  // (…) int64 -> (…, width)
 
   at::Tensor weight;
 
  private:
   int64_t padding_index_;
+  std::shared_ptr<const TensorAxis> axis_;  // null: each rank sees the whole gradient
 };
 
-// Normalises over the last dimension; Ba et al. 2016.
+// Normalises over the last dimension; Ba et al. 2016. `axis`: over whose ranks are the tokens that it normalizes
+// (own_tokens.h).
 class LayerNorm : public torch::nn::Module {
  public:
   LayerNorm(int64_t width, double eps);
+  LayerNorm(int64_t width, double eps, const TensorAxis& axis);
   at::Tensor forward(const at::Tensor& input) const;
 
   at::Tensor weight;
@@ -138,6 +151,7 @@ class LayerNorm : public torch::nn::Module {
  private:
   int64_t width_;
   double eps_;
+  std::shared_ptr<const TensorAxis> axis_;  // null: each rank sees the whole gradient
 };
 
 // Divides by the root of the mean square over the last dimension (Zhang and Sennrich 2019), as transformers does it: in
@@ -145,8 +159,9 @@ class LayerNorm : public torch::nn::Module {
 // rounded at the end.
 class RmsNorm : public torch::nn::Module {
  public:
-  // `heads`: the axis over which what it normalizes is cut, whose ranks each see a part of the weight's gradient.
-  RmsNorm(int64_t width, double eps, bool around_one, const TensorAxis& heads);
+  // `axis`: over whose ranks are the heads or tokens that it normalizes, so that each sees a part of the weight's
+  // gradient.
+  RmsNorm(int64_t width, double eps, bool around_one, const TensorAxis& axis);
   RmsNorm(int64_t width, double eps, bool around_one = false);
   at::Tensor forward(const at::Tensor& input) const;  // (…, width) -> the same
 
@@ -155,7 +170,7 @@ class RmsNorm : public torch::nn::Module {
  private:
   double eps_;
   bool around_one_;
-  std::shared_ptr<const TensorAxis> heads_;  // null: each rank sees the whole gradient
+  std::shared_ptr<const TensorAxis> axis_;  // null: each rank sees the whole gradient
 };
 
 // Memory-centric tiling (Rajbhandari et al. 2021, "ZeRO-Infinity", section 5.1.3): a Linear cut into tiles that are

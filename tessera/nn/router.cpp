@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/tensor_axis.h"
 
 namespace tessera::nn {
 
@@ -51,11 +52,13 @@ at::Tensor router_loss(const at::Tensor& own, const at::Tensor& all, double rows
   return losses.z == 0 ? balance : balance + own[2 * experts] * (losses.z / rows);
 }
 
-Router::Router(int64_t width, const RouterOptions& options)
-    : weight(register_parameter("weight", declared_parameter({options.experts, width}))), options_(options) {}
+Router::Router(int64_t width, const RouterOptions& options, const TensorAxis& axis)
+    : weight(register_parameter("weight", declared_parameter({options.experts, width}))),
+      options_(options),
+      axis_(std::make_shared<const TensorAxis>(axis)) {}
 
 Routing Router::forward(const at::Tensor& tokens) const {
-  return route(linear(tokens, weight, /*bias=*/at::Tensor()), options_);
+  return route(linear(tokens, axis_->shared_parameter(weight), /*bias=*/at::Tensor()), options_);
 }
 
 }  // namespace tessera::nn

@@ -6,8 +6,11 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace tessera::nn {
+
+class TensorAxis;
 
 struct RouterOptions {
   int64_t experts = 0;
@@ -50,10 +53,11 @@ at::Tensor router_sums(const Routing& routing, const at::Tensor& counted);
 // `all`: the sums. Those of all ranks add up to the loss. A scalar in fp32.
 at::Tensor router_loss(const at::Tensor& own, const at::Tensor& all, double rows, const RouterLosses& losses);
 
-// The parameter "weight" (experts, width), declared.
+// The parameter "weight" (experts, width), declared. `axis`: over whose ranks the experts are cut that take its
+// choices, so that each sees a part of its gradient.
 class Router : public torch::nn::Module {
  public:
-  Router(int64_t width, const RouterOptions& options);
+  Router(int64_t width, const RouterOptions& options, const TensorAxis& axis);
   Routing forward(const at::Tensor& tokens) const;  // (tokens, width)
 
   const RouterOptions& options() const { return options_; }
@@ -62,6 +66,7 @@ class Router : public torch::nn::Module {
 
  private:
   RouterOptions options_;
+  std::shared_ptr<const TensorAxis> axis_;
 };
 
 }  // namespace tessera::nn

@@ -59,6 +59,18 @@ class OutOfParts : public torch::autograd::Function<OutOfParts> {
   }
 };
 
+class CountedOnce : public torch::autograd::Function<CountedOnce> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, int64_t ranks) {
+    context->saved_data["ranks"] = ranks;
+    return x.view_as(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0] / context->saved_data["ranks"].toInt(), {}};
+  }
+};
+
 class GatherParts : public torch::autograd::Function<GatherParts> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& own, const TensorAxis& axis,
@@ -182,6 +194,10 @@ at::Tensor TensorAxis::gathered(const at::Tensor& own, const Cut& cut) const {
 
 at::Tensor TensorAxis::shared_parameter(const at::Tensor& parameter) const {
   return parameter.defined() && parameter.requires_grad() ? into_parts(parameter) : parameter;
+}
+
+at::Tensor TensorAxis::counted_once(const at::Tensor& x) const {
+  return size_ > 1 ? CountedOnce::apply(x, static_cast<int64_t>(size_)) : x;
 }
 
 TensorAxis TensorAxis::sharers(const Cut& cut) const {

@@ -50,6 +50,8 @@ class TensorAxis {
 
   int rank() const;
   int size() const { return size_; }
+  comm::Group& group() const;  // of an axis of several ranks that is not for arithmetic alone
+  const std::string& name() const { return name_; }
 
   // The same, whose exchanges are called this in errors and reports, e.g. "layers.3.mlp".
   TensorAxis called(const std::string& name) const;
@@ -75,8 +77,13 @@ class TensorAxis {
   // The sum of the ranks' x; backward: the gradient as it is, which is the same on all ranks.
   at::Tensor out_of_parts(const at::Tensor& x) const;
 
-  // A parameter that all ranks hold whole, and of which each uses what concerns its own part: undefined stays so.
+  // A parameter that all ranks hold whole, and of which each uses what concerns its own part, or its own tokens
+  // (own_tokens.h): undefined stays so.
   at::Tensor shared_parameter(const at::Tensor& parameter) const;
+
+  // What all ranks compute alike of what they share: backward: a rank's share of the gradient, where those of all are
+  // added up.
+  at::Tensor counted_once(const at::Tensor& x) const;
 
   // Parts of the last dimension, put together; backward: this rank's part of the gradient, which is the same on all.
   at::Tensor gathered(const at::Tensor& own, const Cut& cut) const;
@@ -89,8 +96,6 @@ class TensorAxis {
   at::Tensor joined(const at::Tensor& own, const Cut& cut) const;
 
  private:
-  comm::Group& group() const;
-
   int size_ = 1;
   std::shared_ptr<comm::Group> group_;  // null: one rank, or for arithmetic alone
   std::string name_ = "the tensor axis";
@@ -115,8 +120,16 @@ class PartRandomness {
 // inputs that have come through into_parts(); or has some of the inputs, and the outputs are whole after a sum over the
 // ranks. By neither: it is whole, and each rank uses what it gives for its own part alone (see shared_parameter).
 struct LinearCut {
+  // Of what is cut by its inputs.
+  enum class Sum {
+    kWhole,      // on every rank
+    kOwnTokens,  // out_of_cut_layers (own_tokens.h)
+    kLeft,       // each rank's own is left as it is, for sums of it; without a bias
+  };
+
   TensorAxis axis;
   std::optional<Cut> outputs, inputs;
+  Sum sum = Sum::kWhole;
   int64_t stacked = 1;  // matrices in one, whose outputs follow each other and are each cut as `outputs`
 };
 

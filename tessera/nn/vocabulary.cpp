@@ -3,6 +3,7 @@
 #include <ATen/ops/embedding.h>
 
 #include "tessera/nn/layers.h"
+#include "tessera/nn/own_tokens.h"
 
 namespace tessera::nn {
 
@@ -30,7 +31,7 @@ at::Tensor embedded(const at::Tensor& ids, const at::Tensor& weight, int64_t pad
   const bool has_padding = padding_index >= own.begin && padding_index < own.end;
   const auto [here, rows] = vocabulary.own_rows(ids);
   const at::Tensor found = at::embedding(weight, rows, has_padding ? padding_index - own.begin : -1);
-  return vocabulary.axis.out_of_parts(found * here.unsqueeze(-1).to(found.scalar_type()));
+  return out_of_cut_layers(vocabulary.axis, found * here.unsqueeze(-1).to(found.scalar_type()));
 }
 
 at::Tensor logits_of_words(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,

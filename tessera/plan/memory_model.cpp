@@ -68,6 +68,7 @@ class StepModel {
         compute_(bytes_of(setup.dtypes.compute)),
         grad_(bytes_of(setup.dtypes.grad)),
         tokens_(setup.micro_batch * setup.length),
+        own_tokens_(layout::ceil_div(tokens_, setup.tensor_ranks)),
         in_flight_(setup.ranks > 1 ? kMaxInFlight : 0) {}
 
   // In the order in which they come.
@@ -93,7 +94,7 @@ class StepModel {
   void add_waiting_activations(Moment& moment) const {
     if (!model_.architecture) return;
     const Architecture& net = *model_.architecture;
-    const int64_t input = tokens_ * net.hidden * compute_;
+    const int64_t input = own_tokens_ * net.hidden * compute_;
     moment.add("activations", input, 3);  // the embeddings' sum, its dropout and norm
     for (int64_t layer = 0; layer < net.layers; ++layer) {
       if (setup_.activation_checkpointing) {
@@ -114,8 +115,9 @@ class StepModel {
     moment.add(what, tokens_ * net.heads * net.head_size * wide);        // q
     moment.add(what, tokens_ * net.kv_heads * net.head_size * wide, 2);  // k, v
     moment.add(what, tokens_ * net.heads * net.head_size * e);           // what attention gives
-    moment.add(what, tokens_ * net.hidden * e, 4);                       // inputs and outputs of the two norms
-    if (net.hidden_dropout > 0) moment.add(what, tokens_ * net.hidden * (setup_.on_cpu ? e : 1), 2);
+    moment.add(what, own_tokens_ * net.hidden * e, 2);                   // inputs of the two norms
+    moment.add(what, tokens_ * net.hidden * e, 2);  // … their outputs, as the next layer has them
+    if (net.hidden_dropout > 0) moment.add(what, own_tokens_ * net.hidden * (setup_.on_cpu ? e : 1), 2);
     if (keeps_scores) {  // softmax, the dropout's factors, their product
       const int64_t scores = tokens_ * setup_.length * net.heads;
       moment.add(what, scores * wide, 2);
@@ -248,6 +250,7 @@ class StepModel {
   int64_t compute_;
   int64_t grad_;
   int64_t tokens_;
+  int64_t own_tokens_;
   int64_t in_flight_;
 };
 

@@ -11,7 +11,9 @@
 //
 // Activations. Of a transformer, by the sizes of its Architecture: what each operation of a block saves for backward,
 // tensor by tensor, as Korthikanti et al. 2022, section 4.1 count it, but for attention in one kernel where its dropout
-// is 0, which keeps no scores. With activation checkpointing: each block's input, and one block's activations.
+// is 0, which keeps no scores. With activation checkpointing: each block's input, and one block's activations. Over
+// tensor ranks, as in section 4.2.2, but that what goes into a cut layer is kept whole (nn/own_tokens.h): it is not
+// gathered again for backward.
 //
 // On a CPU the device's memory is the host's. docs/memory.md compares with measured peaks. Bytes; arithmetic only.
 #pragma once
@@ -33,8 +35,9 @@ struct TrainingSetup {
   OffloadTo optimizer = OffloadTo::kNone;
   OffloadTo params = OffloadTo::kNone;  // stage 3
   int64_t ranks = 1;
-  int64_t micro_batch = 1;  // samples
-  int64_t length = 128;     // tokens of a sample
+  int64_t micro_batch = 1;   // samples
+  int64_t length = 128;      // tokens of a sample
+  int64_t tensor_ranks = 1;  // between which the tokens are shared out outside the layers that they cut
   bool activation_checkpointing = false;
   double target_share = 0.15;  // of the tokens, those that the loss counts (Architecture::logits_of_targets_only)
 

@@ -71,6 +71,7 @@ double micro_batch_flops(const ModelCensus& model, const TrainingSetup& setup) {
 TrainingSetup shared(TrainingSetup setup, const Sharing& sharing) {
   setup.ranks /= sharing.tensor * sharing.pipeline;
   setup.length = layout::ceil_div(setup.length, sharing.context);
+  setup.tensor_ranks = sharing.tensor;
   return setup;
 }
 

@@ -24,7 +24,7 @@ std::vector<Sharing> ways_to_share(const Cluster& cluster);
 std::string describe(const Sharing& sharing);
 
 // The setup of a rank of a run in which all data-parallel ranks would have `setup`, when they share models this way:
-// fewer shards of ZeRO, shorter sequences.
+// fewer shards of ZeRO, shorter sequences, tokens of its own between the layers that tensor ranks cut.
 TrainingSetup shared(TrainingSetup setup, const Sharing& sharing);
 
 // Of a micro batch, forward and backward. The model has an architecture.
@@ -48,7 +48,8 @@ struct OperationsOfByte {
 inline constexpr OperationsOfByte kOfDevice{500, 6000}, kOfCpu{50, 80};
 
 // Bytes, with e of an element, a rank's tokens T, hidden h, layers l and a ring's factor r(n) = (n - 1) / n:
-//   tensor     two all-reduces of T h elements a layer each way, and one more: 2 (2 l + 1) 2 r(tensor) T h e
+//   tensor     two reduce-scatters and two all-gathers of T h elements a layer each way, and one more of each:
+//              2 (2 l + 1) 2 r(tensor) T h e
 //   context    what attention exchanges: nn::bytes_sent_for_token
 //   pipeline   a hidden state on and its gradient back: 2 T h e
 //   ZeRO       an all-reduce's of gradients and parameters a step, 2 r(shards) P e; at stage 3 of P parameters three

@@ -166,6 +166,7 @@ void set_defaults_of_training(config::DsConfig& config) {
 plan::TrainingSetup memory_setup(const config::RunFile& run, const config::DsConfig& config, int64_t data_ranks) {
   plan::TrainingSetup setup = plan::setup_of(config, data_ranks);
   setup.length = layout::ceil_div(run.data.max_length, run.parallel.context);
+  setup.tensor_ranks = run.parallel.tensor;
   const TaskType& task = task_of(run);
   setup.target_share = task.target_share ? task.target_share(run) : 1;
   setup.micro_batch *= task.rows_of_sample;

@@ -10,9 +10,14 @@
 
 namespace tessera::zero {
 
-struct GradientHooks::OnArrival : torch::autograd::PostAccumulateGradHook {
+struct GradientHooks::OnArrival : kernels::GradientTaker {
   OnArrival(const GradientHooks& hooks, size_t unit, size_t param) : hooks_(hooks), unit_(unit), param_(param) {}
-  void operator()(const at::Tensor& parameter) override { hooks_.arrived_(unit_, param_, parameter); }
+  void operator()(const at::Tensor& parameter) override {
+    if (!hooks_.is_hidden(parameter)) hooks_.arrived_(unit_, param_, parameter);
+  }
+  Place place() override { return hooks_.places_.place ? hooks_.places_.place(unit_, param_) : Place(); }
+  void taken() override { hooks_.places_.taken(unit_, param_); }
+  int hooks_before() const override { return clearing_ ? 1 : 0; }
 
   const GradientHooks& hooks_;  // takes its hooks away before it goes
   size_t unit_;
@@ -52,9 +57,9 @@ void GradientHooks::watch(const at::Tensor& parameter, const std::string& name, 
     const at::Tensor hidden =
         unreadable(parameter.sizes().vec(), parameter.options().requires_grad(false), taken_gradient(name));
     hidden_[impl] = hidden;
-    // Runs before autograd adds the new gradient to what is there.
-    arrived->clearing_ = parameter.register_hook([impl, hidden](const at::Tensor&) {
-      if (impl->grad().is_same(hidden)) impl->mutable_grad() = at::Tensor();
+    // Runs before autograd adds the new gradient to what is there; of one that was written to its place, none comes.
+    arrived->clearing_ = parameter.register_hook([impl, hidden](const at::Tensor& gradient) {
+      if (gradient.defined() && impl->grad().is_same(hidden)) impl->mutable_grad() = at::Tensor();
     });
   }
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(arrived));
@@ -65,6 +70,11 @@ void GradientHooks::watch(const at::Tensor& parameter, const std::string& name, 
 void GradientHooks::hide(const at::Tensor& parameter) {
   const auto hidden = hidden_.find(parameter.unsafeGetTensorImpl());
   parameter.mutable_grad() = hidden == hidden_.end() ? at::Tensor() : hidden->second;
+}
+
+bool GradientHooks::is_hidden(const at::Tensor& parameter) const {
+  const auto hidden = hidden_.find(parameter.unsafeGetTensorImpl());
+  return !parameter.grad().defined() || (hidden != hidden_.end() && parameter.grad().is_same(hidden->second));
 }
 
 bool GradientHooks::is_watched(const at::Tensor& parameter) {

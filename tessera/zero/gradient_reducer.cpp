@@ -66,15 +66,25 @@ void GradientReducer::open_pending(size_t unit) {
 bool GradientReducer::add(size_t unit, size_t param, const at::Tensor& given) {
   const at::NoGradGuard no_grad;
   const at::Tensor grad = given.is_sparse() ? given.to_dense() : given;  // of an embedding
+  const auto [values, adds] = place(unit, param);
+  if (adds) {
+    values.add_(grad.reshape({-1}));
+  } else {
+    values.copy_(grad.reshape({-1}));
+  }
+  return taken(unit, param);
+}
+
+kernels::GradientTaker::Place GradientReducer::place(size_t unit, size_t param) {
   UnitGradients& gradients = gradients_[unit];
   if (!gradients.pending.defined()) open_pending(unit);
   const layout::FlatParam& place = units_[unit]->layout().params()[param];
-  at::Tensor region = gradients.pending.narrow(0, place.offset, place.numel);
-  if (gradients.filled[param]) {
-    region.add_(grad.reshape({-1}));
-  } else {
-    region.copy_(grad.reshape({-1}));
-  }
+  return {.values = gradients.pending.narrow(0, place.offset, place.numel), .adds = gradients.filled[param]};
+}
+
+bool GradientReducer::taken(size_t unit, size_t param) {
+  const at::NoGradGuard no_grad;
+  UnitGradients& gradients = gradients_[unit];
   gradients.filled[param] = true;
   gradients.used[param] = true;
   if (!gradients.arrived[param]) {

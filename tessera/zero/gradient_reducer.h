@@ -1,7 +1,8 @@
 // From each parameter's gradient, as autograd delivers it, to the mean over ranks where the policy wants it.
 //
 //   add()              copies one gradient to its place in the unit's pending buffer (adds, if there is one already)
-//                      and, once the unit is complete, starts its reduction while backward goes on
+//                      and, once the unit is complete, starts its reduction while backward goes on; or a product
+//                      writes it to its place() itself, and taken() goes on
 //   finish_backward()  reduces what is not complete (a parameter that this rank did not use counts as zero) and waits
 //                      for all
 //
@@ -21,6 +22,7 @@
 #include <memory>
 #include <vector>
 
+#include "tessera/kernels/gradient_place.h"
 #include "tessera/zero/policy.h"
 #include "tessera/zero/quantized_reduction.h"
 #include "tessera/zero/unit.h"
@@ -46,6 +48,10 @@ class GradientReducer {
   // Takes the gradient of one parameter of a trainable unit, dense or sparse. True when all of the unit's have now come
   // in this backward.
   bool add(size_t unit, size_t param, const at::Tensor& given);
+
+  // The same in two steps. Its place is in the dtype in which gradients are kept.
+  kernels::GradientTaker::Place place(size_t unit, size_t param);
+  bool taken(size_t unit, size_t param);
 
   // Collective.
   void finish_backward();

@@ -18,7 +18,16 @@ ShardedModel::ShardedModel(const OptimizerNeeds& needs, const Policy& policy, st
       reductions_(mesh_, policy.shard_optimizer, "reduce", policy.traffic.inner_ranks),
       hooks_(
           [this](size_t unit, size_t param, const at::Tensor& parameter) { gradient_arrived(unit, param, parameter); },
-          policy.placeholders_as_deepspeed) {}
+          policy.placeholders_as_deepspeed,
+          {.place =
+               [this](size_t unit, size_t param) {
+                 note_backward();
+                 return reducer_->place(unit, param);
+               },
+           .taken =
+               [this](size_t unit, size_t param) {
+                 if (reducer_->taken(unit, param)) calls_->gradients_complete(unit);
+               }}) {}
 
 std::shared_ptr<ShardedModel> ShardedModel::create(std::vector<ModuleParams> modules, const OptimizerNeeds& needs,
                                                    const Policy& policy, std::shared_ptr<comm::Mesh> mesh,
@@ -54,15 +63,18 @@ void ShardedModel::build(std::vector<ModuleParams> modules, const FillParameter&
   reducer_ = std::make_unique<GradientReducer>(std::move(borrowed), policy_, std::move(groups));
 }
 
+void ShardedModel::note_backward() {
+  if (in_backward_) return;
+  in_backward_ = true;
+  if (unannounced_.begins) unannounced_.begins();
+  torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this()] {
+    const auto model = self.lock();
+    if (model && model->unannounced_.ends) model->unannounced_.ends();
+  });
+}
+
 void ShardedModel::gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter) {
-  if (!in_backward_) {
-    in_backward_ = true;
-    if (unannounced_.begins) unannounced_.begins();
-    torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this()] {
-      const auto model = self.lock();
-      if (model && model->unannounced_.ends) model->unannounced_.ends();
-    });
-  }
+  note_backward();
   const bool complete = reducer_->add(unit, param, parameter.grad());
   hooks_.hide(parameter);
   if (complete) calls_->gradients_complete(unit);

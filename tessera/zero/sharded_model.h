@@ -106,6 +106,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
  private:
   ShardedModel(const OptimizerNeeds& needs, const Policy& policy, std::shared_ptr<comm::Mesh> mesh);
   void build(std::vector<ModuleParams> modules, const FillParameter& fill);
+  void note_backward();  // that it goes on, where nobody has said so
   void gradient_arrived(size_t unit, size_t param, const at::Tensor& parameter);
   std::vector<size_t> all_units() const;
 

@@ -40,7 +40,7 @@ def test_ranks_that_share_sequences_train_as_one_process(tmp_path, family, ranks
     trained_as_one(tmp_path, run_file, ranks, settings, mesh)
 
 
-@pytest.mark.sample("23-8-shared", "24-4-ring")
+@pytest.mark.sample("23-8-shared", "24-4-ring", "7-8-ring")
 @pytest.mark.parametrize("by", [shared, ring])
 @pytest.mark.parametrize(("length", "ranks"), [(23, 8), (24, 4), (25, 4), (7, 8)])
 def test_any_length_and_number_of_heads_goes_round(tmp_path, length, ranks, by):
@@ -83,6 +83,17 @@ def test_the_same_bits_at_every_stage(tmp_path, precision, by):
     assert bits[1:] == [bits[0]] * 3
     train(run_file, 4, {**more, "deepspeed.zero_optimization.stage": 3, "training.activation_checkpointing": "true", "output": tmp_path / "again"})
     assert losses_and_norms(tmp_path / "again") == bits[0]
+
+
+@pytest.mark.parametrize("by", [shared, ring])
+def test_activations_may_be_computed_again_from_inputs_in_a_file(tmp_path, by):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    _, run_file = run_of(tmp_path, THREE, MODELS, packing="fill")
+    trained_as_one(tmp_path, run_file, 2, by(2, **{
+        "training.activation_checkpointing": "true", "deepspeed.activation_checkpointing.nvme_path": disk,
+        "deepspeed.aio.block_size": 4096}), "dp_shard 1 × cp 2")
+    assert list(disk.iterdir()) == []
 
 
 def test_an_evaluation_is_that_of_one_process(tmp_path):

@@ -152,11 +152,13 @@ def test_a_run_says_who_has_what_and_how_long_ranks_idle(tmp_path):
     assert "stage 0: embeddings, encoder layers 0-1; stage 1: decoder layers 0-1; stage 2: decoder layer 2, head" in result.err, str(result)
 
 
-# By SGD: see test_tensor_parallel.py. The embeddings are frozen, so nothing goes back to the first rank but what its layers' adapters need.
-@pytest.mark.parametrize("pipeline", [2, 7])
-def test_an_adapter_over_a_pipeline_trains_as_in_one_process(tmp_path, pipeline):
+# By SGD: see test_tensor_parallel.py. The embeddings are frozen, so nothing goes back to the first rank but what its layers' adapters need, and the
+# first layer's input has no gradient.
+@pytest.mark.sample("7-1f1b", "2-zb1p")
+@pytest.mark.parametrize(("pipeline", "schedule"), [(2, "1f1b"), (7, "1f1b"), (2, "zb1p")])
+def test_an_adapter_over_a_pipeline_trains_as_in_one_process(tmp_path, pipeline, schedule):
     _, run_file = run_of(tmp_path, "llama, 3 key heads", DEEP, packing="fill")
-    trained_as_one(tmp_path, run_file, pipeline, over(pipeline, **{
+    trained_as_one(tmp_path, run_file, pipeline, over(pipeline, schedule, **{
         "adapter.rank": 3, "adapter.use_dora": "true", "deepspeed.optimizer.type": "SGD", "deepspeed.optimizer.params.lr": 0.5,
         "deepspeed.zero_optimization.stage": 3}), f"pp {pipeline} × dp_shard 1")
 

@@ -65,3 +65,10 @@ def test_data_parallel_ranks_send_gradients_and_each_axis_has_a_line(tmp_path):
     assert found == pytest.approx(params / 2 * 4, rel=0.05)  # norms are on both tensor ranks
     found, _ = sent(result, "tp")
     assert found == pytest.approx(2 * (2 * LAYERS + 1) * HIDDEN / 2, rel=0.03)
+
+
+def test_stages_of_tensor_ranks_send_their_own_tokens_alone(tmp_path):
+    """Each of two tensor ranks the half of a micro batch's tokens."""
+    _, result = run(tmp_path, 4, {"parallel.pipeline": 2, "parallel.tensor": 2, "deepspeed.train_micro_batch_size_per_gpu": 1})
+    found, _ = sent(result, "pp")
+    assert found == pytest.approx(HIDDEN / 2 + ROWS * HEADER, rel=0.01)

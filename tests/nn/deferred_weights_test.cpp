@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tessera/nn/activation_checkpoint.h"
@@ -87,6 +88,24 @@ TEST(DeferredOf, AFrozenWeightIsNone) {
   weights.run();
   EXPECT_FALSE(net.layers[0]->weight.grad().defined());
   EXPECT_TRUE(net.layers[1]->weight.grad().defined());
+}
+
+// As the matrices of an adapter in the first layer above frozen embeddings.
+TEST(DeferredOf, AnInputWithoutAGradientKeepsNoWeightFromItsOwn) {
+  at::manual_seed(2);
+  const at::Tensor input = at::randn({4, 3});
+  const auto layer = std::make_shared<Linear>(3, 2, /*with_bias=*/false);
+  layer->weight.set_data(at::randn({2, 3}));
+  layer->forward(input).square().sum().backward();
+  const at::Tensor wanted = std::exchange(layer->weight.mutable_grad(), at::Tensor());
+  DeferredWeights weights;
+  {
+    const DeferredWeights::Scope scope(weights);
+    layer->forward(input).square().sum().backward();
+  }
+  EXPECT_FALSE(layer->weight.grad().defined());
+  weights.run();
+  expect_close({layer->weight.grad()}, {wanted});
 }
 
 }  // namespace

@@ -222,6 +222,31 @@ TEST(MemoryModel, ActivationsOfGpt2AreThoseOfThePaper) {
   EXPECT_EQ(term(memory_need(*model, setup), "activations"), 34 * sbh + 5 * 4 * 32 * 32 * 3 + 3 * 2 * sbh);
 }
 
+// Section 4.2.2, of t ranks: all of a layer's are shared out but what goes into its cut layers, 2 of 2sbh, which is
+// kept as it is; the paper gathers that again. Its 34 sbh are 2 of 2sbh for the norms' inputs, 2 of sbh for masks, and
+// what is cut by heads and features.
+TEST(MemoryModel, OverTensorRanksActivationsAreSharedOutButWhatGoesIntoCutLayers) {
+  const nlohmann::json gpt2 = {
+      {"model_type", "gpt2"}, {"n_embd", 64}, {"n_layer", 1}, {"n_head", 4}, {"vocab_size", 100}};
+  TrainingSetup setup = mixed(0, 1);
+  setup.on_cpu = false;
+  setup.length = 32;
+  setup.micro_batch = 3;
+  setup.tensor_ranks = 2;
+  const int64_t sbh = 32 * 3 * 64, scores = 5 * 4 * 32 * 32 * 3;
+  const auto part = census_of_config(gpt2, "", {.sharing = {.tensor = 2}});
+  EXPECT_EQ(term(memory_need(*part, setup), "activations"),
+            (34 * sbh + scores - 4 * sbh) / 2 + 4 * sbh + 3 * 2 * sbh / 2);
+  setup.length = 33;  // 99 tokens: 50 of the rank that has most
+  setup.activation_checkpointing = true;
+  const auto with_more_layers = [&](int64_t layers) {
+    nlohmann::json config = gpt2;
+    config["n_layer"] = layers;
+    return term(memory_need(*census_of_config(config, "", {.sharing = {.tensor = 2}}), setup), "activations");
+  };
+  EXPECT_EQ(with_more_layers(3) - with_more_layers(2), 50 * 64 * 2);
+}
+
 TEST(MemoryModel, TheSetupIsTheConfigs) {
   const config::DsConfig config =
       config::parse_ds_config(config::Json::parse(R"({"train_micro_batch_size_per_gpu": 3, "bf16": {"enabled": true},
