@@ -49,7 +49,9 @@ void bind_tensor_axis(py::module_& module) {
   module.def(
       "embedded_of_cut",
       [](const at::Tensor& ids, const at::Tensor& weight, int64_t padding_index, const TensorAxis& axis,
-         const Cut& words) { return nn::embedded(ids, weight, padding_index, {.axis = axis, .words = words}); },
+         const Cut& words) {
+        return axis.out_of_parts(nn::embedded(ids, weight, padding_index, {.axis = axis, .words = words}));
+      },
       py::arg("ids"), py::arg("weight"), py::arg("padding_index"), py::arg("axis"), py::arg("words"), no_gil);
 }
 

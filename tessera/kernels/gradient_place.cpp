@@ -1,7 +1,6 @@
 #include "tessera/kernels/gradient_place.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/cpp_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -10,15 +9,13 @@ namespace tessera::kernels {
 namespace {
 
 // That autograd runs before it adds a gradient. Those of C++ are one hook that has a list.
-int64_t hooks_before(const at::Tensor& parameter) {
-  int64_t count = 0;
-  for (const auto& hook : torch::autograd::impl::hooks(parameter)) {
-    const auto* const of_cpp = dynamic_cast<const torch::autograd::CppFunctionTensorPreHook*>(hook.get());
-    count += of_cpp == nullptr ? 1
-                               : std::count_if(of_cpp->hooks_->begin(), of_cpp->hooks_->end(),
-                                               [](const auto& each) { return each != nullptr; });
-  }
-  return count;
+int64_t count_of_hooks_before(const at::Tensor& parameter) {
+  const auto* const autograd = torch::autograd::impl::get_autograd_meta(parameter);
+  if (autograd == nullptr) return 0;
+  const auto all = static_cast<int64_t>(autograd->hooks_.size());
+  const auto& of_cpp = autograd->cpp_hooks_list_;
+  if (of_cpp == nullptr) return all;
+  return all - 1 + std::count_if(of_cpp->begin(), of_cpp->end(), [](const auto& each) { return each != nullptr; });
 }
 
 }  // namespace
@@ -26,7 +23,7 @@ int64_t hooks_before(const at::Tensor& parameter) {
 GradientTaker* GradientTaker::of(const at::Tensor& parameter) {
   if (!parameter.is_leaf() || !parameter.requires_grad()) return nullptr;
   auto* const taker = dynamic_cast<GradientTaker*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
-  return taker != nullptr && hooks_before(parameter) == taker->hooks_before() ? taker : nullptr;
+  return taker != nullptr && count_of_hooks_before(parameter) == taker->hooks_before() ? taker : nullptr;
 }
 
 bool write_weight_gradient(const at::Tensor& weight, bool transposed, const at::Tensor& left, const at::Tensor& right) {

@@ -11,7 +11,7 @@ TokenEmbeddings::TokenEmbeddings(int64_t vocab_size, int64_t width, int64_t padd
 }
 
 at::Tensor TokenEmbeddings::forward(const at::Tensor& ids) {
-  return nn::embedded(ids, weight, padding_index_, vocabulary_);
+  return nn::out_of_cut_layers(vocabulary_.axis, nn::embedded(ids, weight, padding_index_, vocabulary_));
 }
 
 void TokenEmbeddings::specify(const std::string& /*parameter*/, layout::ParamSpec& spec) const {

@@ -3,7 +3,6 @@
 #include <ATen/ops/embedding.h>
 
 #include "tessera/nn/layers.h"
-#include "tessera/nn/own_tokens.h"
 
 namespace tessera::nn {
 
@@ -23,7 +22,6 @@ CutVocabulary cut_vocabulary(const TensorAxis& axis, int64_t words) {
   return {.axis = axis, .words = axis.cut(words, "words")};
 }
 
-// Other ranks' words are 0 here, so the sum over the ranks is each word's row.
 at::Tensor embedded(const at::Tensor& ids, const at::Tensor& weight, int64_t padding_index,
                     const CutVocabulary& vocabulary) {
   if (!vocabulary.is_cut()) return at::embedding(weight, ids, padding_index);
@@ -31,7 +29,7 @@ at::Tensor embedded(const at::Tensor& ids, const at::Tensor& weight, int64_t pad
   const bool has_padding = padding_index >= own.begin && padding_index < own.end;
   const auto [here, rows] = vocabulary.own_rows(ids);
   const at::Tensor found = at::embedding(weight, rows, has_padding ? padding_index - own.begin : -1);
-  return out_of_cut_layers(vocabulary.axis, found * here.unsqueeze(-1).to(found.scalar_type()));
+  return found * here.unsqueeze(-1).to(found.scalar_type());
 }
 
 at::Tensor logits_of_words(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& bias,

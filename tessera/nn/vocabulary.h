@@ -31,9 +31,9 @@ struct CutVocabulary {
 // ErrorKind::kConfig where there are fewer words than ranks.
 CutVocabulary cut_vocabulary(const TensorAxis& axis, int64_t words);
 
-// Rows of weight (this rank's words, width) for ids (batch, length) int64: (batch, length, width), or where the
-// vocabulary is cut those of own tokens, (rows, width) (own_tokens.h). The row `padding_index` gets no gradient (none
-// when negative).
+// Rows of weight (this rank's words, width) for ids (…) int64: (…, width). Where the vocabulary is cut, those of other
+// ranks' words are 0: the sum over the ranks is each word's row, and left to the caller. The row `padding_index` gets
+// no gradient (none when negative).
 at::Tensor embedded(const at::Tensor& ids, const at::Tensor& weight, int64_t padding_index,
                     const CutVocabulary& vocabulary);
 
