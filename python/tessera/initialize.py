@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from tessera import _core, expert_parallel, expert_tensors, kept_in_fp32, optimizers, parallelism, schedules, shared_sequences, tensor_parallel
+from tessera import _core, expert_parallel, expert_tensors, kept_in_fp32, optimizers, parallelism, partition_config, schedules, shared_sequences, tensor_parallel
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
@@ -50,7 +50,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         mesh, placements = parallelism.mesh_of_pipeline(model, runs_pipelines=hasattr(engine_class, "train_batch"))
     elif shared_by > 1:
         mesh = mesh_of_neighbours("tp", shared_by, "share each layer", tensor_parallel.KEY, {"mpu": mpu, "mesh": mesh})
-        tensor_parallel.cut(model, mesh)
+        tensor_parallel.cut(model, mesh, partition_config.plan_of(model, raw))
     elif expert_ranks > 1:
         mesh = mesh_of_neighbours("ep", expert_ranks, "share out experts", expert_tensors.KEY, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
         expert_tensors.share(model, mesh, expert_tensors.block_of(raw))
@@ -93,7 +93,7 @@ def _values_of_the_engine(raw, place):
                    "take it out: gradients are communicated in fp32, or all in 'communication_data_type'")
     if values.pop("sequence_parallel_size", 1) != 1:
         values.pop("data_parallel_size", None)
-    for key in ("autotp_size", "tp", "tensor_parallel"):  # the mesh has them
+    for key in ("autotp_size", "tp", "tensor_parallel", "partition_config", "preset_model"):  # the mesh and the cut model have them
         _taken_out(values, "tensor_parallel", key)
     kept_in_fp32.setting_of(raw, place)
     _taken_out(values, "data_types", "keep_in_fp32_modules")

@@ -1,4 +1,5 @@
-"""A model over the ranks of a tensor axis, as the plan says that transformers' models bring: {pattern of module names: style}.
+"""A model over the ranks of a tensor axis, as a plan says: the one that transformers' models bring, or a configuration's rules
+(partition_config.py).
 
 Each layer of the plan keeps this rank's part of its weights, and exchanges what others need (tessera/nn/tensor_axis.h). Heads and features
 need not divide; where there are fewer key heads than ranks, several ranks hold the same one. What the plan does not name is whole on every
@@ -11,11 +12,10 @@ import typing
 import torch
 import torch.distributed as dist
 
-from tessera import _core
+from tessera import _core, attention_heads
 from tessera.error_report import made
 
 KEY = "tensor_parallel.autotp_size"
-_KEYS_AND_VALUES = ("k_proj", "v_proj", "key", "value")
 
 
 def tp_model_init(model, tp_size, dtype, config=None, **unused):
@@ -38,31 +38,81 @@ def size_for(model, config):
     return max(size if isinstance(size, int) else 0 for size in (1, *sizes))
 
 
+class TransformersPlan:
+    """{pattern of the names of modules and parameters: style}."""
+
+    def __init__(self, styles):
+        self._styles = [(re.compile(re.escape(pattern).replace(r"\*", r"[^.]+") + r"\Z"), style) for pattern, style in styles.items()]
+
+    def style_of_parameter(self, path):
+        """(style, how many are stacked), or None for what stays whole."""
+        return next(((style, 1) for pattern, style in self._styles if pattern.match(path)), None)
+
+    def style_of_module(self, path, module):
+        return self.style_of_parameter(path)
+
+
 def cut(model, mesh, plan=None):
-    """Collective. Every rank brings the whole model; rank 0's values are taken. UsageError for a model without a plan, and for what its plan
-    asks that cannot be done."""
+    """Collective. Every rank brings the whole model; rank 0's values are taken. plan: None: the model's own. UsageError for a model without a
+    plan, and for what its plan asks that cannot be done."""
     axis = _core.TensorAxis(group=mesh.group(["tp"]), key=KEY)
-    plan = plan if plan is not None else getattr(model, "_tp_plan", None)
-    if not plan:
-        raise _refused(f"{type(model).__name__} does not say how it is cut: it has no tensor-parallel plan", model)
+    if plan is None:
+        plan = TransformersPlan(getattr(model, "_tp_plan", None) or {})
+        if not getattr(model, "_tp_plan", None):
+            raise _refused(f"{type(model).__name__} does not say how it is cut: it has no tensor-parallel plan", model)
     take_values_of_rank_0(model)
-    styles = [(re.compile(re.escape(pattern).replace(r"\*", r"[^.]+") + r"\Z"), style) for pattern, style in plan.items()]
     modules = dict(model.named_modules())
-    found = 0
-    for makers, things in ((_PARAMETER_MAKERS, dict(model.named_parameters())), (_MAKERS, modules)):
-        for path, thing in things.items():
-            style = next((style for pattern, style in styles if pattern.match(path)), None)
-            if style is None:
-                continue
-            make = makers.get(style)
-            if make is None:
-                raise _refused(f"the plan of {type(model).__name__} asks for the style '{style}' for '{path}'", path)
-            make(thing, path, modules[path.rpartition(".")[0]], axis.called(path))
-            found += 1
+    within = {id(each) for module in modules.values() if is_adapted(module) for each in module.modules() if each is not module}
+    found = [(_PARAMETER_MAKERS, path, parameter, plan.style_of_parameter(_of_the_base(path))) for path, parameter in model.named_parameters()]
+    found += [(_MAKERS, path, module, plan.style_of_module(_of_the_base(path), adapted_of(module))) for path, module in modules.items()
+              if id(module) not in within]
+    found = [each for each in found if each[-1] is not None]
+    found.sort(key=lambda each: each[0] is _MAKERS and each[-1][0] == _SHARED)  # last: it looks at the layers beside it
+    for makers, path, thing, (style, stacked) in found:
+        make = makers.get(style)
+        if make is None:
+            raise _refused(f"the plan of {type(model).__name__} asks for the style '{style}' for '{path}'", path)
+        make(adapted_of(thing), path, modules[path.rpartition(".")[0]], axis.called(path), **({} if stacked == 1 else {"stacked": stacked}))
+        if is_adapted(thing):
+            _cut_adapter(thing, path, axis.called(path))
     if not found:
         raise _refused(f"the plan of {type(model).__name__} names no module that it has", model)
-    for module in modules.values():
-        _tell_heads(module, axis)
+    for path, module in modules.items():
+        _cut_what_is_tied(module, path, axis)
+        columns = [child for child in map(adapted_of, module.children()) if type(child) is ColumnLinear]
+        if columns:
+            attention_heads.tell(module, axis, are_in_one=any(column.stacked > 1 for column in columns))
+
+
+# ---- PEFT's layers, which have the model's within
+
+
+def is_adapted(thing):
+    return isinstance(thing, torch.nn.Module) and isinstance(getattr(thing, "base_layer", None), torch.nn.Module)
+
+
+def adapted_of(thing):
+    """The layer of the model; a thing that nothing adapts, itself."""
+    return thing.base_layer if is_adapted(thing) else thing
+
+
+def _of_the_base(path):
+    """As the model's own plan names it."""
+    return path.removeprefix("base_model.model.")
+
+
+def _cut_adapter(layer, path, axis):
+    """Of LoRA one matrix is cut as the layer is; the other is whole on every rank, where it gets the whole gradient."""
+    base = layer.base_layer
+    is_lora = isinstance(getattr(layer, "lora_A", None), torch.nn.ModuleDict) and not len(getattr(layer, "lora_magnitude_vector", ()))
+    if not is_lora or not isinstance(base, (ColumnLinear, RowLinear)):
+        raise _refused(f"'{path}' is adapted by PEFT's {type(layer).__module__.rpartition('.')[2]}.{type(layer).__name__}, which cannot be cut with it unless "
+                       "it is plain LoRA of a linear layer", path)
+    for name, down in layer.lora_A.items():
+        if isinstance(base, RowLinear):
+            _cut_inputs(down, f"{path}.lora_A.{name}", axis, base.inputs, base.stacked)
+        else:
+            _cut_outputs(layer.lora_B[name], f"{path}.lora_B.{name}", axis, type(base), base.outputs, base.stacked)
 
 
 class Part(typing.NamedTuple):
@@ -121,7 +171,8 @@ def placements(name, parameter):
 
 def _refused(what, where):
     return made(_core.UsageError, what, KEY if not isinstance(where, str) else f"the module '{where}'",
-                "use a model whose plan cuts linear layers, embeddings and norms, or tensor parallelism of size 1")
+                "use a model whose plan cuts linear layers, embeddings and norms, say which layers are cut in "
+                "tensor_parallel.partition_config, or use tensor parallelism of size 1")
 
 
 def take_values_of_rank_0(model):
@@ -153,19 +204,23 @@ class GatheringLinear(ColumnLinear):
 
 
 class RowLinear(torch.nn.Linear):
-    """Has some of the inputs; every rank gets the outputs."""
+    """Has some of the inputs, of those that every rank has whole, too; every rank gets the outputs."""
 
     def forward(self, x):
+        if x.shape[-1] != self.in_features:
+            begin, end = self.inputs.own
+            x = self.axis.into_parts(x).unflatten(-1, (self.stacked, -1)).narrow(-1, begin, end - begin).flatten(-2)
         y = self.axis.out_of_parts(torch.nn.functional.linear(x, self.weight))
         return y if self.bias is None else y + self.bias
 
 
-class SplittingLinear(RowLinear):
-    """… of inputs that every rank has whole."""
+class SharedKeyLinear(torch.nn.Linear):
+    """Whole on every rank: the latents of multi-head latent attention, of which each makes keys and values of its own heads, and behind them
+    the part of a key that all heads share."""
 
     def forward(self, x):
-        begin, end = self.inputs.own
-        return super().forward(self.axis.into_parts(x).narrow(-1, begin, end - begin))
+        y = super().forward(x)
+        return torch.cat([y[..., :self.latents], self.axis.into_parts(y[..., self.latents:])], -1)
 
 
 class WordEmbedding(torch.nn.Embedding):
@@ -177,40 +232,62 @@ class WordEmbedding(torch.nn.Embedding):
 
 
 def _become(module, kind, base, path, **own):
-    if type(module).forward is not base.forward:
-        raise _refused(f"'{path}' is of the class {type(module).__name__}, whose forward is its own", path)
+    _check_kind(module, base, path)
     module.__class__ = kind
     vars(module).update(own)
 
 
-def _column(module, path, parent, axis):
-    _cut_outputs(module, path, axis, ColumnLinear, _cut_of_attention(path, parent, axis, module.out_features))
+def _check_kind(module, base, path):
+    if type(module).forward is not base.forward:
+        raise _refused(f"'{path}' is of the class {type(module).__name__}, whose forward is its own", path)
 
 
-def _cut_outputs(module, path, axis, kind, by_heads):
-    outputs = by_heads or axis.cut(module.out_features, f"outputs of '{path}'")
-    _become(module, kind, torch.nn.Linear, path, axis=axis, outputs=outputs, sharers=axis.sharers(outputs),
-            out_features=outputs.own[1] - outputs.own[0])
-    keep(module.weight, axis, outputs, 0)
-    keep(module.bias, axis, outputs, 0)
+def _column(module, path, parent, axis, stacked=1):
+    features = _of_each(module, "out_features", path, stacked)
+    _cut_outputs(module, path, axis, ColumnLinear, attention_heads.cut_of(path, parent, axis, features), stacked)
+
+
+def _of_each(module, features, path, stacked):
+    count = getattr(module, features, 0)  # what has none is refused by _become
+    if count % stacked:
+        raise _refused(f"the {count} {features} of '{path}' are not those of {stacked} matrices", path)
+    return count // stacked
+
+
+def _cut_outputs(module, path, axis, kind, by_heads, stacked=1):
+    _check_kind(module, torch.nn.Linear, path)
+    outputs = by_heads or axis.cut(module.out_features // stacked, f"outputs of '{path}'")
+    _become(module, kind, torch.nn.Linear, path, axis=axis, outputs=outputs, sharers=axis.sharers(outputs), stacked=stacked,
+            out_features=stacked * (outputs.own[1] - outputs.own[0]))
+    keep(module.weight, axis, outputs, 0, stacked=stacked)
+    keep(module.bias, axis, outputs, 0, stacked=stacked)
 
 
 def _gathering(module, path, parent, axis):
     _cut_outputs(module, path, axis, GatheringLinear, by_heads=None)
 
 
-def _row(module, path, parent, axis):
-    _cut_inputs(module, path, axis, RowLinear, _cut_of_attention(path, parent, axis, module.in_features))
+def _row(module, path, parent, axis, stacked=1):
+    features = _of_each(module, "in_features", path, stacked)
+    _cut_inputs(module, path, axis, attention_heads.cut_of(path, parent, axis, features), stacked)
 
 
-def _cut_inputs(module, path, axis, kind, by_heads):
-    inputs = by_heads or axis.cut(module.in_features, f"inputs of '{path}'")
-    _become(module, kind, torch.nn.Linear, path, axis=axis, inputs=inputs, in_features=inputs.own[1] - inputs.own[0])
-    keep(module.weight, axis, inputs, 1)
+def _cut_inputs(module, path, axis, by_heads, stacked=1):
+    _check_kind(module, torch.nn.Linear, path)
+    inputs = by_heads or axis.cut(module.in_features // stacked, f"inputs of '{path}'")
+    _become(module, RowLinear, torch.nn.Linear, path, axis=axis, inputs=inputs, stacked=stacked, in_features=stacked * (inputs.own[1] - inputs.own[0]))
+    keep(module.weight, axis, inputs, 1, stacked=stacked)
 
 
 def _splitting(module, path, parent, axis):
-    _cut_inputs(module, path, axis, SplittingLinear, by_heads=None)
+    _cut_inputs(module, path, axis, by_heads=None)
+
+
+def _shared_key(module, path, parent, axis):
+    latents = getattr(parent, "kv_lora_rank", None)
+    if not isinstance(latents, int):
+        raise _refused(f"'{path}' is in {type(parent).__name__}, which has no kv_lora_rank", path)
+    _become(module, SharedKeyLinear, torch.nn.Linear, path, axis=axis, latents=latents)
 
 
 def _words(module, path, parent, axis):
@@ -219,8 +296,14 @@ def _words(module, path, parent, axis):
     keep(module.weight, axis, words, 0)
 
 
+_SHARED = "replicated_with_grad_allreduce"
+
+
 def _shared(module, path, parent, axis):
-    """A norm of heads: each rank has seen its own heads' part of the gradient."""
+    """A norm of heads: each rank has seen its own heads' part of the gradient; the whole of it, where heads are put together again."""
+    beside = {type(adapted_of(child)) for child in parent.children()}
+    if GatheringLinear in beside and ColumnLinear not in beside:
+        return
     names = [name for name, parameter in module._parameters.items() if parameter is not None]
 
     def of_all(name):
@@ -243,7 +326,13 @@ def _cut_experts(module, path, parent, axis):
 
 
 _MAKERS = {"colwise": _column, "colwise_gather_output": _gathering, "colwise_rep": _gathering, "rowwise": _row, "rowwise_split_input": _splitting,
-           "embedding_rowwise": _words, "replicated_with_grad_allreduce": _shared, "moe_tp_experts": _cut_experts}
+           "embedding_rowwise": _words, _SHARED: _shared, "mla_kv_a_proj": _shared_key, "moe_tp_experts": _cut_experts}
+
+
+def _cut_what_is_tied(module, path, axis):
+    """An embedding whose weight a language head has, which the plan cut."""
+    if is_part(getattr(module, "weight", None), "tp") and type(module).forward is torch.nn.Embedding.forward:
+        _words(module, path, None, axis.called(path))
 
 
 # ---- parameters that a plan names itself: of experts, (experts, outputs, inputs)
@@ -274,45 +363,6 @@ def _rows_of_experts(parameter, path, parent, axis):
 
 
 _PARAMETER_MAKERS = {"colwise": _columns_of_experts, "packed_colwise": _gates_and_columns_of_experts, "rowwise": _rows_of_experts}
-
-
-# ---- heads
-
-
-def _heads_of(attention):
-    """(heads, key heads) of the whole, and a head's size; None for another module."""
-    config, size = getattr(attention, "config", None), getattr(attention, "head_dim", getattr(attention, "head_size", None))
-    heads = getattr(config, "num_attention_heads", None)
-    if not isinstance(size, int) or heads is None:
-        return None
-    return heads, getattr(config, "num_key_value_heads", None) or heads, size
-
-
-def _cut_of_attention(path, attention, axis, features):
-    """The cut by heads of features of an attention layer; None for another layer's."""
-    known = _heads_of(attention)
-    if known is None:
-        return None
-    heads, key_heads, size = known
-    query, key = axis.cut_heads(heads, key_heads)
-    is_key = path.rpartition(".")[2] in _KEYS_AND_VALUES
-    if features == (key_heads if is_key else heads) * size:
-        return (key if is_key else query).times(size)
-    if heads == key_heads and features == 3 * heads * size:
-        return query.times(3 * size)  # of each head its query, key and value, as GPT-NeoX has them
-    raise _refused(f"'{path}' has {features} features, which are not its {heads} heads of {size}", path)
-
-
-def _tell_heads(attention, axis):
-    """What an attention module says of its heads is from now on said of this rank's."""
-    known = _heads_of(attention)
-    if known is None or not any(type(child) is ColumnLinear for child in attention.children()):
-        return
-    query, key = (cut.own[1] - cut.own[0] for cut in axis.cut_heads(*known[:2]))
-    for name, value in (("num_key_value_groups", query // key), ("num_heads", query), ("num_attention_heads", query),
-                        ("num_key_value_heads", key)):
-        if name in vars(attention):
-            setattr(attention, name, value)
 
 
 # ---- whole weights

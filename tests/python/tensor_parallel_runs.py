@@ -9,6 +9,7 @@ import sys
 import warnings
 
 warnings.filterwarnings("ignore")
+import peft  # noqa: E402
 import tessera  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -16,6 +17,7 @@ import transformers  # noqa: E402
 from tessera import tensor_parallel  # noqa: E402
 
 from cut_models import CLIP, STEPS, trained_on, trained_plainly, weights_of  # noqa: E402
+from hand_made_models import NORMS, OF_THREE, UNEQUAL, Language, rules  # noqa: E402
 from misuse_runs import said  # noqa: E402
 from named_runs import NamedRuns  # noqa: E402
 
@@ -32,14 +34,41 @@ MODELS = {  # none of whose sizes divides by 2 or 4, where it may be odd
                                                 "moe_intermediate_size": 13, "shared_expert_intermediate_size": 17}),
     "phi3": (transformers.Phi3Config, {"num_attention_heads": 3, "num_key_value_heads": 3, "pad_token_id": 0}),
     "olmoe": (transformers.OlmoeConfig, {"num_attention_heads": 3, "num_key_value_heads": 3, "num_experts": 4, "num_experts_per_tok": 2}),
+    "phi3 in one": (transformers.Phi3Config, {"num_attention_heads": 3, "num_key_value_heads": 3, "pad_token_id": 0}),
+    "bloom": (transformers.BloomConfig, {"n_head": 3, "n_layer": 2, "hidden_dropout": 0.0}),
+    "deepseek_v2": (transformers.DeepseekV2Config, {
+        "num_attention_heads": 6, "num_key_value_heads": 6, "kv_lora_rank": 8, "q_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6,
+        "v_head_dim": 5, "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
+        "moe_intermediate_size": 13, "topk_method": "greedy", "n_group": 1, "topk_group": 1}),
     "neox": (transformers.GPTNeoXConfig, {"num_attention_heads": 3, "use_parallel_residual": False}),
 }
 
 
+ADAPTED = {"llama with LoRA": {"target_modules": "all-linear"}, "phi3 with LoRA": {"target_modules": "all-linear", "use_rslora": True}}
+HAND_MADE = {  # the model, and the block `tensor_parallel` that says how it is cut
+    "fused": ({}, {"partition_config": rules(OF_THREE, NORMS, {"patterns": [".*words\\.weight"], "partition_type": "row"}, strict_mode=True)}),
+    "of few key heads": ({"key_heads": 2}, {"partition_config": rules(UNEQUAL, NORMS)}),
+    "with one table": ({"is_tied": True}, {"partition_config": rules(OF_THREE, NORMS)}),
+}
+BLOCKS = {"bloom": {"preset_model": "bloom"}, "phi3 in one": {"preset_model": "phi3", "partition_config": {"layer_specs": [
+    {"patterns": [".*lm_head"], "partition_type": "column", "gather_output": True}]}}, **{name: block for name, (_, block) in HAND_MADE.items()}}
+
+
+def adapted(name, **settings):
+    base = made(name)
+    return peft.get_peft_model(base, peft.LoraConfig(r=3, lora_alpha=1, init_lora_weights=False, task_type="CAUSAL_LM", **settings))
+
+
 def made(name):
-    kind, sizes = MODELS[name]
+    if name in ADAPTED:
+        return adapted(name.removesuffix(" with LoRA"), **ADAPTED[name])
     torch.manual_seed(7)
-    implementations = {"attn_implementation": "sdpa", **({"experts_implementation": "eager"} if "moe" in name or name == "mixtral" else {})}
+    if name in HAND_MADE:
+        return Language(**HAND_MADE[name][0])
+    kind, sizes = MODELS[name]
+    implementations = {"attn_implementation": "sdpa", **({"experts_implementation": "eager"} if "moe" in name or name in ("mixtral", "deepseek_v2") else {})}
+    if name == "bloom":
+        implementations = {}
     model = transformers.AutoModelForCausalLM.from_config(kind(**{**SIZES, **sizes}), **implementations)
     with torch.no_grad():
         for each in model.modules():  # so that what is in no gradient is seen
@@ -72,7 +101,7 @@ def by_its_plan(name, size, stage):
     model = made(name)
     if dist.get_rank() > 0:  # rank 0's values count
         torch.nn.init.ones_(next(model.parameters()))
-    engine, *_ = tessera.initialize(model=model, config=settings(stage, tensor_parallel={"autotp_size": size}))
+    engine, *_ = tessera.initialize(model=model, config=settings(stage, tensor_parallel={"autotp_size": size, **BLOCKS.get(name, {})}))
     cut = sum(hasattr(parameter, "tessera_part") for parameter in model.parameters())
     losses = on_engine(engine, dist.get_rank() // size, dist.get_world_size() // size)
     return {"cut": cut, "expected": expected[:2], "found": losses,
@@ -80,7 +109,8 @@ def by_its_plan(name, size, stage):
 
 
 for case in [("llama", 2, 0), ("llama", 2, 3), ("tied", 4, 1), ("qwen3", 4, 2), ("neox", 2, 2), ("mixtral", 4, 3), ("qwen2_moe", 2, 1), ("phi3", 2, 3),
-             ("olmoe", 4, 0)]:
+             ("olmoe", 4, 0), ("deepseek_v2", 4, 2), ("bloom", 2, 1), ("phi3 in one", 2, 0), ("fused", 4, 2), ("of few key heads", 2, 3),
+             ("with one table", 2, 1), ("llama with LoRA", 2, 3), ("phi3 with LoRA", 2, 1)]:
     run["{}, {} ranks, stage {}".format(*case)] = functools.partial(by_its_plan, *case)
 
 
@@ -131,19 +161,36 @@ def what_cannot_be_cut():
         def forward(self, x):
             return super().forward(x) + 1
 
+    embedding = {"target_modules": ["q_proj", "embed_tokens"]}
     transposed = made("mixtral")
     for layer in transposed.model.layers:
         layer.mlp.experts.is_transposed = True
     own = made("qwen3")
     own.model.layers[1].mlp.up_proj.__class__ = Own
     return {"no plan": start(torch.nn.Linear(4, 4)), "heads": start(made("llama")), "a forward of its own": start(own),
+            "an adapter of lengths": start(adapted("qwen3", target_modules=["q_proj"], use_dora=True)), "an adapter of words": start(adapted("qwen3", **embedding)),
             "sizes": said(tessera.initialize, model=made("llama"), config=settings(1, tensor_parallel={"autotp_size": 3})),
             "a style": said(tensor_parallel.cut, made("qwen3"), tessera._core.Mesh.of_world(
-                tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"), {"lm_head": "mla_kv_a_proj"}),
+                tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"), tensor_parallel.TransformersPlan({"lm_head": "local_colwise"})),
+            "latents": said(tensor_parallel.cut, made("qwen3"), tessera._core.Mesh.of_world(
+                tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"), tensor_parallel.TransformersPlan({"lm_head": "mla_kv_a_proj"})),
             "experts that lie otherwise": said(tensor_parallel.cut, transposed, tessera._core.Mesh.of_world(
                 tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"),
-                {"model.layers.*.mlp.experts.gate_up_proj": "packed_colwise", "model.layers.*.mlp.experts.down_proj": "rowwise",
-                 "model.layers.*.mlp.experts": "moe_tp_experts"})}
+                tensor_parallel.TransformersPlan({"model.layers.*.mlp.experts.gate_up_proj": "packed_colwise", "model.layers.*.mlp.experts.down_proj": "rowwise",
+                                                  "model.layers.*.mlp.experts": "moe_tp_experts"}))}
+
+
+@run
+def rules_that_are_not_understood():
+    def start(*more, model=None, **settings_of_rules):
+        block = {"autotp_size": 2, "partition_config": rules(*more, **settings_of_rules)}
+        return said(tessera.initialize, model=model or Language(), config=settings(1, tensor_parallel=block))
+
+    nothing = {"patterns": ["nobody"], "partition_type": "row"}
+    return {"a key": start({"pattern": ".*"}), "a key of the block": start(specs=[]), "a kind": start({**nothing, "partition_type": "diagonal"}),
+            "an expression": start({**nothing, "patterns": ["*"]}), "a shape": start({**OF_THREE, "shape": [3, -1], "partition_dim": 2}),
+            "a row of parts": start({**nothing, "shape": [-1, [10, 20]]}), "a layer without a rule": start(OF_THREE, model=torch.nn.Sequential(Language()), strict_mode=True),
+            "thirds": start({**OF_THREE, "shape": [7, -1]}), "no layer": start(model=torch.nn.Linear(4, 4))}
 
 
 if __name__ == "__main__":

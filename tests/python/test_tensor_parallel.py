@@ -8,14 +8,18 @@ from ranks import asked_for, run_for_json
 
 @pytest.fixture(scope="module")
 def runs(request):
-    others = ["through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut"]
+    others = ["through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut", "rules_that_are_not_understood"]
     return run_for_json(Path(__file__).with_name("tensor_parallel_runs.py"), *asked_for(request, "by_plan"), *others, count=4, timeout=300)
 
 
-@pytest.mark.sample("llama, 2 ranks, stage 3", "qwen3, 4 ranks, stage 2", "mixtral, 4 ranks, stage 3", "phi3, 2 ranks, stage 3")
+@pytest.mark.sample("llama, 2 ranks, stage 3", "qwen3, 4 ranks, stage 2", "mixtral, 4 ranks, stage 3", "phi3, 2 ranks, stage 3",
+                    "deepseek_v2, 4 ranks, stage 2", "bloom, 2 ranks, stage 1", "fused, 4 ranks, stage 2", "of few key heads, 2 ranks, stage 3",
+                    "llama with LoRA, 2 ranks, stage 3")
 @pytest.mark.parametrize("by_plan", [
     "llama, 2 ranks, stage 0", "llama, 2 ranks, stage 3", "tied, 4 ranks, stage 1", "qwen3, 4 ranks, stage 2", "neox, 2 ranks, stage 2",
-    "mixtral, 4 ranks, stage 3", "qwen2_moe, 2 ranks, stage 1", "phi3, 2 ranks, stage 3", "olmoe, 4 ranks, stage 0"])
+    "mixtral, 4 ranks, stage 3", "qwen2_moe, 2 ranks, stage 1", "phi3, 2 ranks, stage 3", "olmoe, 4 ranks, stage 0", "deepseek_v2, 4 ranks, stage 2",
+    "bloom, 2 ranks, stage 1", "phi3 in one, 2 ranks, stage 0", "fused, 4 ranks, stage 2", "of few key heads, 2 ranks, stage 3",
+    "with one table, 2 ranks, stage 1", "llama with LoRA, 2 ranks, stage 3", "phi3 with LoRA, 2 ranks, stage 1"])
 def test_a_model_cut_by_its_plan_trains_as_the_whole_model(runs, by_plan):
     result = runs[by_plan]
     assert result["cut"] >= 9
@@ -49,8 +53,26 @@ def test_a_model_made_under_zero_init_is_cut(runs):
     ("heads", "6 attention heads of 3 key heads cannot be cut over 4 ranks"),
     ("a forward of its own", "'model.layers.1.mlp.up_proj' is of the class Own, whose forward is its own"),
     ("sizes", "4 ranks do not factor into dp_shard × tp 3"),
-    ("a style", "asks for the style 'mla_kv_a_proj' for 'lm_head'"),
+    ("a style", "asks for the style 'local_colwise' for 'lm_head'"),
+    ("an adapter of lengths", "q_proj' is adapted by PEFT's layer.Linear, which cannot be cut with it unless it is plain LoRA"),
+    ("an adapter of words", "embed_tokens' is adapted by PEFT's layer.Embedding"),
+    ("latents", "'lm_head' is in Qwen3ForCausalLM, which has no kv_lora_rank"),
     ("experts that lie otherwise", "cannot be cut: its matrices are transposed")])
 def test_what_cannot_be_cut_is_refused_by_name(runs, case, words):
     kind, text = runs["what_cannot_be_cut"][case]
+    assert kind in ("UsageError", "ConfigError") and words in text and "fix:" in text, text
+
+
+@pytest.mark.parametrize("case, words", [
+    ("a key", "unknown key 'pattern' in a rule of 'layer_specs'"),
+    ("a key of the block", "unknown key 'specs'"),
+    ("a kind", "'partition_type' is 'diagonal'"),
+    ("an expression", "'*' is not a regular expression: nothing to repeat"),
+    ("a shape", "the shape [3, -1] has no dimension 2 to cut"),
+    ("a row of parts", "the shape [-1, [10, 20]] of a row-parallel layer has parts of different sizes"),
+    ("a layer without a rule", "no rule is for '0.head.weight'"),
+    ("thirds", "the 90 out_features of 'blocks.0.attention.qkv' are not those of 7 matrices"),
+    ("no layer", "names no module that it has")])
+def test_rules_that_are_not_understood_are_refused(runs, case, words):
+    kind, text = runs["rules_that_are_not_understood"][case]
     assert kind in ("UsageError", "ConfigError") and words in text and "fix:" in text, text
