@@ -8,12 +8,14 @@
 //
 //   value i = kNf4[code i] * scale i / 64;     scale j = map[scale code j] * nested j / 256 + offset
 //
-// then rounded to the dtype that is asked for. All of a weight lies in one tensor of bytes, nf4_bytes(n) of them:
+// then rounded to the dtype that is asked for. A weight lies in two tensors of bytes:
 //
-//   [ codes, 2 a byte, the first in the high half: ceil(n/2) | scale codes: S = ceil(n/64) | pad to a multiple of 4 |
-//     nested, fp32: ceil(S/256) | offset, fp32 ]
+//   blocks   of each in turn [ codes, 2 a byte, the first in the high half: 32 | scale code: 1 ]
+//   nested   [ nested, fp32: ceil(S/256), of S = ceil(n/64) scales | offset, fp32 ]
 //
-// about 4.13 bits a value. The offset's sum is that of one thread, whatever the number of threads.
+// about 4.13 bits a value. So a matrix whose rows are whole blocks has blocks of the shape (rows, columns / 64, 33), of
+// which ranks can hold parts; all of them hold nested. The offset's sum is that of one thread, whatever the number of
+// threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,13 +24,37 @@
 
 namespace tessera::kernels {
 
+inline constexpr int64_t kNf4Block = 64;       // values that share a scale
+inline constexpr int64_t kNf4BlockBytes = 33;  // of a block
+
+struct Nf4 {
+  at::Tensor blocks, nested;  // uint8, flat, contiguous
+};
+
 // Of a weight of so many values.
-int64_t nf4_bytes(int64_t numel);
+int64_t nf4_block_bytes(int64_t numel);
+int64_t nf4_nested_bytes(int64_t numel);
 
-// `values`: finite, fp32, contiguous, on the CPU. `bytes`: uint8, contiguous, on the CPU, nf4_bytes of them.
-void quantize_nf4(const at::Tensor& values, const at::Tensor& bytes);
+// `values`: finite, fp32, contiguous, on the CPU, as is what it writes to: of the lengths above.
+void quantize_nf4(const at::Tensor& values, const Nf4& to);
 
-// The weight of that shape in fp32, bf16 or fp16, on the device of the bytes.
-at::Tensor dequantize_nf4(const at::Tensor& bytes, at::IntArrayRef shape, at::ScalarType dtype);
+// The part of a matrix whose blocks are at hand. Where it is not the whole, rows are whole blocks, here and there.
+struct Nf4Part {
+  int64_t rows = 0, columns = 0;  // here
+  // Of the whole: `stacked` matrices below each other, of each of which rows / stacked are here.
+  int64_t stacked = 1;
+  int64_t rows_of_each = 0, first_row = 0;
+  int64_t columns_of_all = 0, first_column = 0;
+
+  static Nf4Part whole(int64_t rows, int64_t columns) {
+    return {.rows = rows, .columns = columns, .rows_of_each = rows, .columns_of_all = columns};
+  }
+  bool is_whole() const { return columns == columns_of_all && rows == stacked * rows_of_each; }
+  int64_t numel_of_whole() const { return stacked * rows_of_each * columns_of_all; }
+  int64_t block_of_whole(int64_t block) const;  // which one this is of the whole's
+};
+
+// The part, (rows, columns), in fp32, bf16 or fp16, on the device of the blocks.
+at::Tensor dequantize_nf4(const Nf4& of, const Nf4Part& part, at::ScalarType dtype);
 
 }  // namespace tessera::kernels

@@ -32,7 +32,7 @@ BlockCut::BlockCut(const nn::TensorAxis& axis, const std::string& name, const Bl
       heads_(axis.cut_heads(sizes.heads, sizes.key_heads)),
       queries_(heads_.query.times(sizes.head_size)),
       keys_(heads_.key.times(sizes.head_size)),
-      features_(axis.cut(sizes.features, "features of the feed-forward")),
+      features_(axis.cut_features(sizes.features, "features of the feed-forward")),
       form_(sizes.form) {}
 
 BlockCut::Layer BlockCut::queries(int64_t hidden, bool bias) const {

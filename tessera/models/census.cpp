@@ -1,6 +1,5 @@
 #include "tessera/models/census.h"
 
-#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -28,8 +27,10 @@ class Count {
     int64_t own = 0;
     const auto* const layer = dynamic_cast<const nn::Adaptable*>(&visited.module);
     for (const auto& item : visited.module.named_parameters(/*recurse=*/false)) {
-      const bool is_quantized = layer != nullptr && layer->is_quantized() && item.key() == "weight";
-      const int64_t numel = is_quantized ? c10::multiply_integers(layer->weight_shape()) : item.value().numel();
+      const bool of_nf4 = layer != nullptr && layer->is_quantized();
+      const bool is_nested = of_nf4 && item.key() == nn::kNestedScales;  // bytes of the weight, which is counted
+      const bool is_quantized = is_nested || (of_nf4 && item.key() == "weight");
+      const int64_t numel = is_nested ? 0 : is_quantized ? layer->weight_numel() : item.value().numel();
       own += numel;
       add(item.value(), numel, is_quantized, visited.unit, is_of_expert(visited.name_of(item.key())));
     }

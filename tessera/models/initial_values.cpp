@@ -14,7 +14,6 @@
 #include "tessera/comm/group.h"
 #include "tessera/models/adapters.h"
 #include "tessera/nn/lora.h"
-#include "tessera/nn/nf4_product.h"
 #include "tessera/storage/peft_format.h"
 
 namespace tessera::models {
@@ -35,7 +34,7 @@ InitialValues::InitialValues(const Model& model, const Network& network, const s
     names.push_back(item.key());
     adapter_names.push_back(storage::kAdapterPrefix + item.key());
   }
-  for (const AdaptableLayer& layer : adaptable_layers(network)) adaptable_[layer.name + ".weight"] = layer.adaptable;
+  for (const AdaptableLayer& layer : adaptable_layers(network)) adaptable_[layer.name] = layer.adaptable;
   if (!weights.empty()) {
     weights_ = std::make_unique<PretrainedWeights>(weights, model.base_prefix());
     unexpected_ = weights_->unexpected(names);
@@ -48,12 +47,22 @@ InitialValues::InitialValues(const Model& model, const Network& network, const s
 }
 
 void InitialValues::fill(const std::string& name, at::Tensor value) {
-  const auto found = adaptable_.find(name);
-  if (found == adaptable_.end() || !found->second->is_quantized()) return fill_floating(name, value);
-  const nn::Adaptable& layer = *found->second;
+  const size_t end_of_path = name.rfind('.');
+  const std::string path = name.substr(0, end_of_path), parameter = name.substr(end_of_path + 1);
+  const auto found = adaptable_.find(path);
+  const bool is_of_nf4 = found != adaptable_.end() && found->second->is_quantized() &&
+                         (parameter == "weight" || parameter == nn::kNestedScales);
+  if (!is_of_nf4) return fill_floating(name, value);
+  at::Tensor& wanted = parameter == "weight" ? quantized_.bytes.blocks : quantized_.bytes.nested;
+  if (path != quantized_.path || !wanted.defined())
+    quantized_ = {.path = path, .bytes = quantized(path, *found->second)};
+  value.copy_(std::exchange(wanted, at::Tensor()));
+}
+
+nn::Nf4 InitialValues::quantized(const std::string& path, const nn::Adaptable& layer) {
   const at::Tensor weight = at::empty(layer.weight_shape(), at::kFloat);
-  fill_floating(name, weight);
-  nn::quantize_weight(layer.is_transposed() ? weight.t() : weight, value);
+  fill_floating(path + ".weight", weight);
+  return nn::quantized(layer.is_transposed() ? weight.t() : weight);
 }
 
 void InitialValues::fill_floating(const std::string& name, const at::Tensor& value) {
@@ -75,16 +84,14 @@ void InitialValues::fill_of_model(const std::string& name, const at::Tensor& val
 // first. Row by row as nn::adapted_row_norms takes them, with matrices of a new adapter that add nothing.
 void InitialValues::fill_magnitude(const std::string& name, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
-  const std::string name_of_weight = name.substr(0, name.rfind('.')) + ".weight";
-  const nn::Adaptable& layer = *adaptable_.at(name_of_weight);
+  const std::string path = name.substr(0, name.rfind('.'));
+  const nn::Adaptable& layer = *adaptable_.at(path);
   at::Tensor weight = at::empty(layer.weight_shape(), at::kFloat);
-  fill_of_model(name_of_weight, weight);
+  fill_of_model(path + ".weight", weight);
   if (layer.is_transposed()) weight = weight.t();
   if (layer.is_quantized()) {
-    const nn::Nf4Shape shape{.out = weight.size(0), .in = weight.size(1)};
-    const at::Tensor bytes = at::empty(nn::declared_nf4(shape).sizes(), at::kByte);
-    nn::quantize_weight(weight, bytes);
-    weight = nn::nf4_weight(bytes, shape, at::kFloat);
+    const nn::Nf4Part whole = nn::Nf4Part::whole(weight.size(0), weight.size(1));
+    weight = nn::dequantized({.bytes = nn::quantized(weight), .part = whole}, at::kFloat);
   }
   const at::Tensor a = at::zeros({1, weight.size(1)}), b = at::zeros({weight.size(0), 1});
   value.copy_(nn::adapted_row_norms(weight, a, b, /*scale=*/1));

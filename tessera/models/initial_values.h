@@ -12,6 +12,7 @@
 
 #include "tessera/models/model.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/nf4_product.h"
 
 namespace tessera::comm {
 class Group;
@@ -35,13 +36,18 @@ class InitialValues {
   void report(const std::vector<std::string>& new_modules, comm::Group& parts) const;
 
  private:
+  nn::Nf4 quantized(const std::string& path, const nn::Adaptable& layer);
   void fill_floating(const std::string& name, const at::Tensor& value);
   void fill_of_model(const std::string& name, const at::Tensor& value);
   void fill_magnitude(const std::string& name, const at::Tensor& value);
 
   const Model& model_;
   uint64_t seed_;
-  std::map<std::string, const nn::Adaptable*> adaptable_;  // by the weight's name
+  std::map<std::string, const nn::Adaptable*> adaptable_;  // by their paths
+  struct {
+    std::string path;
+    nn::Nf4 bytes;
+  } quantized_;  // the layer that was quantized last: its other parameter comes next
   std::unique_ptr<PretrainedWeights> weights_;
   std::unique_ptr<PretrainedWeights> adapter_;
   std::vector<std::string> missing_;

@@ -6,6 +6,8 @@
 #include "tessera/models/adapters.h"
 #include "tessera/models/model_decorator.h"
 #include "tessera/nn/layers.h"
+#include "tessera/nn/nf4_product.h"
+#include "tessera/nn/tensor_axis.h"
 
 namespace tessera::models {
 namespace {
@@ -27,11 +29,7 @@ class QuantizedModel final : public ModelDecorator {
   using ModelDecorator::ModelDecorator;
 
   std::shared_ptr<Network> network_over(const nn::TensorAxis& axis) const override {
-    if (axis.size() > 1) {
-      throw Error(ErrorKind::kConfig, {"weights that are kept as NF4 cannot be cut over several tensor ranks yet",
-                                       "parallel.tensor", "use 1, or leave model.quantization out"});
-    }
-    std::shared_ptr<Network> network = ModelDecorator::network_over(axis);
+    std::shared_ptr<Network> network = ModelDecorator::network_over(axis.in_blocks(nn::kNf4Block));
     quantize_frozen_layers(*network);
     return network;
   }

@@ -172,8 +172,9 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
 }
 
 void Linear::specify(const std::string& parameter, layout::ParamSpec& spec) const {
-  if (!cut_) return;
+  if (!cut_ || parameter == kNestedScales) return;
   const bool is_weight = parameter == "weight";  // else the bias, or an adapter's lengths of rows
+  if (is_weight && quantized_) return specify_blocks(spec);
   const Features features = whole();
   spec.shape = is_weight ? weight_shape() : std::vector{features.out};
   const bool out_is_last = is_weight && is_transposed();
@@ -186,16 +187,28 @@ void Linear::specify(const std::string& parameter, layout::ParamSpec& spec) cons
   spec.shards = {cut_->outputs->shard((out_is_last ? 1 : 0) + (cut_->stacked > 1 ? 1 : 0))};
 }
 
+void Linear::specify_blocks(layout::ParamSpec& spec) const {
+  const Features features = whole();
+  spec.shape = {kernels::nf4_block_bytes(features.in * features.out)};
+  spec.folded = {cut_->stacked, features.out / cut_->stacked, features.in / kNf4Block, kernels::kNf4BlockBytes};
+  if (cut_->outputs) spec.shards = {cut_->outputs->shard(1)};
+  if (cut_->inputs) spec.shards = {cut_->inputs->shard(2)};
+  for (layout::Shard& shard : spec.shards) {
+    for (int64_t& bound : shard.bounds) bound /= shard.dim == 2 ? kNf4Block : 1;
+  }
+}
+
 at::Tensor Linear::out_in(const at::Tensor& parameter) const {
   return is_transposed() && !quantized_ ? parameter.t() : parameter;
 }
 
 at::Tensor Linear::product(const at::Tensor& input, const at::Tensor& with_bias) const {
-  if (quantized_) return nf4_product(input, weight, {.out = own_.out, .in = own_.in}, with_bias);
   if (cut_ && cut_->inputs) {
-    const at::Tensor sum = summed(with_weight(input, at::Tensor()));
+    const at::Tensor sum =
+        summed(quantized_ ? nf4_product(input, quantized_weight(), at::Tensor()) : with_weight(input, at::Tensor()));
     return with_bias.defined() ? sum + (sharers_ ? sharers_->shared_parameter(with_bias) : with_bias) : sum;
   }
+  if (quantized_) return nf4_product(input, quantized_weight(), with_bias);
   if (sharers_) return linear(input, out_in(sharers_->shared_parameter(weight)), sharers_->shared_parameter(with_bias));
   return with_weight(input, with_bias);
 }
@@ -235,14 +248,16 @@ std::vector<int64_t> Linear::weight_shape() const {
 at::Tensor Linear::forward(const at::Tensor& input) const {
   const at::Tensor output = product(input, bias);
   if (!lora_) return output;
-  return lora_->forward(input, output,
-                        {.weight = out_in(weight),
-                         .bias = bias,
-                         .product = [this](const at::Tensor& x) { return product(x, at::Tensor()); },
-                         .training = is_training(),
-                         .quantized = quantized_,
-                         .over_inputs = cut_ && cut_->inputs ? &cut_->axis : nullptr,
-                         .sharers = sharers_.get()});
+  return lora_->forward(
+      input, output,
+      {.weight = out_in(weight),
+       .bias = bias,
+       .product = [this](const at::Tensor& x) { return product(x, at::Tensor()); },
+       .training = is_training(),
+       .dequantized = quantized_ ? [this](at::ScalarType dtype) { return nn::dequantized(quantized_weight(), dtype); }
+                                 : std::function<at::Tensor(at::ScalarType)>(),
+       .over_inputs = cut_ && cut_->inputs ? &cut_->axis : nullptr,
+       .sharers = sharers_.get()});
 }
 
 // Where outputs are cut, B is too, and all ranks have A; where inputs are, A is, and all have B: of some tokens each,
@@ -265,8 +280,35 @@ void Linear::adapt(const LoraOptions& options) {
 }
 
 void Linear::quantize() {
-  weight = parameters_["weight"] = declared_nf4({.out = own_.out, .in = own_.in});
+  const auto refuse_within_a_block = [this](int64_t features, const char* what) {
+    if (features % kNf4Block == 0) return;
+    throw Error(
+        ErrorKind::kConfig,
+        {fmt::format("{}: of a matrix a tensor rank has {} {}, and NF4 keeps {} numbers of a row together",
+                     cut_->axis.name(), features, what, kNf4Block),
+         "model.quantization", "use a parallel.tensor that cuts where blocks end, or leave model.quantization out"});
+  };
+  if (cut_ && (cut_->inputs || cut_->outputs)) refuse_within_a_block(whole().in, "columns");
+  if (cut_ && cut_->inputs) refuse_within_a_block(cut_->inputs->own().begin, "columns before its own");
+  if (cut_ && cut_->inputs) refuse_within_a_block(own_.in, "columns");
   quantized_ = true;
+  const Nf4 bytes = declared_nf4(quantized_weight().part);
+  weight = parameters_["weight"] = bytes.blocks;
+  weight_nested = register_parameter(kNestedScales, bytes.nested, /*requires_grad=*/false);
+}
+
+Nf4Weight Linear::quantized_weight() const {
+  const Features features = whole();
+  Nf4Part part = Nf4Part::whole(features.out, features.in);
+  part.rows = own_.out;
+  part.columns = own_.in;
+  if (cut_ && cut_->outputs) {
+    part.stacked = cut_->stacked;
+    part.rows_of_each = cut_->outputs->whole();
+    part.first_row = cut_->outputs->own().begin;
+  }
+  if (cut_ && cut_->inputs) part.first_column = cut_->inputs->own().begin;
+  return {.bytes = {.blocks = weight, .nested = weight_nested}, .part = part};
 }
 
 void Linear::enable_adapter(bool on) {

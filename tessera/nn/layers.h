@@ -20,6 +20,10 @@ namespace tessera::nn {
 
 class TensorAxis;  // tensor_axis.h
 struct LinearCut;  // …
+struct Nf4Weight;  // nf4_product.h
+
+// The parameter of a quantized layer beside its weight.
+inline constexpr const char* kNestedScales = "weight_nested";
 
 // fp32, requires grad, no bytes.
 at::Tensor declared_parameter(std::vector<int64_t> shape);
@@ -62,10 +66,11 @@ class Adaptable {
   virtual bool is_transposed() const { return false; }  // its weight is (in, out)
 
   // The matrix itself as NF4 (nf4_product.h): its parameter "weight", declared until now, becomes declared bytes, which
-  // are frozen.
+  // are frozen, and "weight_nested" joins it. ErrorKind::kConfig where it is cut inside a block.
   virtual void quantize() = 0;
   virtual bool is_quantized() const = 0;
   virtual std::vector<int64_t> weight_shape() const = 0;  // as files have it, also where quantized or cut
+  virtual int64_t weight_numel() const = 0;               // of what is here, also where quantized
 };
 
 // How files have the weight of a linear layer.
@@ -91,14 +96,16 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
   bool is_transposed() const override { return form_ == WeightForm::kInOut; }
   bool is_quantized() const override { return quantized_; }
   std::vector<int64_t> weight_shape() const override;
+  int64_t weight_numel() const override { return own_.in * own_.out; }
   void specify(const std::string& parameter, layout::ParamSpec& spec) const override;
 
   // No forward pass calls it twice, so a product is all of the weight's gradient, and may be written where that goes
   // (kernels/gradient_place.h).
   void set_called_once() { is_called_once_ = true; }
 
-  at::Tensor weight;  // bytes where it is quantized, of (out, in)
-  at::Tensor bias;    // undefined without
+  at::Tensor weight;         // bytes where it is quantized, of blocks of (out, in)
+  at::Tensor bias;           // undefined without
+  at::Tensor weight_nested;  // … and what their scales are scaled by, of the whole weight
 
  private:
   struct Features {
@@ -107,6 +114,8 @@ class Linear : public torch::nn::Module, public Adaptable, public HoldsParts {
 
   Linear(Features own, bool with_bias, WeightForm form);
   Features whole() const;
+  Nf4Weight quantized_weight() const;
+  void specify_blocks(layout::ParamSpec& spec) const;    // of a quantized weight that is cut
   at::Tensor out_in(const at::Tensor& parameter) const;  // the weight, or bytes as they are
   at::Tensor product(const at::Tensor& input, const at::Tensor& with_bias) const;
   at::Tensor with_weight(const at::Tensor& input, const at::Tensor& with_bias) const;

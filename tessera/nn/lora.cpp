@@ -11,7 +11,6 @@
 #include <cmath>
 
 #include "tessera/nn/layers.h"
-#include "tessera/nn/nf4_product.h"
 #include "tessera/nn/tensor_axis.h"
 
 namespace tessera::nn {
@@ -62,9 +61,7 @@ at::Tensor LoraBranch::dropped_input(const at::Tensor& input, const AdaptedLayer
 at::Tensor LoraBranch::norms_of(const AdaptedLayer& layer, at::ScalarType dtype) const {
   const bool may_keep = !layer.training && !at::GradMode::is_enabled();
   if (may_keep && norms_.defined()) return norms_;
-  const at::Tensor weight = layer.quantized
-                                ? nf4_weight(layer.weight, {.out = b_->weight.size(0), .in = a_->weight.size(1)}, dtype)
-                                : layer.weight;
+  const at::Tensor weight = layer.dequantized ? layer.dequantized(dtype) : layer.weight;
   at::Tensor norms = adapted_row_norms(weight, a_->weight, b_->weight, scale_);
   if (layer.over_inputs != nullptr) norms = layer.over_inputs->of_all(norms.square()).sum(0).sqrt();
   norms = norms.to(weight.scalar_type());

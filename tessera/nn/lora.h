@@ -32,13 +32,13 @@ inline constexpr const char* kLoraMagnitude = "lora_magnitude_vector";
 
 // The layer that a branch belongs to.
 struct AdaptedLayer {
-  at::Tensor weight;  // (out, in), or the part that is here; bytes where it is quantized
-  at::Tensor bias;    // (out), undefined: none
+  at::Tensor weight;                                           // (out, in), or the part that is here
+  at::Tensor bias;                                             // (out), undefined: none
   std::function<at::Tensor(const at::Tensor& input)> product;  // with the weight alone
   bool training = false;
-  bool quantized = false;
-  const TensorAxis* over_inputs = nullptr;  // by whose ranks the inputs are cut
-  const TensorAxis* sharers = nullptr;      // the ranks that have the same outputs
+  std::function<at::Tensor(at::ScalarType dtype)> dequantized{};  // empty: the weight is as it is; else it is bytes
+  const TensorAxis* over_inputs = nullptr;                        // by whose ranks the inputs are cut
+  const TensorAxis* sharers = nullptr;                            // the ranks that have the same outputs
 };
 
 // A and B of one layer, and m.

@@ -2,31 +2,38 @@
 //
 //   y = x dequantized(W)^T + b
 //
-// The weight (out, in) exists in the dtype of x, or of y's gradient, while a product with it is computed, in forward
-// and again in backward, and is never kept. It gets no gradient, nor does b.
+// The weight (out, in), or the part of it that is here, exists in the dtype of x, or of y's gradient, while a product
+// with it is computed, in forward and again in backward, and is never kept. It gets no gradient, nor does b.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
+#include "tessera/kernels/nf4.h"
+
 namespace tessera::nn {
 
-struct Nf4Shape {
-  int64_t out = 0;
-  int64_t in = 0;
+using kernels::kNf4Block;
+using kernels::Nf4;
+using kernels::Nf4Part;
+
+struct Nf4Weight {
+  Nf4 bytes;
+  Nf4Part part;  // rows: out
 };
 
-// The parameter of such a weight: bytes, declared as those of layers.h are, and frozen.
-at::Tensor declared_nf4(const Nf4Shape& shape);
+// Bytes for the part's blocks, and for what they are scaled by, of the whole: declared as the parameters of layers.h
+// are, and frozen.
+Nf4 declared_nf4(const Nf4Part& part);
 
-// `weight`: fp32, (out, in). `bytes`: those of declared_nf4.
-void quantize_weight(const at::Tensor& weight, const at::Tensor& bytes);
+// Of a whole weight (out, in), fp32: its bytes, flat.
+Nf4 quantized(const at::Tensor& weight);
 
 // The weight itself: (out, in), in the dtype that is asked for.
-at::Tensor nf4_weight(const at::Tensor& bytes, const Nf4Shape& shape, at::ScalarType dtype);
+at::Tensor dequantized(const Nf4Weight& weight, at::ScalarType dtype);
 
 // input (…, in) -> (…, out); bias (out), may be undefined.
-at::Tensor nf4_product(const at::Tensor& input, const at::Tensor& bytes, const Nf4Shape& shape, const at::Tensor& bias);
+at::Tensor nf4_product(const at::Tensor& input, const Nf4Weight& weight, const at::Tensor& bias);
 
 }  // namespace tessera::nn

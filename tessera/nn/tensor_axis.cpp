@@ -150,6 +150,17 @@ TensorAxis TensorAxis::asked_by(const std::string& key) const {
   return result;
 }
 
+TensorAxis TensorAxis::in_blocks(int64_t of) const {
+  TensorAxis result = *this;
+  result.block_ = of;
+  return result;
+}
+
+Cut TensorAxis::cut_features(int64_t features, const std::string& what) const {
+  const bool has_blocks = features % block_ == 0 && features / block_ >= size();
+  return has_blocks ? cut(features / block_, what).times(block_) : cut(features, what);
+}
+
 Cut TensorAxis::cut(int64_t items, const std::string& what) const {
   if (items < size()) {
     refuse(fmt::format("{} {} cannot be cut over {} ranks", items, what, size()), key_,

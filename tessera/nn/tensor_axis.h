@@ -59,9 +59,13 @@ class TensorAxis {
   // The same, asked for by this key of a configuration: where errors of sizes are.
   TensorAxis asked_by(const std::string& key) const;
 
+  // The same, over which features are cut between blocks of so many, where they are whole blocks and enough of them.
+  TensorAxis in_blocks(int64_t of) const;
+
   // `items` over the ranks; where they do not divide, the first ranks have one more. ErrorKind::kConfig where there are
   // fewer than ranks; `what` names them, in the plural.
   Cut cut(int64_t items, const std::string& what) const;
+  Cut cut_features(int64_t features, const std::string& what) const;  // … as in_blocks() says
 
   // Attention heads over the ranks, so that each has the key heads that its own heads look at. Where there are fewer
   // key heads than ranks, several ranks hold the same one (whose weights go through `sharers`). ErrorKind::kConfig,
@@ -100,6 +104,7 @@ class TensorAxis {
   std::shared_ptr<comm::Group> group_;  // null: one rank, or for arithmetic alone
   std::string name_ = "the tensor axis";
   std::string key_ = "parallel.tensor";
+  int64_t block_ = 1;
 };
 
 // While it lives, random numbers of a device are this rank's own: for dropout of what is cut. Before and after, ranks

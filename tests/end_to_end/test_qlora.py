@@ -9,7 +9,7 @@ import torch
 import transformers
 from fixtures import STAGES
 from safetensors.torch import load_file
-from tessera_runs import losses_and_norms, metrics, tessera, train, train_arguments, write_run_file
+from tessera_runs import largest_difference, losses_and_norms, metrics, tessera, train, train_arguments, write_run_file
 from test_adapters import TARGETS, peft_model, same_weights, trained_by_torch
 from test_causal_lm import LETTERS
 
@@ -34,9 +34,9 @@ def quantized_by_bitsandbytes(folder):
 
 
 def nf4_bytes(numel):
-    """Of the codes, the codes of the scales, a fill-up, the scales of those and the mean: Dettmers et al. 2023, section 3."""
+    """Of the codes, the codes of the scales, the scales of those and the mean: Dettmers et al. 2023, section 3."""
     scales = -(-numel // 64)
-    return -(-(-(-numel // 2) + scales) // 4) * 4 + 4 * -(-scales // 256) + 4
+    return 33 * scales + 4 * -(-scales // 256) + 4
 
 
 @pytest.mark.sample("llama-dora")
@@ -137,6 +137,45 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
     assert "trainable parameters only" in shown and "lora_A.weight" in shown and "q_proj.weight" not in shown, shown
     result = train(run_file, 2, {**more, "model.quantization": "none", "training.max_steps": 11, "output": tmp_path / "parts"}, resume="auto")
     assert "was trained beside weights of model.quantization nf4, and this run's is none" in result.err, str(result)
+
+
+# Of heads of 64, so that what a rank's heads give is whole blocks of 64; 320 features are 5 of them.
+CUT_MODELS = {
+    "llama": (transformers.LlamaConfig, {"hidden_size": 64, "intermediate_size": 320, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 64,
+                                         "num_key_value_heads": 2, "max_position_embeddings": 64}),
+    "gpt2": (transformers.GPT2Config, {**MODELS["gpt2"][1], "n_embd": 256, "n_inner": 320}),
+}
+
+
+@pytest.mark.sample("llama-dora")
+@pytest.mark.parametrize("dora", ["false", "true"], ids=["lora", "dora"])
+@pytest.mark.parametrize("family", CUT_MODELS)
+def test_tensor_ranks_have_parts_of_the_bytes_of_one_process(tmp_path, family, dora):
+    run_file = test_causal_lm.run_of(tmp_path, family, models=CUT_MODELS, packing="fill")[1]
+    more = {**NF4, "adapter.rank": 4, "adapter.use_dora": dora, "deepspeed.train_batch_size": 4, "training.max_steps": 20, "deepspeed.optimizer.params.lr": 3e-4}
+    train(run_file, 1, {**more, "output": tmp_path / "one"})
+    want, state = metrics(tmp_path / "one"), {}
+    for tensor, ranks in ((2, 4), (4, 4)):
+        for stage in (0, 3):
+            output = tmp_path / f"{tensor}-{stage}"
+            train(run_file, ranks, {**more, "parallel.tensor": tensor, "deepspeed.zero_optimization.stage": stage, "output": output})
+            assert largest_difference(metrics(output), want) < 1e-5, (tensor, stage)
+            state[tensor, stage] = metrics(output)[-1]["model_state_bytes"]
+        assert losses_and_norms(tmp_path / f"{tensor}-0") == losses_and_norms(tmp_path / f"{tensor}-3")
+    train(run_file, 1, {**more, "model.quantization": "none", "output": tmp_path / "full"})
+    assert largest_difference(metrics(tmp_path / "full")[:1], want[:1]) > 1e-4  # what was compared was quantized
+    assert state[2, 3] < 0.55 * state[2, 0] < 0.4 * want[-1]["model_state_bytes"]
+    # Over other tensor ranks the run goes on as one process.
+    parts = tmp_path / "parts"
+    for steps, ranks, tensor in ((6, 2, 2), (12, 4, 4), (20, 1, 1)):
+        train(run_file, ranks, {**more, "parallel.tensor": tensor, "training.max_steps": steps, "output": parts}, **({"resume": "auto"} if steps > 6 else {}))
+    assert largest_difference(metrics(parts), want) < 1e-5
+
+
+def test_what_ends_within_a_block_is_not_cut(tmp_path):
+    run_file = run_of(tmp_path, "llama")
+    result = tessera(*train_arguments(run_file, 2, {**NF4, "adapter.rank": 4, "parallel.tensor": 2, "output": tmp_path / "out"}))
+    assert result.code == 2 and "has 32 columns, and NF4 keeps 64 numbers of a row together" in result.err, str(result)
 
 
 def test_modules_that_are_trained_whole_are_not_quantized(tmp_path):

@@ -232,12 +232,15 @@ TEST(DeviceProducts, WeightsInNf4AreThoseOfTheCpu) {
   const at::Device device = device_under_test();
   for (const auto& shape : std::vector<std::vector<int64_t>>{{96, 130}, {1, 7}}) {
     const at::Tensor weight = at::cos(at::arange(shape[0] * shape[1], at::kFloat) * 1.7).view(shape);
-    const at::Tensor bytes = at::empty({kernels::nf4_bytes(weight.numel())}, at::kByte);
+    const kernels::Nf4Part whole = kernels::Nf4Part::whole(shape[0], shape[1]);
+    const kernels::Nf4 bytes{.blocks = at::empty({kernels::nf4_block_bytes(weight.numel())}, at::kByte),
+                             .nested = at::empty({kernels::nf4_nested_bytes(weight.numel())}, at::kByte)};
     kernels::quantize_nf4(weight, bytes);
+    const kernels::Nf4 moved{.blocks = bytes.blocks.to(device), .nested = bytes.nested.to(device)};
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-      const at::Tensor there = kernels::dequantize_nf4(bytes.to(device), shape, dtype);
+      const at::Tensor there = kernels::dequantize_nf4(moved, whole, dtype);
       EXPECT_EQ(there.device().type(), device.type());
-      EXPECT_TRUE(at::equal(there.cpu(), kernels::dequantize_nf4(bytes, shape, dtype)));
+      EXPECT_TRUE(at::equal(there.cpu(), kernels::dequantize_nf4(bytes, whole, dtype)));
     }
   }
 }

@@ -50,14 +50,13 @@ at::Tensor weight_of(const std::string& name) {
   return test::Block::values({test::kWidth, test::kWidth}, static_cast<int>(name.at(5) - '0')) * 0.8;
 }
 
-at::Tensor bytes_of(const std::string& name) {
-  const at::Tensor bytes = at::empty({kernels::nf4_bytes(test::kWidth * test::kWidth)}, at::kByte);
-  nn::quantize_weight(weight_of(name), bytes);
-  return bytes;
-}
+const kernels::Nf4Part kWhole = kernels::Nf4Part::whole(test::kWidth, test::kWidth);
+
+kernels::Nf4 bytes_of(const std::string& name) { return nn::quantized(weight_of(name)); }
 
 void fill(const std::string& name, const at::Tensor& value) {
-  value.copy_(value.scalar_type() == at::kByte ? bytes_of(name) : test::Block::values(value.sizes().vec(), 5));
+  if (value.scalar_type() != at::kByte) return void(value.copy_(test::Block::values(value.sizes().vec(), 5)));
+  value.copy_(name.ends_with(nn::kNestedScales) ? bytes_of(name).nested : bytes_of(name).blocks);
 }
 
 config::DsConfig config_of(int stage, int ranks, const json& more) {
@@ -78,7 +77,9 @@ void expect_bytes(ModelEngine<Quantized>& engine) {
   for (size_t i = 0; i < engine.module().blocks.size(); ++i) {
     const at::Tensor& weight = engine.module().blocks[i]->linear->weight;
     ASSERT_EQ(weight.scalar_type(), at::kByte);
-    EXPECT_TRUE(at::equal(weight, bytes_of("block" + std::to_string(i)))) << i;
+    const kernels::Nf4 want = bytes_of("block" + std::to_string(i));
+    EXPECT_TRUE(at::equal(weight, want.blocks)) << i;
+    EXPECT_TRUE(at::equal(engine.module().blocks[i]->linear->weight_nested, want.nested)) << i;
   }
 }
 
@@ -103,7 +104,7 @@ TEST(Nf4Weights, TrainAlikeAtEveryStageAndInEveryPlace) {
       for (const auto& unit : engine->sharded_model().units()) {
         if (unit->params().front().is_bytes() && unit->compute().swapped()) swapped += unit->compute().bytes();
       }
-      EXPECT_EQ(swapped, 3 * 64);  // of 84 bytes each, in two shards of whole 32
+      EXPECT_EQ(swapped, 3 * 96);  // of 99 and 8 bytes each, of whole 32, in two shards of whole 32
       EXPECT_EQ(test::take_steps(*engine, 4), first);
       expect_bytes(*engine);
     });
@@ -112,13 +113,13 @@ TEST(Nf4Weights, TrainAlikeAtEveryStageAndInEveryPlace) {
 
 // W itself, dequantized, in an ordinary layer.
 TEST(Nf4Weights, TheProductIsThatOfTheDequantizedWeight) {
-  const at::Tensor bytes = bytes_of("block1");
-  const at::Tensor weight = kernels::dequantize_nf4(bytes, {test::kWidth, test::kWidth}, at::kFloat);
+  const nn::Nf4Weight kept{.bytes = bytes_of("block1"), .part = kWhole};
+  const at::Tensor weight = nn::dequantized(kept, at::kFloat);
   EXPECT_FALSE(at::equal(weight, weight_of("block1")));
   const at::Tensor bias = test::Block::values({test::kWidth}, 5);
   const auto leaf = [] { return test::Block::values({2, 3, test::kWidth}, 4).requires_grad_(true); };
   const at::Tensor x = leaf(), same = leaf();
-  const at::Tensor y = nn::nf4_product(x, bytes, {.out = test::kWidth, .in = test::kWidth}, bias);
+  const at::Tensor y = nn::nf4_product(x, kept, bias);
   const at::Tensor want = at::linear(same, weight, bias);
   EXPECT_TRUE(at::equal(y, want));
   y.square().sum().backward();

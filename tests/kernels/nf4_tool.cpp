@@ -2,8 +2,8 @@
 //
 //   nf4_tool INPUT.safetensors OUTPUT.safetensors
 //
-// INPUT holds fp32 weights. OUTPUT gets of each its bytes, as "bytes/" + its name, and what they stand for, as "fp32/",
-// "bf16/" and "fp16/" + its name.
+// INPUT holds fp32 matrices. OUTPUT gets of each its bytes, as "blocks/" and "nested/" + its name, and what they stand
+// for, as "fp32/", "bf16/" and "fp16/" + its name.
 #include <ATen/ATen.h>
 
 #include <cstdio>
@@ -23,12 +23,15 @@ void run(const std::string& input, const std::string& output) {
   std::vector<std::pair<std::string, at::Tensor>> results;
   for (const auto& [name, entry] : weights.entries()) {
     const at::Tensor weight = weights.tensor(name).contiguous();
-    const at::Tensor bytes = at::empty({kernels::nf4_bytes(weight.numel())}, at::kByte);
+    const kernels::Nf4 bytes{.blocks = at::empty({kernels::nf4_block_bytes(weight.numel())}, at::kByte),
+                             .nested = at::empty({kernels::nf4_nested_bytes(weight.numel())}, at::kByte)};
     kernels::quantize_nf4(weight, bytes);
-    results.emplace_back("bytes/" + name, bytes);
+    results.emplace_back("blocks/" + name, bytes.blocks);
+    results.emplace_back("nested/" + name, bytes.nested);
+    const kernels::Nf4Part whole = kernels::Nf4Part::whole(weight.size(0), weight.size(1));
     for (const auto& [dtype, called] : std::vector<std::pair<at::ScalarType, std::string>>{
              {at::kFloat, "fp32/"}, {at::kBFloat16, "bf16/"}, {at::kHalf, "fp16/"}}) {
-      results.emplace_back(called + name, kernels::dequantize_nf4(bytes, weight.sizes(), dtype));
+      results.emplace_back(called + name, kernels::dequantize_nf4(bytes, whole, dtype));
     }
   }
   std::vector<storage::PlannedTensor> plan;

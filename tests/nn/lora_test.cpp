@@ -109,10 +109,8 @@ TEST(Dora, OfAQuantizedLayerIsThatOfWhatItKeeps) {
     LoraOptions options = kDora;
     options.dropout = dropout;
     const auto plain = adapted_layer(options);
-    const Nf4Shape shape{.out = 5, .in = 7};
-    const at::Tensor bytes = at::empty(declared_nf4(shape).sizes(), at::kByte);
-    quantize_weight(plain->weight.detach(), bytes);
-    const at::Tensor kept = nf4_weight(bytes, shape, at::kFloat);
+    const kernels::Nf4 bytes = nn::quantized(plain->weight.detach());
+    const at::Tensor kept = dequantized({.bytes = bytes, .part = kernels::Nf4Part::whole(5, 7)}, at::kFloat);
     ASSERT_FALSE(at::allclose(kept, plain->weight, 1e-3, 1e-3));
     const auto quantized = std::make_shared<Linear>(7, 5);
     quantized->adapt(options);
@@ -120,7 +118,9 @@ TEST(Dora, OfAQuantizedLayerIsThatOfWhatItKeeps) {
     {
       const at::NoGradGuard no_grad;
       for (auto& item : quantized->named_parameters()) {
-        item.value().set_data(item.key() == "weight" ? bytes : parameter(*plain, item.key().c_str()).detach().clone());
+        item.value().set_data(item.key() == "weight"        ? bytes.blocks
+                              : item.key() == kNestedScales ? bytes.nested
+                                                            : parameter(*plain, item.key().c_str()).detach().clone());
       }
       plain->weight.copy_(kept);
     }
