@@ -9,7 +9,7 @@ from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
 from tessera.error_report import made
-from tessera.mesh import mesh_of, mesh_of_neighbours
+from tessera.mesh import mesh_of, mesh_of_neighbours, tensor_ranks_of
 from tessera.optimizers import TorchStep
 from tessera.world import world_of
 from tessera.zero_optimizer import with_live_groups
@@ -58,6 +58,9 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         mesh = mesh_of_neighbours("ep", layer_ranks, "share out experts", expert_parallel.WHERE, {"mpu": mpu, "mesh": mesh, "mesh_param": mesh_param})
         expert_parallel.share(model, mesh)
         placements = expert_parallel.placements_on(mesh)
+    elif mesh is None and tensor_ranks_of(mpu) > 1:
+        mesh = parallelism.mesh_of_tensor_ranks(mpu, shared_sequences.ranks_of_a_sequence(mpu, mesh_param, raw))
+        tensor_parallel.note_parts(model, mesh, "the argument mpu of initialize")
     elif (sharing := shared_sequences.ranks_of_a_sequence(mpu, mesh_param, raw)) > 1:
         mesh = shared_sequences.mesh_of(sharing, mpu)
     else:

@@ -35,16 +35,23 @@ def mesh_of_neighbours(axis, size, purpose, where, taken):
     return _core.Mesh.of_world(world_of(), [("dp_shard", 0), (axis, size)], where)
 
 
-def mesh_of(groups):
+def tensor_ranks_of(mpu):
+    """How many share each layer; 1 where it has no group of them."""
+    getter = next((each for each in _GETTERS["tp"] if callable(getattr(mpu, each, None))), None)
+    group = getattr(mpu, getter)() if getter else None
+    return dist.get_world_size(group) if isinstance(group, dist.ProcessGroup) else 1
+
+
+def mesh_of(groups, where="the argument mesh of initialize"):
     """UsageError where the groups are no mesh of all ranks, or split a sequence."""
-    named = {_AXES.get(axis, axis): group for axis, group in _named_groups(groups).items()}
+    named = {_AXES.get(axis, axis): group for axis, group in _named_groups(groups, where).items()}
     if "cp" in named and dist.get_world_size(named["cp"]) > 1:
         raise made(_core.UsageError, "the mesh has an axis 'cp': sequences that several ranks share are not in Tessera yet",
-                   "the argument mesh of initialize", "make a mesh without it")
+                   where, "make a mesh without it")
     return _core.Mesh.of_coordinates(world_of(), axes=list(named), own=[dist.get_rank(group) for group in named.values()])
 
 
-def _named_groups(groups):
+def _named_groups(groups, where):
     """{axis: group}, outermost first."""
     if isinstance(groups, dict):
         return groups
@@ -57,5 +64,5 @@ def _named_groups(groups):
         return found
     raise made(_core.UsageError,
                f"a mesh cannot be made of this {type(groups).__name__}: it has neither names of dimensions nor "
-               "get_data_parallel_group()", "the argument mesh of initialize",
+               "get_data_parallel_group()", where,
                "give a DeviceMesh with mesh_dim_names, a dict from axes to process groups, or an mpu")

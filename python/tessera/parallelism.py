@@ -1,5 +1,6 @@
 """Parallelism other than over the data, as programs ask initialize() and zero.Init for it by an mpu, a pipeline or a mesh. Of these Tessera has
-pipelines (tensor_parallel.py is another door); each other is refused by name before anything is allocated. A size of 1 is none.
+pipelines and a program's own tensor-parallel layers (tensor_parallel.py is another door); each other is refused by name before anything is
+allocated. A size of 1 is none.
 """
 
 import sys
@@ -9,6 +10,7 @@ import torch.distributed as dist
 from tessera import _core, expert_parallel, tensor_parallel
 from tessera.error_report import made
 from tessera.expert_parameters import is_expert
+from tessera.mesh import mesh_of, tensor_ranks_of
 from tessera.world import world_of
 
 # Getters of a model-parallel unit: Megatron's, Megatron-DeepSpeed's, GPT-NeoX', Ulysses' and DeepSpeed's own grid's.
@@ -34,40 +36,52 @@ def unit_of(model):
 
 
 def refuse_model_parallelism(model, mpu):
-    """UsageError for a unit with any model-parallel size above 1; of a PipelineModule's own, but the number of stages."""
-    own = unit_of(model)
-    if own is None:
-        check_unit(mpu, "the argument mpu of initialize")
-        return
-    if mpu is not None:
+    """UsageError for a unit with any model-parallel size above 1, and for one beside a PipelineModule, which has its own."""
+    if unit_of(model) is None:
+        check_unit(mpu, "the argument mpu of initialize", may_cut_layers=True)
+    elif mpu is not None:
         raise made(_core.UsageError, "a PipelineModule brings an mpu of its own, and another one is given",
                    "the argument mpu of initialize", "leave mpu out")
-    if own.get_slice_parallel_world_size() > 1:
-        raise made(_core.UsageError, f"mpu.get_slice_parallel_world_size() is {own.get_slice_parallel_world_size()}: tensor "
-                   "parallelism of a PipelineModule is not in Tessera yet", "the topology of the PipelineModule",
-                   "make it with num_stages alone")
 
 
 def mesh_of_pipeline(model, runs_pipelines):
-    """(mesh, placements) of a PipelineModule, whose stages lie on the axis "pp". Collective."""
+    """(mesh, placements) of a PipelineModule, whose stages lie on the axis "pp", and ranks that share its layers on "tp". Collective."""
     if model.num_stages > 1 and not runs_pipelines:
         raise made(_core.UsageError, f"the PipelineModule has {model.num_stages} stages, and this engine has no train_batch()",
                    "the argument model of tessera.initialize", "use deepspeed.initialize")
     topology = model.topology()
     place = topology.get_coord(dist.get_rank())
-    axes = {"pipe": "pp", "data": "dp_shard"}
+    axes = {"pipe": "pp", "data": "dp_shard", "model": "tp"}
     named = [axis for axis in topology.get_axis_names() if axis in axes]
     mesh = _core.Mesh.of_coordinates(world_of(), axes=[axes[axis] for axis in named], own=[getattr(place, axis) for axis in named])
-    return mesh, lambda name, parameter: {"pp": model.stages_of(name)} if model.num_stages > 1 else {}
+
+    tensor_parallel.note_parts(model, mesh, "the topology of the PipelineModule")
+
+    def placements(name, parameter):
+        return {**tensor_parallel.placements(name, parameter), **({"pp": model.stages_of(name)} if model.num_stages > 1 else {})}
+    return mesh, placements
 
 
-def check_unit(mpu, where):
-    """UsageError for a unit of which some getter returns a size above 1. Ranks that share sequences are fine where it has their group."""
+def mesh_of_tensor_ranks(mpu, ranks_of_a_sequence):
+    """Of a unit whose tensor-parallel ranks share layers of the program's own. Collective."""
+    if ranks_of_a_sequence > 1:
+        raise made(_core.UsageError, f"{tensor_ranks_of(mpu)} ranks share each layer, and {ranks_of_a_sequence} each sequence: both at once are not in "
+                   "Tessera yet", "the argument mpu of initialize", "use one of them")
+    return mesh_of(mpu, "the argument mpu of initialize")
+
+
+def check_unit(mpu, where, may_cut_layers=False):
+    """UsageError for a unit of which some getter returns a size above 1. Ranks that share sequences are fine where it has their group, and
+    with `may_cut_layers` those that share layers are, too."""
     for getter, kind in _KIND_OF_GETTER.items():
         size = getattr(mpu, getter)() if callable(getattr(mpu, getter, None)) else 1
         if size is None or size <= 1:
             continue
-        if kind != "sequence":
+        if kind in ("tensor", "model") and may_cut_layers and tensor_ranks_of(mpu) == size:
+            continue
+        if kind in ("tensor", "model") and may_cut_layers:
+            what = f"and its tensor-parallel group has {tensor_ranks_of(mpu)} rank{'s' * (tensor_ranks_of(mpu) != 1)}"
+        elif kind != "sequence":
             what = f"{kind} parallelism is not in Tessera yet"
         elif not hasattr(mpu, "get_sequence_parallel_group"):
             what = "and there is no get_sequence_parallel_group()"

@@ -161,12 +161,27 @@ def ranks_that_cut(model, mesh_axis):
 
 
 def placements(name, parameter):
-    """{axis: (Shard, how many are stacked)} of a parameter of which this rank keeps a part, and Megatron's layers' {axis: dimension}."""
+    """{axis: (Shard, how many are stacked)} of a parameter of which this rank keeps a part, and Megatron's and GPT-NeoX' layers' {axis: dimension}."""
     del name
     if hasattr(parameter, "tessera_part"):
         part = parameter.tessera_part
         return {part.mesh_axis: (part.cut.shard(part.dim, part.mesh_axis), part.stacked)}
-    return {"tp": parameter.partition_dim} if getattr(parameter, "tensor_model_parallel", False) else {}
+    return {"tp": parameter.partition_dim} if _is_part_of_megatron_s(parameter) else {}
+
+
+def note_parts(model, mesh, where):
+    """Of layers of the program's own (Megatron's and GPT-NeoX'), which are this rank's equal parts along `partition_dim`. Collective."""
+    if "tp" not in dict(mesh.axes):
+        return
+    axis = _core.TensorAxis(group=mesh.group(["tp"]), key=where)
+    for name, parameter in model.named_parameters():
+        if _is_part_of_megatron_s(parameter) and not hasattr(parameter, "tessera_part"):
+            own = getattr(parameter, "ds_shape", parameter.shape)[parameter.partition_dim]
+            parameter.tessera_part = Part(axis, axis.cut(axis.size * own, f"rows of '{name}'"), parameter.partition_dim, "tp")
+
+
+def _is_part_of_megatron_s(parameter):
+    return getattr(parameter, "tensor_model_parallel", False) or getattr(parameter, "model_parallel", False)
 
 
 def _refused(what, where):

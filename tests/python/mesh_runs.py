@@ -15,6 +15,7 @@ from tessera.mesh import mesh_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
+from megatron_layers import Copied, Summed, part_of  # noqa: E402
 from misuse_runs import said  # noqa: E402
 from named_runs import NamedRuns  # noqa: E402
 from small_model import Block, adamw, batch, config, made, plainly_trained, trained  # noqa: E402
@@ -86,35 +87,6 @@ def replicas_of_sharded_state():
             "elements": list(zip([elements for _, elements in hybrid], plain))}
 
 
-class Summed(torch.autograd.Function):
-    """What row-parallel ranks add up: summed forward, passed on backward."""
-
-    @staticmethod
-    def forward(context, x, group):
-        x = x.clone()
-        dist.all_reduce(x, group=group)
-        return x
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient, None
-
-
-class Copied(torch.autograd.Function):
-    """What column-parallel ranks share: passed on forward, summed backward."""
-
-    @staticmethod
-    def forward(context, x, group):
-        context.group = group
-        return x
-
-    @staticmethod
-    def backward(context, gradient):
-        gradient = gradient.clone()
-        dist.all_reduce(gradient, group=context.group)
-        return gradient, None
-
-
 class TensorParallelBlock(nn.Module):
     """Block with its wide layer over the ranks of a group: rows of `widen`, columns of `narrow`."""
 
@@ -125,16 +97,10 @@ class TensorParallelBlock(nn.Module):
         self.norm = whole.norm
         self.widen = nn.Linear(1, 1)
         self.narrow = nn.Linear(1, 1)
-        self.widen.weight = self.part(whole.widen.weight, 0, rank, size)
-        self.widen.bias = self.part(whole.widen.bias, 0, rank, size)
-        self.narrow.weight = self.part(whole.narrow.weight, 1, rank, size)
+        self.widen.weight = part_of(whole.widen.weight, 0, rank, size)
+        self.widen.bias = part_of(whole.widen.bias, 0, rank, size)
+        self.narrow.weight = part_of(whole.narrow.weight, 1, rank, size)
         self.narrow.bias = whole.narrow.bias
-
-    @staticmethod
-    def part(parameter, dim, rank, size):
-        part = nn.Parameter(parameter.detach().chunk(size, dim)[rank].clone())
-        part.tensor_model_parallel, part.partition_dim = True, dim  # Megatron's attributes
-        return part
 
     def forward(self, x):
         wide = torch.tanh(self.widen(Copied.apply(self.norm(x), self.group)))
@@ -198,6 +164,11 @@ def tensor_parallel_layers_of_the_program():
         found = other.consolidated_state_dict(keeps_on=None)
         loaded.append(max(float((found[name] - value).abs().max()) for name, value in whole.state_dict().items()))
     weights = said(engine.save_weights, "unused.pt")
+    by_unit, *_ = tessera.initialize(model=tensor_parallel(groups["tp"]), config=config(1, **settings), mpu=Unit(groups))
+    results.append(on_engine(by_unit, dist.get_rank(groups["dp_shard"]), 4, groups["dp_shard"]))
+    together = by_unit.consolidated_state_dict()
+    if together:
+        loaded.append(max(float((together[name] - value).abs().max()) for name, value in whole.state_dict().items()))
     return {"expected": expected, "results": results, "difference of what was loaded": loaded, "weights alone": weights}
 
 

@@ -11,7 +11,6 @@ import tessera  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from deepspeed.pipe import PipelineModule  # noqa: E402
-from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: E402
 from deepspeed.utils import groups  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -68,16 +67,14 @@ def meshes():
 
 @run
 def pipelines():
-    """One stage, two on an engine that is no pipeline's, one of two tensor-parallel ranks, and one with an mpu besides."""
+    """One stage, two on an engine that is no pipeline's, and one with an mpu besides."""
     def pipeline(**how):
         return PipelineModule([nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)], loss_fn=None, **how)
 
-    sharded = PipeModelDataParallelTopology(num_pp=1, num_mp=2, num_dp=1)
     engine, *_ = start(pipeline(num_stages=1), config=config(2))
     engine.backward(engine(torch.ones(2, 4)).sum())
     engine.step()
     found = {"two": said(tessera.initialize, model=pipeline(num_stages=2), config=config(2)), "one": engine.global_steps,
-             "tensor": said(start, pipeline(topology=sharded), config=config(2)),
              "mpu": said(start, pipeline(num_stages=1), config=config(2), mpu=Unit()),
              "train_batch": said(lambda: start(made(), config=config(2))[0].train_batch())}
     groups.mpu = None

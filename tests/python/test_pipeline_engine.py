@@ -11,6 +11,25 @@ def runs():
     return run_for_json(Path(__file__).with_name("pipeline_runs.py"), count=4, timeout=300)
 
 
+@pytest.fixture(scope="module")
+def runs_of_tensor_ranks():
+    return run_for_json(Path(__file__).with_name("pipeline_tensor_runs.py"), count=4, timeout=200)
+
+
+@pytest.mark.parametrize("case", ["2, 1, 0", "2, 1, 1", "1, 2, 2", "1, 2, 3", "2, 1, 3"])
+def test_layers_that_tensor_ranks_share_train_as_the_whole_model(runs_of_tensor_ranks, case):
+    """Layers of the program's own; the last four of 20 steps go on from their checkpoint in stages of whole layers."""
+    result = runs_of_tensor_ranks["layers_cut_over_tensor_ranks"]
+    found = result["runs"][case]
+    stages, data, stage = map(int, case.split(","))
+    assert found["sizes"][:2] == [data, 2 * stages] and (stage < 3) == (found["sizes"][2] == [23, 12])
+    for got, expected in zip(found["found"], result["expected"], strict=True):
+        assert len(got) == 20
+        assert got == pytest.approx(expected, rel=1e-5)
+    assert result["expected"][0][-1] < 0.98 * result["expected"][0][0]
+    assert max(found["weights"]) < 1e-5  # put together after 16 steps, and of files for each layer and tensor rank
+
+
 @pytest.mark.parametrize("case, parts", [
     ("2 stages, stage 0", None), ("4 stages, stage 1", None), ("2 stages, stage 2", None), ("2 stages, stage 3", None),
     ("4 stages, uniform", [0, 2, 4, 6, 8]), ("2 stages, by type", [0, 4, 8]), ("4 stages, recomputed", None), ("1 stage", [0, 8])])

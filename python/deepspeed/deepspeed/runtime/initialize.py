@@ -48,7 +48,7 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
         named = DeepSpeedConfigError(*error.args)
         vars(named).update(vars(error))
         raise named from error
-    if (ranks := tensor_parallel.ranks_that_cut(model, "tp")) > 1:
+    if mpu is None and parallelism.unit_of(model) is None and (ranks := tensor_parallel.ranks_that_cut(model, "tp")) > 1:
         groups._init_tp_mesh_device(ranks)
     if (ranks := tensor_parallel.ranks_that_cut(model, "ep")) > 1:
         groups._create_expert_and_data_parallel(ranks)

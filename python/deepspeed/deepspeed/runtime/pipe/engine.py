@@ -52,7 +52,7 @@ class PipelineEngine(DeepSpeedEngine):
         self.prev_stage, self.next_stage = self.stage_id - 1, self.stage_id + 1
         self.is_pipe_parallel = self.num_stages > 1
         self.is_data_parallel = self.grid.data_parallel_size > 1
-        self.is_model_parallel = False
+        self.is_model_parallel = self.grid.slice_parallel_size > 1
         self.data_iterator = self.batch_fn = None
         self.loss = self.total_loss = self.outputs = None
         self.total_additional_losses = None

@@ -339,7 +339,7 @@ class PipelineModule(nn.Module):
         engine = next((zero.engine_of(parameter)[0] for parameter in self.parameters()), None)
         with engine.writing_weights() if engine is not None else contextlib.nullcontext():
             for index, layer in self._own_layers():
-                layer.load_state_dict(checkpoint_engine.load(self._only_file(load_dir, index), map_location="cpu"), strict=strict)
+                layer.load_state_dict(checkpoint_engine.load(self._own_file(load_dir, index), map_location="cpu"), strict=strict)
             self._synchronize_tied_modules()
 
     def _own_layers(self):
@@ -350,12 +350,13 @@ class PipelineModule(nn.Module):
             elif str(index + self._local_start) in self.fwd_map:
                 yield index, self.get_submodule(str(index + self._local_start))
 
-    def _only_file(self, load_dir, index):
-        files = self.ckpt_layer_path_list(load_dir, index)
-        if len(files) != 1:
-            raise made(_core.DataError, f"layer {index + self._local_start} has {len(files) or 'no'} files, not one", str(load_dir),
-                       "give the folder of one tag, saved by one tensor-parallel rank, from a PipelineModule of the same layers")
-        return files[0]
+    def _own_file(self, load_dir, index):
+        files, ranks = self.ckpt_layer_path_list(load_dir, index), self._grid.slice_parallel_size
+        if len(files) != ranks:
+            raise made(_core.DataError, f"layer {index + self._local_start} has {len(files) or 'no'} files, not {'one' if ranks == 1 else ranks}",
+                       str(load_dir), f"give the folder of one tag, saved by {'one' if ranks == 1 else ranks} tensor-parallel rank{'s' * (ranks > 1)}, "
+                       "from a PipelineModule of the same layers")
+        return files[self._grid.get_slice_parallel_rank()]
 
 
 def _class_name(layer):
