@@ -69,6 +69,8 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     parallelism.refuse_spread_experts(model, mesh.data)
 
     values = _values_of_the_engine(raw, place_of(source))
+    if shared_by > 1:
+        _count_data_ranks(values, mesh)
     if mesh.world.rank == 0:
         _warn_of_observers(raw)
     optimizer = _optimizer(optimizer, model, model_parameters, raw)
@@ -101,6 +103,16 @@ def _values_of_the_engine(raw, place):
     kept_in_fp32.setting_of(raw, place)
     _taken_out(values, "data_types", "keep_in_fp32_modules")
     return values
+
+
+def _count_data_ranks(values, mesh):
+    """DeepSpeed, and Accelerate's "auto", count ranks that share a model in train_batch_size as if each had data of its own."""
+    given = [values.get(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")]
+    if all(isinstance(size, int) for size in given) and given[0] == given[1] * given[2] * mesh.world.size:
+        values["train_batch_size"] = given[1] * given[2] * mesh.batch.size
+        if mesh.world.rank == 0:
+            logger.info("train_batch_size %d counts every rank, and %d share a model and its data: a step has %d samples", given[0],
+                        mesh.world.size // mesh.batch.size, values["train_batch_size"])
 
 
 def _taken_out(values, block, key):
