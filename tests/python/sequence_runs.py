@@ -18,6 +18,7 @@ from deepspeed.sequence.layer import DistributedAttention  # noqa: E402
 from deepspeed.utils import groups  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention  # noqa: E402
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb  # noqa: E402
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
 from misuse_runs import said  # noqa: E402
@@ -161,6 +162,29 @@ def attention_of_ones_own():
     model.attention = lambda *parts: shared(*parts, 1)
     batches = own_batches(dist.get_rank() // 2, 2, dist.get_rank(group), 2)
     *found, seen = trained(engine, batches, lambda engine, *given: engine(*given), group)
+    forget_groups()
+    return {"found": found, "expected": expected, "seen": seen}
+
+
+@run
+def attention_that_turns():
+    """rotary_pos_emb, of half of a head's features; the plain model's are turned by transformers."""
+    angles = torch.arange(LENGTH)[:, None] * torch.tensor([0.7, 0.7])
+    cosines, sines = angles.cos()[None], angles.sin()[None]
+
+    def turned(query, key, value):
+        both = apply_rotary_pos_emb(*(each[..., :2].transpose(0, 1) for each in (query, key)), cosines, sines, unsqueeze_dim=2)
+        return causal(*(torch.cat((new.transpose(0, 1), old[..., 2:]), -1) for new, old in zip(both, (query, key))), value)
+
+    torch.manual_seed(3)
+    expected = plainly(Own(turned), lambda model, *given: model(*given))
+    torch.manual_seed(3)
+    model = Own(None)
+    engine, *_ = deepspeed.initialize(model=model, config=settings(1), mesh_param=(2, 2))
+    group = groups._get_sequence_parallel_group()
+    shared = DistributedAttention(causal, group)
+    model.attention = lambda *parts: shared(*parts, 1, (cosines.unsqueeze(2), sines.unsqueeze(2)))
+    *found, seen = trained(engine, own_batches(dist.get_rank() // 2, 2, dist.get_rank(group), 2), lambda engine, *given: engine(*given), group)
     forget_groups()
     return {"found": found, "expected": expected, "seen": seen}
 

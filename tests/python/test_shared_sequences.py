@@ -30,6 +30,11 @@ def test_attention_of_a_program_s_own_does(runs):
     trains_alike(runs["attention_of_ones_own"], seen=20 * 4 * 12 // 4)
 
 
+def test_and_turns_queries_and_keys_as_transformers_does(runs):
+    trains_alike(runs["attention_that_turns"], seen=20 * 4 * 12 // 4)
+    assert runs["attention_that_turns"]["expected"] != runs["attention_of_ones_own"]["expected"]
+
+
 def test_a_loader_s_batches_are_shared_in_turn(runs):
     run = runs["adapter_of_loaders"]
     assert run["length"] == 4 and run["again"] == "0.0"
