@@ -93,7 +93,7 @@ class ZeroOptimizer:
 
 
 def with_live_groups(optimizer, parameters):
-    """A client's optimizer, checked: every group has only this model's parameters. Empty groups are removed."""
+    """A client's optimizer, checked: every group has only this model's parameters. Empty groups stay, for schedulers count them."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"the optimizer is a {type(optimizer).__name__}: pass a torch.optim.Optimizer, or a function that takes the parameters and returns one")
     seen = set()
@@ -105,5 +105,4 @@ def with_live_groups(optimizer, parameters):
             if id(parameter) not in parameters:
                 raise ValueError("the optimizer has a parameter that is not one of the model's: make it from "
                                  "model.parameters() of the model given to initialize")
-    optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
     return optimizer

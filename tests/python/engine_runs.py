@@ -134,6 +134,26 @@ def optimizer_and_scheduler_as_functions():
 
 
 @run
+def an_empty_group():
+    """As the Trainer makes one, of what does not decay, for LoRA; a scheduler counts it."""
+    def both(model):
+        optimizer = torch.optim.AdamW([{"params": [*model.parameters()], "weight_decay": 0.1}, {"params": [], "weight_decay": 0.0}], lr=1e-2)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, [lambda step: 0.5 ** step, lambda step: 0.7 ** step])
+
+    model = made()
+    optimizer, scheduler = both(model)
+    expected = plainly_trained(model, optimizer, scheduler=scheduler)
+    results, groups = [], []
+    for stage in range(4):
+        model = made()
+        optimizer, scheduler = both(model)
+        engine, wrapped, *_ = start(model, optimizer=optimizer, lr_scheduler=scheduler, config=config(stage, optimizer=False))
+        results.append(trained(engine))
+        groups.append([len(wrapped.param_groups), len(engine.get_lr())])
+    return {"expected": expected, "results": results, "groups": groups}
+
+
+@run
 def live_groups():
     model = made()
     optimizer = adamw(model)

@@ -98,3 +98,14 @@ def test_config_arguments():
     assert (found.deepspeed, found.deepspeed_config) == (True, "ds.json")
     found = parser.parse_args([])
     assert (found.deepspeed, found.deepspeed_config) == (False, None)
+
+
+def test_attributes_by_dotted_names_are_those_that_deepspeed_chat_sets():
+    import torch
+    from deepspeed.compression.helper import recursive_getattr, recursive_setattr
+
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 2)))
+    assert recursive_getattr(model, "0.0.weight") is model[0][0].weight
+    recursive_setattr(model, "0.0", torch.nn.ReLU())
+    recursive_setattr(model, "name", 7)
+    assert isinstance(model[0][0], torch.nn.ReLU) and model.name == 7

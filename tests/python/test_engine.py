@@ -24,7 +24,7 @@ def assert_same(expected, results, tolerance=2e-6):
 @pytest.mark.parametrize("name", [
     "configuration_as_dict_path_and_arguments", "accumulation_at_every_stage", "recomputation_at_stage_3",
     "weights_that_arrive_with_the_next_forward",
-    "optimizer_and_scheduler_as_functions", "live_groups", "boundaries_set_by_the_client", "no_sync",
+    "optimizer_and_scheduler_as_functions", "an_empty_group", "live_groups", "boundaries_set_by_the_client", "no_sync",
     "backward_of_the_loss_itself", "parameters_read_by_other_modules", "frozen_parameters", "made_under_zero_init",
     "two_engines"])
 def test_same_losses_and_norms_as_pytorch(runs, name):
@@ -56,6 +56,7 @@ def test_weights_arrive_lazily_where_ranks_send_them_round(runs):
 
 def test_groups_and_schedules_are_live(runs):
     assert runs["live_groups"]["unchanged"]
+    assert runs["an_empty_group"]["groups"] == [[2, 2]] * 4
     assert runs["optimizer_and_scheduler_as_functions"]["lr"] == [1e-2 * 0.5 ** 4] * 2
 
 

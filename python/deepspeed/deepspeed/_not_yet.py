@@ -7,7 +7,7 @@ Tessera has by now may stay in the tables until someone takes it out: they are a
 
 MODULES = {
     "deepspeed": """
-        autotuning compression datastates inference io linear model_implementations module_inject nvme
+        autotuning datastates inference io linear model_implementations module_inject nvme
     """,
     "deepspeed.accelerator": """
         hpu_accelerator klxpu_accelerator mlu_accelerator mps_accelerator npu_accelerator sdaa_accelerator
@@ -23,6 +23,9 @@ MODULES = {
     "deepspeed.compile": """
         backend constants custom_ops fx graph_param inductor init_sp init_tp init_z1_and_2 init_z3 input_storage
         list_schedule partitioner passes patch_compiled_func patch_fake_tensor profilers util z3_eager_fallback
+    """,
+    "deepspeed.compression": """
+        basic_layer compress config constants scheduler utils
     """,
     "deepspeed.moe": """
         ep_count ep_experts ep_kernels ep_repack ep_router ep_tp_dispatch fused_expert_layout mappings
@@ -107,6 +110,10 @@ ATTRIBUTES = {
     """,
     "deepspeed.comm": """
         CCLBackend init_deepspeed_backend
+    """,
+    "deepspeed.compression.helper": """
+        compression_preparation convert_conv1d_to_linear fix_compression generate_pruners is_module_compressible module_replacement
+        register_on_step_begin rewrite_optimizer_step
     """,
     "deepspeed.comm.torch": """
         StagedWork all_gather_comm_off all_reduce_comm_off backward_comm_off broadcast_comm_off build_shm_op
