@@ -160,6 +160,14 @@ def test_modules_without_files_say_what_is_missing(statement):
         exec(statement, {})
 
 
+def test_a_module_with_a_file_says_what_is_missing_to_each_way_of_asking():
+    with pytest.raises(ImportError, match="^deepspeed.compression.helper.module_replacement is not in Tessera yet"):
+        exec("from deepspeed.compression.helper import module_replacement", {})
+    with pytest.raises(AttributeError, match="^deepspeed.compression.helper.module_replacement is not in Tessera yet"):
+        importlib.import_module("deepspeed.compression.helper").module_replacement
+    assert not hasattr(importlib.import_module("deepspeed.compression.helper"), "module_replacement")
+
+
 def test_names_that_nobody_has_fail_as_ever():
     with pytest.raises(AttributeError, match="^module 'deepspeed.ops.adam' has no attribute 'nonsense'$"):
         deepspeed.ops.adam.nonsense

@@ -213,7 +213,7 @@ def serve(module_name):
                 return getattr(sys.modules[home], name)
         if not name.startswith("__") and _is_submodule(module, name):
             return importlib.import_module(f"{module_name}.{name}")
-        raise _not_yet.missing_attribute(module_name, name)
+        raise _not_yet.missing_attribute(module_name, name, asking=sys._getframe(1))
 
     def list_attributes():
         submodules = pkgutil.iter_modules(getattr(module, "__path__", ()))

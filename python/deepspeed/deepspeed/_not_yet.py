@@ -5,6 +5,8 @@ with it. ATTRIBUTES holds names by the module where DeepSpeed defines them, or o
 Tessera has by now may stay in the tables until someone takes it out: they are asked only when nothing is found.
 """
 
+import dis
+
 MODULES = {
     "deepspeed": """
         autotuning datastates inference io linear model_implementations module_inject nvme
@@ -203,9 +205,11 @@ def is_missing(full_name):
     return any(name in table.get(where, "").split() for table in (MODULES, ATTRIBUTES))
 
 
-def missing_attribute(module, name):
-    """The AttributeError for a name that the module does not have."""
+def missing_attribute(module, name, asking):
+    """The error for a name that the module does not have; asking: the frame that wants it. Of an AttributeError `from module import name` makes an
+    ImportError with words of its own."""
     full_name = f"{module}.{name}"
     if is_missing(full_name):
-        return AttributeError(sentence(full_name))
+        is_import = dis.opname[asking.f_code.co_code[asking.f_lasti]] == "IMPORT_FROM"
+        return (NotInTesseraError if is_import else AttributeError)(sentence(full_name))
     return AttributeError(f"module {module!r} has no attribute {name!r}")
