@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from tessera import _core, attention_heads
 from tessera.error_report import made
+from tessera.part_randomness import PartRandomness
 
 KEY = "tensor_parallel.autotp_size"
 
@@ -77,11 +78,33 @@ def cut(model, mesh, plan=None):
             _cut_adapter(thing, path, axis.called(path))
     if not found:
         raise _refused(f"the plan of {type(model).__name__} names no module that it has", model)
+    if _drops(model):
+        _part_randomness(modules.values(), PartRandomness(axis.rank))
     for path, module in modules.items():
         _cut_what_is_tied(module, path, axis)
         columns = [child for child in map(adapted_of, module.children()) if type(child) is ColumnLinear]
         if columns:
             attention_heads.tell(module, axis, are_in_one=any(column.stacked > 1 for column in columns))
+
+
+# ---- dropout
+
+
+def _drops(model):
+    said = getattr(getattr(model, "config", None), "__dict__", {})
+    return any(isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules()) or any(
+        isinstance(value, float) and value > 0 for name, value in said.items() if "drop" in name)
+
+
+def _part_randomness(modules, randomness):
+    for module in modules:
+        if isinstance(module, (ColumnLinear, RowLinear)):
+            module.randomness = randomness
+        if not is_adapted(module) and any(type(adapted_of(child)) is ColumnLinear for child in module.children()):  # where no layer adds up
+            module.register_forward_hook(lambda *_: randomness.leave(), always_call=True)
+        if is_adapted(module):
+            for dropout in module.lora_dropout.values():
+                randomness.of_module(dropout, is_own=isinstance(module.base_layer, RowLinear))
 
 
 # ---- PEFT's layers, which have the model's within
@@ -205,17 +228,24 @@ class ColumnLinear(torch.nn.Linear):
     """Has some of the outputs, of inputs that every rank has."""
 
     def forward(self, x):
+        if self.training and self.randomness is not None:
+            self.randomness.enter()
+        return self.product(x)
+
+    def product(self, x):
         weight, bias = self.weight, self.bias
         if self.sharers.size > 1:
             weight, bias = self.sharers.shared_parameter(weight), None if bias is None else self.sharers.shared_parameter(bias)
         return torch.nn.functional.linear(self.axis.into_parts(x), weight, bias)
+
+    randomness = None  # where the model drops nothing
 
 
 class GatheringLinear(ColumnLinear):
     """… and puts them together."""
 
     def forward(self, x):
-        return self.axis.gathered(super().forward(x), self.outputs)
+        return self.axis.gathered(self.product(x), self.outputs)
 
 
 class RowLinear(torch.nn.Linear):
@@ -226,7 +256,11 @@ class RowLinear(torch.nn.Linear):
             begin, end = self.inputs.own
             x = self.axis.into_parts(x).unflatten(-1, (self.stacked, -1)).narrow(-1, begin, end - begin).flatten(-2)
         y = self.axis.out_of_parts(torch.nn.functional.linear(x, self.weight))
+        if self.randomness is not None:
+            self.randomness.leave()
         return y if self.bias is None else y + self.bias
+
+    randomness = None
 
 
 class SharedKeyLinear(torch.nn.Linear):

@@ -181,6 +181,33 @@ def what_cannot_be_cut():
 
 
 @run
+def what_all_ranks_drop_alike():
+    """{case: [replicas that differ between two ranks that share a model, its losses on both, those without dropout]}, of parts of different sizes."""
+    def trained_on_both(model):
+        engine, *_ = tessera.initialize(model=model, config=settings(1, tensor_parallel={"autotp_size": 2}))
+        torch.manual_seed(11)
+        losses, _ = on_engine(engine, dist.get_rank() // 2, 2, 4)
+        whole = {name: parameter.detach().double().sum().item() for name, parameter in model.named_parameters() if not hasattr(parameter, "tessera_part")}
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, (whole, losses))
+        return sorted(name for name in whole if found[0][0][name] != found[1][0][name]), [found[0][1], found[1][1]], len(whole)
+
+    def model(name, drops):
+        torch.manual_seed(7)
+        kind, sizes = MODELS[name]
+        places = [key for key in kind().to_dict() if "dropout" in key and key != "classifier_dropout"]
+        return transformers.AutoModelForCausalLM.from_config(kind(**{**SIZES, **sizes, **dict.fromkeys(places, 0.3 if drops else 0.0)}),
+                                                             attn_implementation="eager")
+
+    def with_lora(drops):
+        return peft.get_peft_model(model("llama", drops), peft.LoraConfig(r=3, target_modules="all-linear", init_lora_weights=False,
+                                                                          lora_dropout=0.3 if drops else 0.0, task_type="CAUSAL_LM"))
+
+    makers = {"llama": functools.partial(model, "llama"), "neox": functools.partial(model, "neox"), "with LoRA": with_lora}
+    return {name: [*trained_on_both(make(True)), trained_on_both(make(False))[1][0]] for name, make in makers.items()}
+
+
+@run
 def rules_that_are_not_understood():
     def start(*more, model=None, **settings_of_rules):
         block = {"autotp_size": 2, "partition_config": rules(*more, **settings_of_rules)}

@@ -8,7 +8,8 @@ from ranks import asked_for, run_for_json
 
 @pytest.fixture(scope="module")
 def runs(request):
-    others = ["through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut", "rules_that_are_not_understood"]
+    others = ["through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut", "rules_that_are_not_understood",
+              "what_all_ranks_drop_alike"]
     return run_for_json(Path(__file__).with_name("tensor_parallel_runs.py"), *asked_for(request, "by_plan"), *others, count=4, timeout=300)
 
 
@@ -29,6 +30,14 @@ def test_a_model_cut_by_its_plan_trains_as_the_whole_model(runs, by_plan):
     assert result["expected"][0][-1] < 0.99 * result["expected"][0][0]
     assert result["of the weights"] < 1e-3  # the checkpoint, loaded where every rank has the whole
     assert result["of what was put together"] < 1e-3
+
+
+@pytest.mark.parametrize("case", ["llama", "neox", "with LoRA"])
+def test_ranks_that_share_a_model_drop_alike_what_all_compute(runs, case):
+    """So what every rank holds stays the same on all, though parts, and the numbers that are drawn for them, are of different sizes."""
+    differing, losses, replicas, without = runs["what_all_ranks_drop_alike"][case]
+    assert differing == [] and replicas >= 5
+    assert losses[0] == losses[1] != without
 
 
 def test_deepspeed_s_names_do_the_same(runs):
