@@ -76,8 +76,9 @@ def with_signal_to_rank_3(folder, family, settings, sent, code):
     """What a run of four ranks says whose rank 3 gets that signal, and which ends with that exit code."""
     _, run_file = run_of(folder, family, {**MODELS, **MIXTURES}, packing="fill")
     output = folder / "out"
-    launcher = start(*train_arguments(run_file, 4, {"output": output, "training.max_steps": 100_000, "deepspeed.train_batch_size": 4,
-                                                    **settings}), env={"TESSERA_TIMEOUT": 3})
+    never = {"training.max_steps": 100_000, "training.save_steps": 100_000}  # so that no rank is in a checkpoint
+    launcher = start(*train_arguments(run_file, 4, {"output": output, "deepspeed.train_batch_size": 4, **never, **settings}),
+                     env={"TESSERA_TIMEOUT": 3})
     wait_until(lambda: steps_done(output) >= 3, "three steps")
     os.kill(rank_pids(launcher.pid)[3], sent)
     result = finish(launcher, timeout=60)
