@@ -19,14 +19,20 @@ def _first(thing, names):
     return next((value for value in (getattr(thing, name, None) for name in names) if isinstance(value, int)), None)
 
 
+def _config_of(attention):
+    """transformers', which says how many heads there are; None: the layer says it itself."""
+    config = getattr(attention, "config", None)
+    return config if getattr(config, "num_attention_heads", None) else None
+
+
 def _heads_of(attention):
     """(heads, key heads) of the whole, and a head's size, None where that is not said; None for another module."""
-    size = _first(attention, _SIZES)
-    source = attention.config if getattr(getattr(attention, "config", None), "num_attention_heads", None) else attention
-    heads = _first(source, ("num_attention_heads",) if source is not attention else _HEADS)
+    size, config = _first(attention, _SIZES), _config_of(attention)
+    heads = _first(attention, _HEADS) if config is None else _first(config, ("num_attention_heads",))
     if heads is None or (size is None and _first(attention, _HEADS) is None):
         return None
-    return heads, _first(source, ("num_key_value_heads",) if source is not attention else _KEY_HEADS) or heads, size
+    key_heads = _first(attention, _KEY_HEADS) if config is None else _first(config, ("num_key_value_heads",))
+    return heads, key_heads or heads, size
 
 
 def cut_of(path, attention, axis, features):
@@ -54,7 +60,7 @@ def tell(attention, axis, are_in_one):
     of_queries, of_keys = axis.cut_heads(heads, key_heads)
     query, key = (cut.own[1] - cut.own[0] for cut in (of_queries, of_keys))
     own = {"num_key_value_groups": query // key, **dict.fromkeys(_HEADS, query), **dict.fromkeys(_KEY_HEADS, key)}
-    if getattr(getattr(attention, "config", None), "num_attention_heads", None) is None:  # transformers' own do without
+    if _config_of(attention) is None:  # transformers' own do without
         own |= {name: query * size for name in _WIDTHS if size is not None and vars(attention).get(name) == heads * size}
     elif are_in_one:  # where it looks for them
         attention.config = copy.copy(attention.config)

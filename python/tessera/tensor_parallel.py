@@ -58,9 +58,10 @@ def cut(model, mesh, plan=None):
     plan, and for what its plan asks that cannot be done."""
     axis = _core.TensorAxis(group=mesh.group(["tp"]), key=KEY)
     if plan is None:
-        plan = TransformersPlan(getattr(model, "_tp_plan", None) or {})
-        if not getattr(model, "_tp_plan", None):
+        styles = getattr(model, "_tp_plan", None)
+        if not styles:
             raise _refused(f"{type(model).__name__} does not say how it is cut: it has no tensor-parallel plan", model)
+        plan = TransformersPlan(styles)
     take_values_of_rank_0(model)
     modules = dict(model.named_modules())
     within = {id(each) for module in modules.values() if is_adapted(module) for each in module.modules() if each is not module}

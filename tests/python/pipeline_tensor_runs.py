@@ -16,7 +16,7 @@ from named_runs import NamedRuns
 from pipeline_runs import WIDTH, Embedding, difference, logits, loss_of, plainly, settings, trained
 
 run = NamedRuns()
-GROUPS = {}  # a rank's tensor-parallel group, by its size, as a program's mpu keeps it
+GROUPS = {}  # {"tp": this rank's tensor-parallel group}, as a program's mpu keeps it
 
 
 class Wide(nn.Module):

@@ -149,21 +149,26 @@ def causal(query, key, value):
     return scaled_dot_product_attention(query, key, value, is_causal=True).permute(2, 0, 1, 3).flatten(2)
 
 
-@run
-def attention_of_ones_own():
-    """DistributedAttention, with the ranks named by mesh_param; three heads over two ranks."""
+def around(plain, *more):
+    """Own with that attention on whole rows, beside DistributedAttention around causal(), which is given more, by ranks that mesh_param names."""
     torch.manual_seed(3)
-    expected = plainly(Own(causal), lambda model, *given: model(*given))
+    expected = plainly(Own(plain), lambda model, *given: model(*given))
     torch.manual_seed(3)
     model = Own(None)
     engine, *_ = deepspeed.initialize(model=model, config=settings(1), mesh_param=(2, 2))
     group = groups._get_sequence_parallel_group()
     shared = DistributedAttention(causal, group)
-    model.attention = lambda *parts: shared(*parts, 1)
+    model.attention = lambda *parts: shared(*parts, 1, *more)
     batches = own_batches(dist.get_rank() // 2, 2, dist.get_rank(group), 2)
     *found, seen = trained(engine, batches, lambda engine, *given: engine(*given), group)
     forget_groups()
     return {"found": found, "expected": expected, "seen": seen}
+
+
+@run
+def attention_of_ones_own():
+    """Three heads over two ranks."""
+    return around(causal)
 
 
 @run
@@ -176,17 +181,7 @@ def attention_that_turns():
         both = apply_rotary_pos_emb(*(each[..., :2].transpose(0, 1) for each in (query, key)), cosines, sines, unsqueeze_dim=2)
         return causal(*(torch.cat((new.transpose(0, 1), old[..., 2:]), -1) for new, old in zip(both, (query, key))), value)
 
-    torch.manual_seed(3)
-    expected = plainly(Own(turned), lambda model, *given: model(*given))
-    torch.manual_seed(3)
-    model = Own(None)
-    engine, *_ = deepspeed.initialize(model=model, config=settings(1), mesh_param=(2, 2))
-    group = groups._get_sequence_parallel_group()
-    shared = DistributedAttention(causal, group)
-    model.attention = lambda *parts: shared(*parts, 1, (cosines.unsqueeze(2), sines.unsqueeze(2)))
-    *found, seen = trained(engine, own_batches(dist.get_rank() // 2, 2, dist.get_rank(group), 2), lambda engine, *given: engine(*given), group)
-    forget_groups()
-    return {"found": found, "expected": expected, "seen": seen}
+    return around(turned, (cosines.unsqueeze(2), sines.unsqueeze(2)))
 
 
 @run
