@@ -3,10 +3,15 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <fstream>
 #include <random>
+#include <string>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/unique_fd.h"
@@ -44,9 +49,22 @@ int listen_error(int port) {
   return listen(socket4.get(), 1) == 0 ? 0 : errno;
 }
 
+// The claim on a port: a name in the kernel's own list, which is of one network namespace as ports are, and which the
+// kernel forgets with the process. Not open where another launcher has it.
+UniqueFd claim_of(int port) {
+  const std::string name = fmt::format("tessera-port-{}", port);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::ranges::copy(name, address.sun_path + 1);  // behind a zero: no file
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  UniqueFd claim(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (claim.open() && bind(claim.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) claim.reset();
+  return claim;
+}
+
 }  // namespace
 
-int pick_free_port() {
+FreePort pick_free_port() {
   int kernel_first = 32768;
   int kernel_last = 60999;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> kernel_first >> kernel_last;
@@ -56,8 +74,9 @@ int pick_free_port() {
     const int port = std::uniform_int_distribution<int>(kFirstPort, kLastPort)(random);
     // A machine may have widened the kernel's range over all of ours; then half of the attempts take what there is.
     if (port >= kernel_first && port <= kernel_last && attempt < kAttempts / 2) continue;
-    error = listen_error(port);
-    if (error == 0) return port;
+    UniqueFd claim = claim_of(port);
+    error = claim.open() ? listen_error(port) : EADDRINUSE;
+    if (error == 0) return {.number = port, .claim = std::move(claim)};
   }
   throw Error(ErrorKind::kMachine,
               {fmt::format("no free port from {} to {}: {}", kFirstPort, kLastPort, errno_text(error)), "this host",

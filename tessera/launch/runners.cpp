@@ -153,7 +153,9 @@ RunOutcome run_here(const Launch& launch) {
   const bool leads = launch.request.node_rank <= 0;
   if (cluster.master_port != 0 && leads) require_free_port(cluster.master_port);
   if (cluster.master_addr.empty()) cluster.master_addr = "127.0.0.1";
-  if (cluster.master_port == 0) cluster.master_port = launch.hosts.size() > 1 ? kDefaultPort : pick_free_port();
+  FreePort picked;  // claimed until the run ends
+  if (cluster.master_port == 0 && launch.hosts.size() == 1) picked = pick_free_port();
+  if (cluster.master_port == 0) cluster.master_port = picked.number != 0 ? picked.number : kDefaultPort;
   return run_node(cluster, {.node_rank = std::max(launch.request.node_rank, 0),
                             .pid_file = launch.request.save_pid ? static_cast<int>(getpid()) : 0,
                             .shares_cores = true,

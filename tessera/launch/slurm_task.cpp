@@ -38,7 +38,7 @@ Environment variables_of_task(const SlurmStep& step) {
                          .node_rank = step.node,
                          .nodes = step.nodes,
                          .master_addr = alone ? "127.0.0.1" : step.master_addr,
-                         .master_port = alone ? pick_free_port() : step.master_port});
+                         .master_port = alone ? pick_free_port().number : step.master_port});
 }
 
 void become_slurm_task(const RankProgram& program) {

@@ -16,9 +16,10 @@ namespace {
 namespace launch = tessera::launch;
 
 int run_tuned(int argc, char** argv) {
+  const launch::FreePort port = launch::pick_free_port();
   launch::ClusterPlan cluster{.hosts = {{"localhost", launch::first_slots(std::atoi(argv[2]))}},
                               .program = {.name = argv[3], .arguments = {argv + 4, argv + argc}},
-                              .master_port = launch::pick_free_port()};
+                              .master_port = port.number};
   if (std::strcmp(argv[1], "plain") == 0) cluster.output = launch::RankOutput::kRankZeroPlain;
   launch::NodeRun node{.shares_cores = true};
   if (const auto grace = tessera::env_int("GRACE_MS")) node.supervision.grace = std::chrono::milliseconds(*grace);
