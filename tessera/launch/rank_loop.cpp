@@ -128,6 +128,8 @@ void RankLoop::start_ranks() {
   next_beat_ = start_;
   input_heard_ = start_;
   kills_before_ = out_of_memory_kills();
+  keep_lines_alive();  // before there is anything of the ranks: whoever sees that knows that this launcher is here
+  error_stream().write_some();
   for (const RankPlan& plan : plans_) {
     // A terminal is handed on itself: a progress bar looks for one, and nothing can be written past it anyway.
     const auto hands_on = [&](int fd) { return plan.inherits_output || (plan.plain_output && isatty(fd) == 1); };
