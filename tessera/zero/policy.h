@@ -70,7 +70,7 @@ struct Policy {
 
   // What DeepSpeed's programs look for: a sharded parameter of size 0, and an undefined gradient once it is taken.
   // Otherwise both keep their shape. Whoever reads a sharded parameter, or a gradient that is there to be seen but
-  // taken, is told so (unreadable.h).
+  // taken, is told so (unreadable.h). And small parameters that are readable at any time (persistent_params.h).
   bool placeholders_as_deepspeed = false;
 
   // Master weights beside the compute weights; in one dtype the compute weights are the master.

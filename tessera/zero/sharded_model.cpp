@@ -133,6 +133,10 @@ void ShardedModel::finish_publishing() {
   groups().all->settle();
 }
 
+void ShardedModel::finish_persistent() {
+  for (const auto& unit : built_.units) unit->finish_persistent();
+}
+
 void ShardedModel::let_go_all() {
   finish_publishing();
   if (policy_.shard_parameters) residency_->evict_all();

@@ -73,6 +73,7 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   // Until every new weight that a step has sent round is there, and nobody reads this rank's any more. See
   // Policy::publishes_lazily.
   void finish_publishing();
+  void finish_persistent();  // … of parameters that persist alone, which programs may read at once
 
   // Before parameters change: nothing stays whole that nobody holds.
   void let_go_all();

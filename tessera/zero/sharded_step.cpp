@@ -13,6 +13,7 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
     StateTiles tiles(model, optimizer.elementwise());
     update_state(model, tiles, optimizer, groups, plan, [](Unit& unit) { unit.start_publish(); });
     if (!model.policy().publishes_lazily) model.finish_publishing();
+    model.finish_persistent();
   }
   model.reducer().clear();
   return plan.result;

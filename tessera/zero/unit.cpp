@@ -157,6 +157,13 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
     grad_ = policy_.shard_gradients ? resting(layout_.shard_numel(), policy_.grad_dtype)
                                     : StateTensor(shared(layout_.numel(), policy_.grad_dtype).zero_());
   }
+  std::vector<size_t> persistent;
+  for (size_t param = 0; param < params_.size(); ++param) {
+    if (params_[param].persists) persistent.push_back(param);
+  }
+  if (!persistent.empty() && !compute_.swapped()) {
+    persistent_.emplace(layout_, std::move(persistent), *groups_.shard, full_);
+  }
   attach_views();
 }
 
@@ -173,8 +180,10 @@ void Unit::attach_placeholders() {
   for (size_t index = placeholders_.size(); index < params_.size(); ++index) {
     const at::Tensor& own = params_[index].tensor;  // whole at the first release
     const std::vector<int64_t> shape = policy_.placeholders_as_deepspeed ? std::vector<int64_t>{0} : own.sizes().vec();
-    placeholders_.push_back(
-        unreadable(shape, full_.options().dtype(own.scalar_type()), sharded_weights(params_[index].name())));
+    const at::Tensor whole = persistent_ ? persistent_->whole(index) : at::Tensor();
+    placeholders_.push_back(whole.defined() ? whole
+                                            : unreadable(shape, full_.options().dtype(own.scalar_type()),
+                                                         sharded_weights(params_[index].name())));
   }
   for (size_t index = 0; index < params_.size(); ++index) set_data(params_[index].tensor, placeholders_[index]);
 }
@@ -211,6 +220,13 @@ void Unit::give_back_fetched() {
 void Unit::start_gather(Values values) {
   if (state_ != UnitState::kSharded) return;
   const at::NoGradGuard no_grad;
+  if (persistent_ && persistent_->are_all() && !source_) {  // every rank has it
+    persistent_->finish_refresh();
+    allocate_storage(full_);
+    persistent_->fill(full_);
+    state_ = UnitState::kGathering;
+    return;
+  }
   if (source_ && (values == Values::kOfPasses || !source_->quantizes())) {
     allocate_storage(full_);
     source_->start_gather(full_, name_);
@@ -240,7 +256,7 @@ void Unit::finish_gather() {
   } else if (fetched_) {
     gathering_.finish();  // others read the buffer that it came in
     give_back_fetched();
-  } else {
+  } else if (gathering_.in_flight()) {
     gathering_.take_result();
   }
   attach_views();
@@ -266,6 +282,7 @@ void Unit::take_over(int root) {
   if (policy_.shard_parameters) compute_.store(owned);
   if (source_) source_->take(full_);
   if (trainable_ && policy_.has_master()) master_.store(owned);
+  if (persistent_) persistent_->take(full_);
 }
 
 void Unit::refresh_compute() {
@@ -276,13 +293,19 @@ void Unit::refresh_compute() {
 }
 
 void Unit::start_publish() {
+  if (persistent_) persistent_->start_refresh(compute_.tensor(), name_);
   if (source_) return source_->start_refresh(compute_.load(), name_);
   if (policy_.shard_parameters || !policy_.shard_optimizer) return;
   TESSERA_INVARIANT(!publishing_.in_flight());
   publishing_ = groups_.shard->start_all_gather(full_, compute_.tensor(), name_);
 }
 
+void Unit::finish_persistent() {
+  if (persistent_) persistent_->finish_refresh();
+}
+
 void Unit::finish_publish() {
+  finish_persistent();
   if (source_) source_->finish_refresh();
   if (publishing_.in_flight()) std::exchange(publishing_, {}).finish();
 }
@@ -315,6 +338,7 @@ Unit::Bytes Unit::model_state_bytes() const {
     if (tensor.defined()) (tensor.swapped() ? bytes.disk : bytes.memory) += tensor.bytes();
   };
   count(policy_.shard_parameters ? compute_ : StateTensor(full_));
+  if (persistent_) bytes.memory += persistent_->bytes();
   if (source_) bytes.memory += source_->bytes() - (source_->own_shard().defined() ? compute_.bytes() : 0);
   if (policy_.has_master()) count(master_);
   for (const StateTensor& state : optimizer_state_) count(state);

@@ -9,6 +9,7 @@
 //   grad            grad      whole (0, 1) or shard (2, 3)     trainable
 //   worker_error    fp32      layout().numel()                 the optimizer averages by signs, and there are peers
 //   server_error    fp32      shard                            …
+//   persistent      compute   its small parameters             stage 3 under DeepSpeed's names (persistent_params.h)
 //
 // Of bytes the compute dtype is uint8, and an element is a byte.
 //
@@ -19,7 +20,8 @@
 // Note [Views survive release]. Each parameter is a view into `full` (set_data). Releasing a unit frees the bytes under
 // the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view,
 // also those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. The parameters
-// themselves become placeholders meanwhile, so that touching one by mistake is an error that says so (unreadable.h).
+// themselves become placeholders meanwhile, so that touching one by mistake is an error that says so (unreadable.h);
+// those that persist, copies of their values.
 //
 // Owned by ShardedModel; used by the thread that runs forward, backward and step.
 #pragma once
@@ -38,6 +40,7 @@
 #include "tessera/layout/param_spec.h"
 #include "tessera/zero/data_groups.h"
 #include "tessera/zero/gather_source.h"
+#include "tessera/zero/persistent_params.h"
 #include "tessera/zero/policy.h"
 #include "tessera/zero/state_tensor.h"
 
@@ -61,8 +64,9 @@ struct NamedParam {
   bool is_bytes() const { return spec.storage == layout::Storage::kBytes; }
 
   // Filled in by ShardedModel, from the specification and this rank's place in the mesh.
-  layout::Box box = {};  // which part of the global tensor this is
-  bool counts = true;    // of the ranks that hold this part over the model axes, this one counts and saves it
+  layout::Box box = {};   // which part of the global tensor this is
+  bool counts = true;     // of the ranks that hold this part over the model axes, this one counts and saves it
+  bool persists = false;  // stays readable while its unit is sharded
 
   bool has_values() const;  // false: it is only declared, or a placeholder
   std::vector<int64_t> full_shape() const;
@@ -129,6 +133,9 @@ class Unit {
   // ones.
   const StateTensor& stored_weights() const { return trainable_ ? master_ : compute_; }
 
+  // Its parameters that persist; null where there are none.
+  const PersistentParams* persistent() const { return persistent_ ? &*persistent_ : nullptr; }
+
   // Numbers of the parameter, OptimizerNeeds::numbers of them.
   std::span<double> numbers(size_t param) {
     return std::span(numbers_).subspan(param * needs_.numbers, needs_.numbers);
@@ -159,8 +166,9 @@ class Unit {
   // After master() has changed: rounds it into this rank's compute weights, …
   void refresh_compute();
   // … and, where parameters are whole but each rank updates only its shard, or ranks hold secondary shards, sends them
-  // round. Until somebody waits for them, the parameters are partly old.
+  // round. Until somebody waits for them, the parameters are partly old, and so are those that persist.
   void start_publish();
+  void finish_persistent();  // of the latter alone
   void finish_publish();
   // As finish_publish(), but others may still read what is this rank's: until settle() it must not change.
   void take_published();
@@ -194,6 +202,7 @@ class Unit {
   std::vector<at::Tensor> placeholders_;  // of each parameter, where parameters are sharded
   StateTensor compute_;                   // a view of full_, at stage 3 the shard
   std::optional<GatherSource> source_;    // stage 3: where not the shard itself is gathered
+  std::optional<PersistentParams> persistent_;
   StateTensor master_;
   std::vector<StateTensor> optimizer_state_;
   std::vector<double> numbers_;

@@ -76,7 +76,8 @@ class Allowances {
       : policy_(input.policy),
         stays_in_memory_(policy_.offload.param_options.max_in_cpu),
         leaves_(policy_.offload.optimizer_options.ratio * static_cast<double>(trainable_numel(input.modules))),
-        may_persist_(policy_.residency.model_persistence_threshold) {}
+        may_persist_(policy_.residency.model_persistence_threshold),
+        params_may_persist_(policy_.residency.model_persistence_threshold) {}
 
   Policy policy_for(int64_t numel, Kind kind, int shards) {
     Policy policy = policy_;
@@ -91,18 +92,27 @@ class Allowances {
     return policy;
   }
 
-  bool persists(int64_t numel) {
-    if (numel > policy_.residency.param_persistence_threshold || numel > may_persist_) return false;
-    may_persist_ -= numel;
-    return true;
+  bool unit_persists(int64_t numel) { return takes(numel, may_persist_); }
+
+  // Where programs expect it.
+  bool param_persists(const NamedParam& param) {
+    if (!policy_.shard_parameters || !policy_.placeholders_as_deepspeed || param.is_bytes()) return false;
+    return takes(param.numel(), params_may_persist_);
   }
 
  private:
+  bool takes(int64_t numel, int64_t& left) const {
+    if (numel > policy_.residency.param_persistence_threshold || numel > left) return false;
+    left -= numel;
+    return true;
+  }
+
   const Policy& policy_;
   int64_t stays_in_memory_;  // elements, what is left of that allowance
   double leaves_;            // elements
   int64_t trainable_before_ = 0;
-  int64_t may_persist_;
+  int64_t may_persist_;         // elements of units, what is left of that allowance
+  int64_t params_may_persist_;  // … and of parameters
 };
 
 }  // namespace
@@ -139,7 +149,10 @@ void build_units(BuildInput input, BuiltUnits& built, const std::function<void(s
       if (own.empty()) continue;
       uses(next);
       int64_t numel = 0;
-      for (const NamedParam& param : own) numel += param.numel();
+      for (NamedParam& param : own) {
+        numel += param.numel();
+        param.persists = allowances.param_persists(param);
+      }
       const DataGroups& groups = input.groups.of(of.in_parts);
       const Policy policy = allowances.policy_for(numel, of.kind, groups.shard->size());
       built.units.push_back(
@@ -147,7 +160,7 @@ void build_units(BuildInput input, BuiltUnits& built, const std::function<void(s
       built.in_parts.push_back(of.in_parts);
       made(next);
       built.units.back()->release();
-      built.persistent.push_back(allowances.persists(numel));
+      built.persistent.push_back(allowances.unit_persists(numel));
     }
     built.of_module.push_back(std::move(used));
   }

@@ -34,6 +34,11 @@ WireBytes wire_bytes(const Unit& unit, const Policy& policy) {
       bytes.gather = (ranks - 1) * piece;
       bytes.of_outer = (ranks - inner) * piece;
     }
+    if (const PersistentParams* persistent = unit.persistent()) {
+      if (persistent->are_all() && !GatherSource::is_for(policy)) bytes.gather = bytes.of_outer = 0;
+      bytes.publish += (ranks - 1) * persistent->slot_numel() * compute;
+      bytes.of_outer += (ranks - inner) * persistent->slot_numel() * compute;
+    }
   } else if (policy.shard_optimizer) {
     bytes.publish = (ranks - 1) * shard * compute;
     bytes.of_outer = (ranks - inner) * shard * compute;

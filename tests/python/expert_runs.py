@@ -116,7 +116,7 @@ def plainly(model):
 
 
 def settings(stage):
-    return {"train_micro_batch_size_per_gpu": ROWS, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage},
+    return {"train_micro_batch_size_per_gpu": ROWS, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20},
             "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.01}}}
 
 

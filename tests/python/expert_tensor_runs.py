@@ -57,7 +57,7 @@ def texts():
 
 
 def settings(stage, size, **more):
-    return {"train_batch_size": ROWS, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage},
+    return {"train_batch_size": ROWS, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}},
             "expert_parallel": {"enabled": size > 1, "autoep_size": size, **more}}
 

@@ -127,7 +127,7 @@ def plainly(specs, steps=STEPS, made=None):
 
 
 def settings(stage=0, micro=2, **more):
-    return {"train_batch_size": ROWS, "train_micro_batch_size_per_gpu": micro, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage},
+    return {"train_batch_size": ROWS, "train_micro_batch_size_per_gpu": micro, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.01}}, **more}
 
 
@@ -414,6 +414,7 @@ def names_and_misuse():
     other = start(layers(), 2, settings())
     other.destroy()
     found["destroyed"] = said(lambda: other.train_batch(batches(engine)))
+    found["empty"] = said(lambda: start([nn.Linear(8, 8), nn.ReLU()], 2, settings(), partition_method="uniform"))
     PipelineEngine._INSTRUCTION_MAP[BackwardPass] = print
     found["instructions"] = said(lambda: engine.train_batch(batches(engine)))
     return found

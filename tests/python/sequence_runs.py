@@ -30,7 +30,7 @@ deepspeed.init_distributed("gloo")
 
 
 def settings(stage, **more):
-    return {"train_batch_size": ROWS, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage},
+    return {"train_batch_size": ROWS, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20},
             "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.01}}, **more}
 
 

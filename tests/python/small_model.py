@@ -49,7 +49,7 @@ def made(**options):
 def config(stage, accumulation=1, optimizer=True, **more):
     named = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}}} if optimizer else {}
     return {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": accumulation, **named,
-            "zero_optimization": {"stage": stage, "stage3_max_live_parameters": 0}, **more}
+            "zero_optimization": {"stage": stage, "stage3_max_live_parameters": 0, "stage3_param_persistence_threshold": 0}, **more}
 
 
 def batch(number):
@@ -71,7 +71,7 @@ def trained(engine, steps=4, accumulation=1, first=0):
         engine.step()
         losses.append(float(loss))
         if (number + 1) % accumulation == 0:
-            norms.append(engine.get_global_grad_norm())
+            norms.append(float(engine.get_global_grad_norm()))
     return losses, norms
 
 

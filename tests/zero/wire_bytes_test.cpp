@@ -1,5 +1,6 @@
 #include "tessera/zero/wire_bytes.h"
 
+#include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
 
 #include "tessera/zero/gradient_reducer.h"
@@ -29,7 +30,9 @@ Step one_step(const std::shared_ptr<comm::Group>& world, const Policy& policy, U
   unit.start_gather();
   unit.finish_gather();
   GradientReducer reducer({&unit}, policy, {groups});
-  reducer.add(0, 0, weights(kShard, 1));
+  for (size_t param = 0; param < unit.params().size(); ++param) {
+    reducer.add(0, param, at::ones_like(unit.params()[param].tensor));
+  }
   reducer.finish_backward();
   unit.start_publish();
   unit.finish_publish();
@@ -50,6 +53,26 @@ TEST(WireBytes, AreThoseThatRanksSend) {
       EXPECT_EQ(bytes.reduce, stage == 0 ? 2 * share : share);
       // In one level a group's own bytes are the world's.
       EXPECT_EQ(one_step(world, policy, unit, groups).sent, 2 * (bytes.gather + bytes.publish + bytes.reduce)) << stage;
+    }
+  });
+}
+
+TEST(WireBytes, OfParametersThatPersistAreThoseThatRanksSend) {
+  test::spawn_ranks(kFourRanks, [](const auto& world) {
+    const DataGroups groups = DataGroups::of(*comm::Mesh::data_parallel(world), true);
+    const Policy policy = policy_of_stage(3, at::kFloat, kFourRanks);
+    constexpr int64_t kSmall = 96;  // of the last rank
+    for (const bool all : {false, true}) {
+      NamedParam large{{.name = "w"}, weights(kShard - kSmall / kFourRanks).requires_grad_(true)};
+      NamedParam small{{.name = "v"}, weights(kSmall / kFourRanks).requires_grad_(true)};
+      large.persists = all;
+      small.persists = true;
+      Unit unit("u", {large, small}, {.states = 2}, policy, groups, nullptr);
+      const int64_t numel = unit.layout().numel();
+      const WireBytes bytes = wire_bytes(unit, policy);
+      EXPECT_EQ(bytes.gather, all ? 0 : 3 * numel / kFourRanks * 4);
+      EXPECT_EQ(bytes.publish, 3 * 4 * (all ? numel / kFourRanks : kSmall));
+      EXPECT_EQ(one_step(world, policy, unit, groups).sent, 2 * (bytes.gather + bytes.publish + bytes.reduce)) << all;
     }
   });
 }
