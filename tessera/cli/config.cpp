@@ -67,13 +67,14 @@ void print_json(const std::optional<RunFile>& run, const DsConfig& ds, const std
 
 int check(const CheckOptions& options) {
   Document document = load_document(options.file);
-  const DsConfigInput input{.data_parallel_size = options.world_size,
-                            .auto_values = {.leave_unknown = true},
-                            .may_lower_micro_batch = is_run_file(document)};
+  DsConfigInput input{.data_parallel_size = options.world_size,
+                      .auto_values = {.leave_unknown = true},
+                      .may_lower_micro_batch = is_run_file(document)};
   std::optional<RunFile> run;
   DsConfig ds;
   if (is_run_file(document)) {
     run = load_run_file(options.file, options.overrides);
+    input.data_parallel_size = train::readers_of(*run, options.world_size);
     ds = resolve_ds_config(*run, input);
     if (not_yet_supported(ds).empty()) train::check_run(*run, options.world_size);  // opens what it names
   } else {
@@ -99,7 +100,9 @@ void add_config_command(CLI::App& app, int& exit_code) {
   auto options = std::make_shared<CheckOptions>();
   CLI::App* check_command = command->add_subcommand("check", "Print a ds_config or run file with every value resolved");
   check_command->add_option("file", options->file, "A ds_config (JSON) or a run file (YAML or JSON)")->required();
-  check_command->add_option("--world-size", options->world_size, "Number of data-parallel ranks, for the batch sizes")
+  check_command
+      ->add_option("--world-size", options->world_size,
+                   "Number of ranks; of a ds_config, of those with data of their own")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->capture_default_str();
   check_command->add_option("--set", options->overrides, "Override a key, e.g. zero_optimization.stage=3 (repeatable)")

@@ -1,10 +1,14 @@
 // tessera init-model: a model with random weights, in a folder.
 #include "tessera/train/init_model.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cstdio>
 #include <memory>
 
 #include "tessera/cli/commands.h"
+#include "tessera/models/models.h"
 
 namespace tessera::cli {
 
@@ -13,9 +17,8 @@ void add_init_model_command(CLI::App& app) {
   const auto asked = std::make_shared<train::InitModel>();
   command->add_option("OUTPUT", asked->output, "Folder to make")->required();
   command
-      ->add_option(
-          "--type", asked->type,
-          "Model type: bert, distilbert, gemma3_text, gpt2, internlm2, llama, mistral, qwen2, qwen3, roberta or t5")
+      ->add_option("--type", asked->type,
+                   fmt::format("Model type: {}", fmt::join(models::models().table().names(), ", ")))
       ->required();
   command->add_option("--tokenizer", asked->tokenizer,
                       "A folder with a tokenizer, to be copied; decides the vocabulary");

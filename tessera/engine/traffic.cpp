@@ -74,6 +74,10 @@ zero::Traffic traffic_of(const config::ZeroOptions& zero, comm::Mesh& mesh, at::
   return traffic;
 }
 
+void check_traffic(const config::ZeroOptions& zero, const layout::MeshShape& mesh) {
+  if (zero.traffic.zero_hpz_partition_size > 1) inner_ranks_of(zero.traffic.zero_hpz_partition_size, mesh);
+}
+
 std::string traffic_in_words(const zero::ShardedModel& model) {
   const zero::Traffic& traffic = model.policy().traffic;
   zero::WireBytes sum;

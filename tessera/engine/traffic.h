@@ -15,6 +15,9 @@ namespace tessera::engine {
 // what is offloaded would have to stay in memory. Collective.
 zero::Traffic traffic_of(const config::ZeroOptions& zero, comm::Mesh& mesh, at::Device device);
 
+// ErrorKind::kConfig where the ranks do not make groups of zero_hpz_partition_size.
+void check_traffic(const config::ZeroOptions& zero, const layout::MeshShape& mesh);
+
 // "parameters are gathered within groups of 2 ranks, in 8 bits; …", with the bytes that a rank sends for it in each
 // micro step. Empty where nothing of ZeRO++ is on.
 std::string traffic_in_words(const zero::ShardedModel& model);

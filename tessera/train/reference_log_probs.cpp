@@ -137,7 +137,8 @@ at::Tensor answer_log_probs(NetworkEngine& engine, const models::NamedTensors& b
 
 at::Tensor reference_log_probs(const ReferenceInput& input) {
   comm::Group& group = input.engine.data_group();
-  const bool speaks = group.rank() == 0;
+  const bool speaks = group.rank() == 0;  // in each group of ranks that have the same part of the model
+  const bool writes = input.engine.world().rank() == 0;
   const ReferenceFile file(input);
   const at::Tensor values = at::zeros({pairs_in(input), 2}, at::kDouble);
   bool found = false;
@@ -149,7 +150,7 @@ at::Tensor reference_log_probs(const ReferenceInput& input) {
   });
   found = group.exchange_texts(found ? "found" : "", "the reference's log-probabilities").front() == "found";
   if (!found) {
-    if (speaks) log_info("the reference: log-probabilities of {}", count_of(values.size(0), "pair"));
+    if (writes) log_info("the reference: log-probabilities of {}", count_of(values.size(0), "pair"));
     compute_own(input, values);
   }
   group.start_all_reduce(values.view({-1}), 1, "the reference's log-probabilities").finish();
@@ -159,8 +160,8 @@ at::Tensor reference_log_probs(const ReferenceInput& input) {
                  input.output.string(), "look at the model's weights, or train in another precision"});
   }
   if (!found) {
-    comm::all_or_none(group, "the reference's file", [&] {
-      if (speaks) file.write(values);
+    comm::all_or_none(input.engine.world(), "the reference's file", [&] {
+      if (writes) file.write(values);
     });
   }
   return values.to(at::kFloat).to(input.engine.device());

@@ -119,7 +119,8 @@ std::string report_text(const RunOptions& options, const config::RunFile& run, c
   text += fmt::format("  {} --dtype bf16\n",
                       shell_command({options.program, "checkpoint", "export", (output / "checkpoints").string(), "--to",
                                      (output / "export-bf16").string()}));
-  text += fmt::format("  {}{}\n", shell_command({options.program, "config", "check", options.run_file}),
+  const std::string world = memory.size() > 1 ? fmt::format(" --world-size {}", memory.size()) : "";
+  text += fmt::format("  {}{}{}\n", shell_command({options.program, "config", "check", options.run_file}), world,
                       settings_of(options, /*with_goal=*/true));
   return text;
 }

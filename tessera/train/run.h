@@ -31,6 +31,9 @@ int run_training(const RunOptions& options);
 // tells apart (TaskType::labels) in data.labels.
 config::RunFile check_run(const config::RunFile& run, int64_t ranks);
 
+// Of so many ranks, those that read samples of their own. ErrorKind::kConfig where the run's mesh does not factor them.
+int64_t readers_of(const config::RunFile& run, int64_t ranks);
+
 // The batch on `ranks` ranks. ErrorKind::kConfig where it does not fit them.
 config::BatchSizes batch_of(const config::RunFile& run, int64_t ranks);
 

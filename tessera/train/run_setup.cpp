@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/data/reader.h"
+#include "tessera/engine/traffic.h"
 #include "tessera/layout/range.h"
 #include "tessera/models/freezing.h"
 #include "tessera/models/model.h"
@@ -309,6 +310,21 @@ void refuse_keys_of_other_tasks(const config::RunFile& run) {
   }
 }
 
+// What says how a pipeline runs says nothing where there is none; a key at its default may stay.
+void refuse_keys_without_a_pipeline(const config::RunFile& run) {
+  if (run.parallel.pipeline > 1) return;
+  const config::RunFile::Parallel none;
+  const auto refuse_if = [&](bool differs, const std::string& path) {
+    if (!differs) return;
+    throw Error(ErrorKind::kConfig, {fmt::format("'{}' is of a pipeline, and parallel.pipeline is 1", path), run.name,
+                                     "set parallel.pipeline, or leave it out"});
+  };
+  refuse_if(run.parallel.schedule != none.schedule, "parallel.schedule");
+  refuse_if(run.parallel.stages_per_rank != none.stages_per_rank, "parallel.stages_per_rank");
+  refuse_if(run.parallel.partition != none.partition, "parallel.partition");
+  refuse_if(run.parallel.stage_sizes != none.stage_sizes, "parallel.stage_sizes");
+}
+
 }  // namespace
 
 std::vector<Metric> metrics_of(const config::RunFile& run) {
@@ -316,16 +332,18 @@ std::vector<Metric> metrics_of(const config::RunFile& run) {
   return task.metrics ? task.metrics(run) : std::vector<Metric>();
 }
 
+int64_t readers_of(const config::RunFile& run, int64_t ranks) { return mesh_shape_of(run, ranks).readers(); }
+
 config::BatchSizes batch_of(const config::RunFile& run, int64_t ranks) {
   config::RunFile checked = run;
   checked.data.labels.clear();  // which the batch does not depend on
-  const int data_ranks = mesh_shape_of(run, ranks).readers();
-  return config::resolve_ds_config(run, ds_config_input(*read_model_of(checked).model, data_ranks)).batch;
+  return config::resolve_ds_config(run, ds_config_input(*read_model_of(checked).model, readers_of(run, ranks))).batch;
 }
 
 config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   const TaskType& task = task_of(run);
   refuse_keys_of_other_tasks(run);
+  refuse_keys_without_a_pipeline(run);
   check_texts_to_write(run, task);
   if (!task.keeps_tokens && run.data.cache != "auto" && run.data.cache != "none") {
     throw Error(ErrorKind::kConfig,
@@ -344,6 +362,7 @@ config::RunFile check_run(const config::RunFile& run, int64_t ranks) {
   const layout::MeshShape mesh = mesh_shape_of(run, ranks);
   const config::DsConfig config = config::resolve_ds_config(run, ds_config_input(*model.model, mesh.readers()));
   shared_sequences_of(run, model, config, mesh, run.training.device == "cuda");
+  engine::check_traffic(config.zero, mesh);
   if (mesh.holds_parts()) {  // refuses what cannot be cut
     memory_census(checked, model, mesh, stages_of(checked, model, mesh, config.batch));
   }

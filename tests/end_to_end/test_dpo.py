@@ -93,6 +93,18 @@ def test_torch_trains_alike(tmp_path, nproc, stage):
         torch.testing.assert_close(exported.get_parameter(name), parameter, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sample("4-3")
+@pytest.mark.parametrize("nproc, stage", [(2, 0), (4, 3)])
+def test_tensor_ranks_have_the_reference_of_one_process(tmp_path, nproc, stage):
+    model, run_file, settings = preference_run(tmp_path)
+    settings.update({"parallel.tensor": 2, "deepspeed.zero_optimization.stage": stage})
+    result = train(run_file, nproc, settings)
+    assert result.err.count("the reference: log-probabilities of 16 pairs") == 1 and "tp 2" in result.err, str(result)
+    assert losses(tmp_path / "out") == pytest.approx(trained_by_torch(model), rel=1e-5)
+    again = train(run_file, nproc, {**settings, "training.max_steps": 22}, resume="auto")  # which reads it
+    assert "the reference:" not in again.err, str(again)
+
+
 @pytest.mark.sample("{'loss': 'ipo', 'beta': 0.4}")
 @pytest.mark.parametrize("options", [{"loss": "sigmoid", "beta": 0.5, "smoothing": 0.2}, {"loss": "hinge", "beta": 0.3}, {"loss": "ipo", "beta": 0.4}], ids=str)
 def test_other_losses(tmp_path, options):
