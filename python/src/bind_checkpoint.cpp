@@ -116,6 +116,14 @@ void bind_checkpoint(py::module_& module) {
           [](Reader& self, const std::string& name, const std::string& kind) { return self.opened.tensor(name, kind); },
           py::arg("name"), py::arg("kind"), py::call_guard<py::gil_scoped_release>())
       .def(
+          "read",
+          [](Reader& self, const std::string& name, const std::string& kind, int64_t first, const at::Tensor& into) {
+            const at::NoGradGuard no_grad;
+            self.opened.source().read(name, kind, first, into);
+          },
+          py::arg("name"), py::arg("kind"), py::arg("first"), py::arg("into"), py::call_guard<py::gil_scoped_release>(),
+          "into (flat) = as many elements of the flattened tensor, from the first on")
+      .def(
           "shared_tensors", [](Reader& self) { return self.opened.source().shared_tensors(); },
           py::call_guard<py::gil_scoped_release>(), "Those beside the client state, by name")
       .def(

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tessera import _core, expert_parallel, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, tensor_parallel, zero
+from tessera import _core, deepspeed_beside, expert_parallel, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, tensor_parallel, zero
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import write_weights
@@ -32,6 +32,8 @@ class Engine(nn.Module):
     that the program gave as its data-parallel group. `placements(name, parameter)`: {axis: dimension} over which ranks hold
     parts of it. `device`: where parameters and buffers go; None: where the first of them is."""
 
+    observes = frozenset()  # which of initialize's observers it has
+
     def __init__(self, model, config, raw_config, optimizer, torch_step, mesh, placements, device=None):
         super().__init__()
         self._engine = None  # in C++; see core
@@ -48,6 +50,7 @@ class Engine(nn.Module):
         self.trusts_pickle = self._values.get("tessera.trust_pickle") is True
         self.torch_step = torch_step
         self._mesh, self._placements = mesh, placements
+        self._deepspeed_files = deepspeed_beside.asked_for(config, mesh, torch_step)
         self._world, self._data = mesh.world, mesh.batch  # all ranks; those over which the batch is split
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
         self._no_sync = False
@@ -60,7 +63,7 @@ class Engine(nn.Module):
 
         self._batch = config.global_batch, config.micro_batch, config.accumulation
 
-        _take_from_earlier_engines(model)
+        zero.take_from_earlier_engines(model)
         mark_leaves_of_config(model, self._values)
         names, modules = self._tree(model, config, optimizer, device)
         self._names = names  # id of a parameter -> its first name
@@ -520,9 +523,11 @@ class Engine(nn.Module):
             raise ValueError("save_checkpoint needs a folder, but save_dir is empty")
         kept, shared, of_rank = kept_values.to_save(self, self._world, client_state or {},
                                                     trust_pickle or self.trusts_pickle)
-        self.core.save_checkpoint(
+        path = self.core.save_checkpoint(
             folder=str(save_dir), tag="" if tag is None else str(tag), client_state=kept, shared=shared, of_rank=of_rank,
             latest=save_latest, exclude_frozen=exclude_frozen_parameters)
+        if self._deepspeed_files is not None:
+            self._deepspeed_files.write(self, path, client_state or {})
         return True
 
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True,
@@ -565,14 +570,6 @@ class Engine(nn.Module):
                 return getattr(module, name)
             except AttributeError:
                 raise AttributeError(f"neither {type(self).__name__} nor {type(module).__name__} has '{name}'") from None
-
-
-def _take_from_earlier_engines(model):
-    """A model belongs to one engine. Programs make a second engine of it to train after an evaluation, or when a cell is run again."""
-    owners = {id(engine): engine for engine, _ in map(zero.engine_of, model.parameters()) if engine is not None}
-    for engine in owners.values():
-        logger.warning("another engine has this model: it lets go of it, and can no longer be used")
-        engine._destroy("initialize made another engine of it", "use the newer engine")
 
 
 def _refuse_unless_default(given, known):

@@ -2,8 +2,7 @@
 
     python -m tessera.export_deepspeed TESSERA_CHECKPOINT --to FOLDER [--dtype bf16] [--like DEEPSPEED_DIR]
 
-FOLDER then holds <tag> and `latest` as DeepSpeed 0.19.8 writes them. Needs torch, but not DeepSpeed: the few objects of
-DeepSpeed that such files hold are written by name.
+FOLDER then holds <tag> and `latest` as DeepSpeed 0.19.8 writes them. Needs torch, but not DeepSpeed.
 
 DeepSpeed finds weights by name, but the optimizer's states by their place in a flat buffer. A checkpoint of the training
 that is to go on, given with --like, tells the order of the parameters, their groups and the groups' options. Without it
@@ -12,52 +11,20 @@ the weights go by layer into the files that it has, and the parameters to its st
 """
 
 import argparse
-import os
 import sys
-import types
 from collections import OrderedDict
-from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 
 import torch
 
 from tessera import _core
 from tessera.config_keys import defaults_in
+from tessera.deepspeed_writer import (COMPUTE, Training, model_name, model_states, module_of, optimizer_name, save, save_optimizer,
+                                      whole_model)
 from tessera.error_report import run_program
 from tessera.import_deepspeed import Source, StandIn, failure, find
 from tessera.kept_values import buffers_of
-from tessera.loss_scale import DynamicScale, StaticScale
-
-DEEPSPEED = "0.19.8"  # the version whose files these are
-MOMENTS = ("exp_avg", "exp_avg_sq")
-COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@contextmanager
-def named_classes(*names):
-    """Classes that pickle under the given names of modules that need not be installed; the modules are gone afterwards."""
-    classes, saved = [], {}
-    try:
-        for name in names:
-            module, _, last = name.rpartition(".")
-            parts = module.split(".")
-            for end in range(1, len(parts) + 1):
-                package = ".".join(parts[:end])
-                if package not in saved:
-                    saved[package] = sys.modules.get(package)
-                    sys.modules[package] = types.ModuleType(package)
-            made = type(last, (), {"__module__": module, "__qualname__": last})
-            setattr(sys.modules[module], last, made)
-            classes.append(made)
-        yield classes
-    finally:
-        for package, before in saved.items():
-            if before is None:
-                del sys.modules[package]
-            else:
-                sys.modules[package] = before
-
+from tessera.loss_scale import StaticScale, dynamic_scale_as_kept
 
 def groups_like(checkpoint, reference):
     """The groups of a DeepSpeed checkpoint, which must be of the same parameters, by its parts: [[[name]]]."""
@@ -79,102 +46,12 @@ def groups_like(checkpoint, reference):
     return found
 
 
-def flat(checkpoint, names, kind):
-    """One group's buffer, filled parameter by parameter; DeepSpeed pads it to a multiple of two and cuts that off again."""
-    tensors = checkpoint.tensors
-    buffer = torch.zeros(sum(prod(tensors[name]["shape"]) for name in names), dtype=torch.float32)
-    at = 0
-    for name in names:
-        count = prod(tensors[name]["shape"])
-        if kind in tensors[name]["kinds"]:
-            buffer[at:at + count] = checkpoint.tensor(name, kind).reshape(-1)
-        at += count
-    return buffer
-
-
-def optimizer_state(checkpoint, groups, reference):
-    """The wrapped optimizer's states. By group, as elastic checkpoints have it, which leaves the options of the groups as
-    they are; with a reference as torch.optim has it, with the reference's options."""
-    tensors = checkpoint.tensors
-    steps = max((tensors[name]["steps"] for names in groups for name in names), default=0)
-    states = []
-    for names in groups:
-        kinds = [kind for kind in MOMENTS if any(kind in tensors[name]["kinds"] for name in names)]
-        states.append({kind: flat(checkpoint, names, kind) for kind in kinds})
-    base = reference.optimizers[0].get("base_optimizer_state") if reference else None
-    if not isinstance(base, dict) or "param_groups" not in base:
-        return [{"step": steps, **state} for state in states], steps
-    made = {}
-    for index, state in enumerate(states):
-        before = base["state"].get(index, {}).get("step")
-        step = torch.tensor(float(steps), dtype=before.dtype) if isinstance(before, torch.Tensor) else steps
-        # This form is copied as it is, padding included.
-        made[index] = {"step": step, **{kind: torch.nn.functional.pad(buffer, (0, buffer.numel() % 2))
-                                        for kind, buffer in state.items()}}
-    options = [{**group, "params": [index]} for index, group in enumerate(base["param_groups"])]
-    return {"state": made, "param_groups": options}, steps
-
-
-def loss_scaler(checkpoint, dtype, scaler, dynamic):
-    kept = checkpoint.engine_state["loss_scaler"]
-    if not dynamic:
-        vars(scaler).update(vars(StaticScale(kept["scale"] if dtype == "fp16" else 1.0)))
-        return scaler
-    given = defaults_in("fp16")
-    shown = DynamicScale(kept["scale"], given["loss_scale_window"], given["min_loss_scale"],
-                         max(given["hysteresis"], kept["hysteresis"]), given["consecutive_hysteresis"],
-                         raise_error_at_min_scale=True)
-    shown.show(kept)
-    vars(scaler).update(vars(shown), dtype=torch.half)
-    return scaler
-
-
-def take_options(scaler, reference):
-    """What the Tessera checkpoint does not hold of the loss scaler: its options."""
-    other = reference.optimizers[0].get("loss_scaler") if reference else None
-    if isinstance(other, StandIn):
-        options = ("scale_factor", "scale_window", "min_scale", "delayed_shift", "consecutive_hysteresis",
-                   "raise_error_at_min_scale")
-        vars(scaler).update({key: value for key, value in vars(other).items() if key in options and key in vars(scaler)})
-    return scaler
-
-
-def module_of(checkpoint, trained, dtype):
-    """The weights under all of their names: those that are trained in what DeepSpeed computes in."""
-    module = OrderedDict()
-    for name in checkpoint.names_as_written():
-        weight = checkpoint.tensor(name, "weight")
-        module[name] = weight.to(COMPUTE[dtype]) if name in trained else weight
-    for alias, name in checkpoint.aliases.items():
-        module[alias] = module[name]
-    return module
-
-
-def model_states(checkpoint, groups, stages):
-    """What a file of a model rank holds beside the weights."""
-    tensors, state = checkpoint.tensors, checkpoint.engine_state
-    schedule = {key: state[key] for key in ("last_batch_iteration",) if key in state}
-    return {
-        "module": None, "buffer_names": [], "optimizer": None,
-        "param_shapes": [OrderedDict((name, torch.Size(tensors[name]["shape"])) for name in names) for names in groups],
-        "frozen_param_shapes": None, "shared_params": {}, "frozen_param_fragments": None, "lr_scheduler": schedule or None,
-        "data_sampler": None, "random_ltd": None, "skipped_steps": state["skipped_steps"], "global_steps": state["global_steps"],
-        "global_samples": state["global_samples"], "dp_world_size": 1, "mp_world_size": stages,
-        "checkpoint_parallel_dimensions": {"pp_degree": stages, "tp_degree": 1}, "ds_config": {}, "ds_version": DEEPSPEED,
-    }
-
-
-def whole_model(checkpoint, module, trained):
-    """What the file of a model that is no pipeline holds besides."""
-    frozen = OrderedDict((name, module[name]) for name in checkpoint.names_as_written() if name not in trained)
-    return {"module": module, "shared_params": dict(checkpoint.aliases), "frozen_param_fragments": frozen,
-            "frozen_param_shapes": OrderedDict((name, value.shape) for name, value in frozen.items())}
-
-
-def save_layers(checkpoint, module, reference, folder):
+def save_layers(trainings, reference, folder):
     """A pipeline's weights: the files that the reference has of its layers, with the same names in them. Buffers that the
     checkpoint does not have are the reference's."""
-    weights = {**reference.buffers(), **buffers_of(checkpoint.client_state, checkpoint.shared_tensors()), **module}
+    checkpoint = trainings[0].checkpoint
+    weights = {**reference.buffers(), **buffers_of(checkpoint.client_state, checkpoint.shared_tensors())}
+    weights.update(module_of(Training(checkpoint, [[*{name for each in trainings for name in each.trained}]], trainings[0].dtype)))
     for path, names, prefix in reference.layers:
         layer = OrderedDict()
         for name in names:
@@ -202,13 +79,6 @@ def compute_dtype(checkpoint, reference):
     return "fp32"
 
 
-def save(content, path):
-    with open(path, "wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def write(options):
     checkpoint = _core.CheckpointReader(options.checkpoint)
     reference = Source(find(options.like, None)) if options.like else None
@@ -220,19 +90,17 @@ def write(options):
     dtype = options.dtype or compute_dtype(checkpoint, reference)
     parts = reference.parts if reference else [None]
     groups_of_parts = groups_like(checkpoint, reference) if reference else [[checkpoint.names_as_written(trained=True)]]
-    trained = {name for groups in groups_of_parts for names in groups for name in names}
+    of_pipeline = reference is not None and reference.of_pipeline
     _core.check_tag(checkpoint.tag, checkpoint.path)
     path = Path(options.to) / checkpoint.tag
-    prefix = "bf16_" if dtype == "bf16" else ""
-    of_pipeline = reference is not None and reference.of_pipeline
+    trainings = [training_of(checkpoint, groups, part, dtype, len(parts)) for part, groups in zip(parts, groups_of_parts)]
     with _core.NewFolder(path) as aside:
-        module = module_of(checkpoint, trained, dtype)
-        for number, (part, groups) in enumerate(zip(parts, groups_of_parts)):
-            weights = {} if of_pipeline else whole_model(checkpoint, module, trained)
-            save({**model_states(checkpoint, groups, len(parts)), **weights}, aside / f"mp_rank_{number:02d}_model_states.pt")
-            save_optimizer(checkpoint, groups, part, dtype, aside / f"{prefix}zero_pp_rank_0_mp_rank_{number:02d}_optim_states.pt")
+        for number, training in enumerate(trainings):
+            weights = {} if of_pipeline else whole_model(training, module_of(training))
+            save({**model_states(training), **weights}, aside / model_name(training, 0, number))
+            save_optimizer(training, 0, aside / optimizer_name(training, 0, number))
         if of_pipeline:
-            save_layers(checkpoint, module, reference, aside)
+            save_layers(trainings, reference, aside)
     _core.replace_file(path.parent / "latest", path.name)
     print(f"{path}: {len(checkpoint.tensors)} parameters, compute dtype {dtype}")
     if reference is None:
@@ -240,39 +108,26 @@ def write(options):
               "with --like, which gives the order of the parameters")
 
 
-def save_optimizer(checkpoint, groups, reference, dtype, path):
-    base, steps = optimizer_state(checkpoint, groups, reference)
-    dynamic = dtype == "fp16" and checkpoint.engine_state["loss_scaler"]["steps"] > 0
-    scaler_class = "DynamicLossScaler" if dynamic else "LossScaler"
-    with named_classes(f"deepspeed.runtime.fp16.loss_scaler.{scaler_class}",
-                       "deepspeed.utils.tensor_fragment.fragment_address") as (scaler_type, address):
-        scaler = take_options(loss_scaler(checkpoint, dtype, scaler_type(), dynamic), reference)
-        sizes = [sum(prod(checkpoint.tensors[name]["shape"]) for name in names) for names in groups]
-        save({
-            "optimizer_state_dict": {
-                "loss_scaler": scaler, "dynamic_loss_scale": dynamic, "overflow": False, "clip_grad": clip_of(reference),
-                "base_optimizer_state": base, "base_optimizer_state_step": steps,
-                "single_partition_of_fp32_groups": [flat(checkpoint, names, "weight") for names in groups],
-                "zero_stage": 1 if reference is not None and reference.of_pipeline else 2,
-                "group_paddings": [size % 2 for size in sizes],
-                "param_alignment_paddings": [[0] * len(names) for names in groups], "partition_count": [1] * len(groups),
-                "ds_version": DEEPSPEED, "param_slice_mappings": slices(checkpoint, groups, address),
-            },
-            "ds_config": {}, "ds_version": DEEPSPEED,
-        }, path)
+def training_of(checkpoint, groups, part, dtype, stages):
+    """`part`: of the reference, where there is one."""
+    base = part.optimizers[0].get("base_optimizer_state") if part else None
+    has_options = isinstance(base, dict) and "param_groups" in base
+    step = next((state.get("step") for state in base["state"].values()), None) if has_options else None
+    return Training(checkpoint, groups, dtype, stage=1 if part is not None and part.of_pipeline else 2, clip=clip_of(part),
+                    scaler=scaler_of(checkpoint, part, dtype), options=base["param_groups"] if has_options else None, stages=stages,
+                    steps_as=step.dtype if isinstance(step, torch.Tensor) else None)
 
 
-def slices(checkpoint, groups, address):
-    """Where each parameter lies in its group's buffer."""
-    found = []
-    for names in groups:
-        begin, places = 0, OrderedDict()
-        for name in names:
-            places[name] = address()
-            vars(places[name]).update(numel=prod(checkpoint.tensors[name]["shape"]), start=begin)
-            begin += vars(places[name])["numel"]
-        found.append(places)
-    return found
+def scaler_of(checkpoint, part, dtype):
+    """With the options of the reference, which a Tessera checkpoint does not hold."""
+    kept = checkpoint.engine_state["loss_scaler"]
+    if dtype != "fp16" or kept["steps"] == 0:
+        return StaticScale(kept["scale"] if dtype == "fp16" else 1.0)
+    shown = dynamic_scale_as_kept(kept, defaults_in("fp16"))
+    other = part.optimizers[0].get("loss_scaler") if part else None
+    options = ("scale_factor", "scale_window", "min_scale", "delayed_shift", "consecutive_hysteresis", "raise_error_at_min_scale")
+    vars(shown).update({key: value for key, value in (vars(other) if isinstance(other, StandIn) else {}).items() if key in options})
+    return shown
 
 
 def clip_of(reference):

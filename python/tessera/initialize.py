@@ -68,12 +68,12 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     parallelism.check_mesh_param(mesh_param, mesh.data.size)
     parallelism.refuse_spread_experts(model, mesh.data)
 
-    values = _values_of_the_engine(raw, place_of(source))
+    values = _values_of_the_engine(raw, place_of(source), engine_class.observes)
     if shared_by > 1:
         _count_data_ranks(values, mesh)
     if mesh.world.rank == 0:
-        _warn_of_observers(raw)
-    optimizer = _optimizer(optimizer, model, model_parameters, raw)
+        _warn_of_observers(raw, engine_class.observes)
+    optimizer = _optimizer(optimizer, model, model_parameters, raw, mesh.world)
     block = _PLACEHOLDER if optimizer is None else optimizers.config_block_of(optimizer)
     torch_step = TorchStep(optimizer) if block is None else None
     if block is not None:
@@ -81,15 +81,18 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     resolved = _core.Config(values, place=place_of(source), data_parallel_size=mesh.batch.size)
 
     engine = engine_class(model, resolved, raw, optimizer, torch_step, mesh, placements, device)
+    if shared_by > 1:
+        tensor_parallel.watch_first_batch(model, mesh)
     engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"))
     if training_data is not None:
         engine.take_training_data(training_data, collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
 
 
-def _values_of_the_engine(raw, place):
+def _values_of_the_engine(raw, place, observes):
     """The configuration without what is decided here."""
-    values = {key: value for key, value in raw.items() if key not in ("optimizer", "scheduler", *_OBSERVERS)}
+    taken = {"optimizer", "scheduler", *_OBSERVERS} - observes
+    values = {key: value for key, value in raw.items() if key not in taken}
     safe_modules = _taken_out(values, "torch_autocast", "lower_precision_safe_modules")
     if safe_modules and values["torch_autocast"].get("enabled") is True:
         raise made(_core.ConfigError,
@@ -123,8 +126,10 @@ def _taken_out(values, block, key):
     return values[block].pop(key)
 
 
-def _warn_of_observers(raw):
+def _warn_of_observers(raw, observes):
     for key in _OBSERVERS:
+        if key in observes:
+            continue
         block = raw.get(key)
         if block is True or (isinstance(block, dict) and block.get("enabled")):
             logger.warning("'%s' is not in Tessera yet: training continues without it", key)
@@ -138,7 +143,7 @@ def _data_parallel_group(mpu):
     return None
 
 
-def _optimizer(given, model, model_parameters, raw):
+def _optimizer(given, model, model_parameters, raw, world):
     if callable(given) and not isinstance(given, torch.optim.Optimizer):
         given = given(list(model_parameters) if model_parameters is not None else list(model.parameters()))
     block = raw.get("optimizer")
@@ -150,6 +155,7 @@ def _optimizer(given, model, model_parameters, raw):
         trained = list(model_parameters) if model_parameters is not None else None
         if not trained:
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parallelism.refuse_empty_stage(model, trained, world)
         zero = raw.get("zero_optimization")
         offload = (zero.get("offload_optimizer") if isinstance(zero, dict) else None) or {}
         given = optimizers.from_config(block, trained, offloaded=offload.get("device") in ("cpu", "nvme"))

@@ -10,6 +10,19 @@ from tessera import _core
 STATE = {"scale": "cur_scale", "steps": "cur_iter", "last_overflow": "last_overflow_iter", "hysteresis": "cur_hysteresis"}
 
 
+# What decides of it, in the block fp16.
+SETTINGS = ("loss_scale_window", "min_loss_scale", "hysteresis", "consecutive_hysteresis")
+
+
+def dynamic_scale_as_kept(kept, settings):
+    """In the state that a checkpoint's engine kept; `settings` of the block fp16."""
+    shown = DynamicScale(kept["scale"], settings["loss_scale_window"], settings["min_loss_scale"],
+                         max(settings["hysteresis"], kept["hysteresis"]), settings["consecutive_hysteresis"],
+                         raise_error_at_min_scale=True)
+    shown.show(kept)
+    return shown
+
+
 class StaticScale:
     """Never changes."""
 

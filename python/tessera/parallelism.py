@@ -91,6 +91,17 @@ def check_unit(mpu, where, may_cut_layers=False):
                    "use 1, or leave mpu out, so that every rank trains the whole model on data of its own")
 
 
+def refuse_empty_stage(model, trained, world):
+    """UsageError on every rank where the layers of a pipeline's stage have nothing to train, which an optimizer cannot take. Collective."""
+    if unit_of(model) is None or model.num_stages == 1:
+        return
+    layers = ", ".join(type(layer).__name__ for layer in model.forward_funcs) or "none"
+    empty = "" if trained else f"stage {model.stage_id} of {model.num_stages} has no parameters to train; its layers: {layers}"
+    for what in filter(None, world.exchange_texts(empty, "what each stage trains")):
+        raise made(_core.UsageError, what, "PipelineModule",
+                   "use at most as many stages as layers with parameters, and partition_method=\"parameters\"")
+
+
 def check_mesh_param(mesh_param, ranks):
     """UsageError for what is not (data-parallel ranks, sequence-parallel ranks) of so many ranks."""
     if mesh_param is None:

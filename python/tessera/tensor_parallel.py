@@ -6,6 +6,7 @@ need not divide; where there are fewer key heads than ranks, several ranks hold 
 rank, where it computes the same.
 """
 
+import hashlib
 import re
 import typing
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from tessera import _core, attention_heads
 from tessera.error_report import made
+from tessera.nested_tensors import tensors_in
 from tessera.part_randomness import PartRandomness
 
 KEY = "tensor_parallel.autotp_size"
@@ -168,6 +170,30 @@ def keep(parameter, axis, cut_of_it, dim, mesh_axis="tp", stacked=1):
         zero.made_whole(parameter)
     parameter.tessera_part = Part(axis, cut_of_it, dim, mesh_axis, stacked)
     parameter.data = parameter.tessera_part.of(parameter.data).clone(memory_format=torch.contiguous_format)
+
+
+def watch_first_batch(model, mesh):
+    """Ranks that share each layer must see the same samples: the first forward looks whether they do. UsageError on all of them where they do not."""
+    if mesh.size("tp") == 1 or not is_cut(model):
+        return
+    group = mesh.group(["tp"])
+
+    def look(module, args, kwargs):
+        hook.remove()
+        digests = group.exchange_texts(_digest_of((args, kwargs)), "the batch of ranks that share each layer")
+        if len(set(digests)) > 1:
+            raise made(_core.UsageError, "the ranks that share each layer (tp) were given different batches", "the first forward",
+                       "give the same batch to all of them: sample over engine.dp_world_size ranks, of which this is engine.get_data_parallel_rank()")
+
+    hook = model.register_forward_pre_hook(look, with_kwargs=True)
+
+
+def _digest_of(inputs):
+    digest = hashlib.blake2b()
+    for tensor in tensors_in(inputs):
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def is_cut(model):

@@ -7,6 +7,7 @@ made under Init, or its engine is gone), or an engine's at stage 3.
 import enum
 import functools
 import itertools
+import logging
 import threading
 
 import torch
@@ -17,6 +18,9 @@ from tessera.config_source import place_of
 from tessera.config_text import read_config
 from tessera.error_report import made
 from tessera.world import world_of
+
+
+logger = logging.getLogger("tessera")
 
 
 class ZeroParamStatus(enum.Enum):
@@ -120,6 +124,7 @@ def given_to_engine(parameter, engine, place, shape):
     parameter.tessera_place = _Place(engine, place)
     if engine().stage == 3:
         _become_partitioned(parameter, shape, None)
+        parameter.ds_persist = parameter.numel() == parameter.ds_numel  # whole though nobody gathered it
     elif is_partitioned(parameter):  # made under Init, whole from now on
         _become_whole(parameter)
 
@@ -149,6 +154,14 @@ def engine_of(parameter):
     """The engine that trains the parameter and its (unit, number) there; (None, None) if none does."""
     found = getattr(parameter, "tessera_place", None)
     return (None, None) if found is None else (found.engine(), found.place)
+
+
+def take_from_earlier_engines(model):
+    """A model belongs to one engine. Programs make a second engine of it to train after an evaluation, or when a cell is run again."""
+    owners = {id(engine): engine for engine, _ in map(engine_of, model.parameters()) if engine is not None}
+    for engine in owners.values():
+        logger.warning("another engine has this model: it lets go of it, and can no longer be used")
+        engine._destroy("initialize made another engine of it", "use the newer engine")
 
 
 class _Gathering:

@@ -62,7 +62,7 @@ def one_loss_of_two_engines():
             for engine in engines:
                 engine.optimizer.zero_grad()
             losses.append(float(loss))
-            norms.append([engine.get_global_grad_norm() for engine in engines])
+            norms.append([float(engine.get_global_grad_norm()) for engine in engines])
         results.append((losses, norms))
     return {"expected": expected, "results": results}
 
@@ -106,7 +106,7 @@ def several_backwards_for_one_step():
                 except AssertionError as error:
                     refused.append(str(error))
             engine.step()
-            norms.append(engine.get_global_grad_norm())
+            norms.append(float(engine.get_global_grad_norm()))
         results.append((losses, norms))
     return {"expected": expected, "results": results, "refused": refused}
 
@@ -173,7 +173,7 @@ def backward_by_hand_of_an_accumulation():
             engine.step()
             losses.append(float(output.detach()))
             if number % 3 == 2:
-                norms.append(engine.get_global_grad_norm())
+                norms.append(float(engine.get_global_grad_norm()))
         results.append((losses, norms))
     return {"expected": expected, "results": results}
 
@@ -199,7 +199,7 @@ def backward_by_hand_in_fp16():
                 engine.scale(loss).backward() if by_hand else engine.backward(loss)
                 engine.step()
                 losses.append(float(loss))
-            curves.append((losses, engine.get_global_grad_norm()))
+            curves.append((losses, float(engine.get_global_grad_norm())))
         wrapped = engine.optimizer
         found.append({"same": curves[0] == curves[1], "refused": refused, "needs": wrapped.needs_scaler(),
                       "sharded": isinstance(wrapped, ZeROOptimizer)})

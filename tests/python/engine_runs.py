@@ -185,7 +185,7 @@ def boundaries_set_by_the_client():
             losses.append(float(loss))
             if number % 2 == 1:
                 engine.step()
-                norms.append(engine.get_global_grad_norm())
+                norms.append(float(engine.get_global_grad_norm()))
         results.append((losses, norms))
     return {"expected": expected, "results": results}
 
@@ -207,7 +207,7 @@ def no_sync():
             engine.backward(loss / 2)
             engine.step()
             losses.append(float(loss))
-            norms.append(engine.get_global_grad_norm())
+            norms.append(float(engine.get_global_grad_norm()))
         results.append((losses, norms))
     return {"expected": expected, "results": results}
 
@@ -225,7 +225,7 @@ def backward_of_the_loss_itself():
             engine.scale(loss).backward()
             engine.step()
             losses.append(float(loss))
-            norms.append(engine.get_global_grad_norm())
+            norms.append(float(engine.get_global_grad_norm()))
         results.append((losses, norms))
     return {"expected": expected, "results": results}
 
@@ -436,7 +436,7 @@ def two_engines():
             engine.backward(loss)
             engine.step()
             all_losses.append(float(loss))
-            norms.append(engine.get_global_grad_norm())
+            norms.append(float(engine.get_global_grad_norm()))
     return {"expected": expected, "results": curves}
 
 
@@ -501,7 +501,7 @@ def sparse_gradients():
         engine, *_ = start(sparse(), config=config(stage))
         engine.backward(engine(ids).square().sum())
         engine.step()
-        norms.append(engine.get_global_grad_norm())
+        norms.append(float(engine.get_global_grad_norm()))
     return {"expected": expected, "norms": norms}
 
 

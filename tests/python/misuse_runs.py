@@ -173,7 +173,7 @@ def forward_past_the_engine():
                 engine.step()
                 losses.append(float(loss))
                 if number % 2:
-                    norms.append(engine.get_global_grad_norm())
+                    norms.append(float(engine.get_global_grad_norm()))
             results.append((losses, norms))
     return {"expected": expected, "results": results}
 

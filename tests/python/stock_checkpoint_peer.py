@@ -1,6 +1,7 @@
 """Training that DeepSpeed saves and goes on with, and that goes on from the same checkpoint, as two ranks.
 
     stock_checkpoint_peer.py save FOLDER          with DeepSpeed: stages 1 to 3; losses after the save
+    stock_checkpoint_peer.py beside FOLDER        the same with Tessera, in DeepSpeed's files, too
     stock_checkpoint_peer.py load FOLDER STAGE    with whichever package `deepspeed` this Python finds
 
 Prints JSON.
@@ -19,7 +20,7 @@ from peer_runs import Model
 BEFORE, AFTER = 5, 4
 
 
-def start(stage):
+def start(stage, **blocks):
     torch.manual_seed(stage)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)  # no operator to compile, as DeepSpeed's own is
@@ -27,7 +28,7 @@ def start(stage):
         "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "zero_allow_untested_optimizer": True,
         "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 3,
                                                           "total_num_steps": 40, "warmup_type": "linear"}},
-        "zero_optimization": {"stage": stage}})
+        "zero_optimization": {"stage": stage}, **blocks})
     return engine
 
 
@@ -42,14 +43,18 @@ def losses(engine, first, count):
     return {"losses": found, "lr": engine.get_lr()}
 
 
-def save(folder):
+def save(folder, **blocks):
     found = {}
     for stage in (1, 2, 3):
-        engine = start(stage)
+        engine = start(stage, **blocks)
         losses(engine, 0, BEFORE)
         engine.save_checkpoint(str(Path(folder) / str(stage)), client_state={"epoch": 3})
         found[stage] = losses(engine, BEFORE, AFTER)
     return found
+
+
+def beside(folder):
+    return save(folder, checkpoint={"format": "deepspeed"})
 
 
 def load(folder, stage):
@@ -64,7 +69,7 @@ def load(folder, stage):
 
 if __name__ == "__main__":
     deepspeed.init_distributed("gloo")
-    result = {"save": save, "load": load}[sys.argv[1]](*sys.argv[2:])
+    result = {"save": save, "beside": beside, "load": load}[sys.argv[1]](*sys.argv[2:])
     if dist.get_rank() == 0:
         print(json.dumps(result), flush=True)
     dist.barrier()

@@ -82,7 +82,7 @@ def texts():
 
 
 def settings(stage, **more):
-    return {"train_batch_size": 4, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage},
+    return {"train_batch_size": 4, "gradient_clipping": CLIP, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}}, **more}
 
 
@@ -178,6 +178,17 @@ def what_cannot_be_cut():
                 tessera.world.world_of(), [("dp_shard", 0), ("tp", 2)], "here"),
                 tensor_parallel.TransformersPlan({"model.layers.*.mlp.experts.gate_up_proj": "packed_colwise", "model.layers.*.mlp.experts.down_proj": "rowwise",
                                                   "model.layers.*.mlp.experts": "moe_tp_experts"}))}
+
+
+@run
+def different_batches():
+    """On every rank: what the first forward says to tensor ranks of which one has other texts; then, once all have the same, its loss."""
+    engine, *_ = tessera.initialize(model=made("llama"), config=settings(1, tensor_parallel={"autotp_size": 2}))
+    ids = texts()[:2]
+    refused = said(lambda: engine(input_ids=ids + (dist.get_rank() == 3), labels=ids))
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, refused)
+    return {"told": told, "goes on": float(engine(input_ids=ids, labels=ids).loss)}
 
 
 @run

@@ -100,6 +100,7 @@ def test_its_names_and_what_it_refuses(runs):
     for name in ("forward", "backward", "step"):
         assert f"{name}() is not for pipelines of several stages" in run[name]
     assert "use eval_batch() instead" in run["no grad"][1].lower()
+    assert run["empty"][0] == "UsageError" and "stage 1 of 2 has no parameters to train; its layers: ReLU" in run["empty"][1]
     assert run["no data"][0] == "UsageError" and "have none" in run["no data"][1]
     assert run["reduction"][0] == "NotImplementedError" and "max" in run["reduction"][1]
     assert run["instructions"][0] == "UsageError" and "BackwardPass" in run["instructions"][1]

@@ -8,7 +8,7 @@ from ranks import asked_for, run_for_json
 
 @pytest.fixture(scope="module")
 def runs(request):
-    others = ["through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut", "rules_that_are_not_understood",
+    others = ["through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut", "different_batches", "rules_that_are_not_understood",
               "what_all_ranks_drop_alike"]
     return run_for_json(Path(__file__).with_name("tensor_parallel_runs.py"), *asked_for(request, "by_plan"), *others, count=4, timeout=300)
 
@@ -55,6 +55,13 @@ def test_a_model_made_under_zero_init_is_cut(runs):
     assert result["pieces"] == 0
     for found, expected in zip(result["losses"], result["expected"], strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_tensor_ranks_that_are_given_different_batches_are_told(runs):
+    found = runs["different_batches"]
+    assert [kind for kind, _ in found["told"]] == ["nothing", "nothing", "UsageError", "UsageError"]
+    assert all("given different batches" in text and "get_data_parallel_rank()" in text for _, text in found["told"][2:])
+    assert found["goes on"] > 0
 
 
 @pytest.mark.parametrize("case, words", [

@@ -78,6 +78,7 @@ NAMES = {
     "deepspeed.pipe": "deepspeed.runtime.pipe.module: LayerSpec PipelineModule TiedLayerSpec",
     "deepspeed.profiling": "",
     "deepspeed.profiling.config": "deepspeed._blocks: DeepSpeedFlopsProfilerConfig FLOPS_PROFILER",
+    "deepspeed.profiling.flops_profiler": "deepspeed.profiling.flops_profiler.profiler: *",
     "deepspeed.runtime.activation_checkpointing.config": """
         deepspeed._blocks: ACT_CHKPT ACT_CHKPT_CONTIGUOUS_MEMORY_OPTIMIZATION ACT_CHKPT_CPU_CHECKPOINTING ACT_CHKPT_DEFAULT
         deepspeed._blocks: ACT_CHKPT_NUMBER_CHECKPOINTS ACT_CHKPT_PARTITION_ACTIVATIONS ACT_CHKPT_PROFILE

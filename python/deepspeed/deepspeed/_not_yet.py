@@ -56,9 +56,7 @@ MODULES = {
         ragged_utils random_ltd sdaa spatial_inference stochastic_transformer supa transformer transformer_inference
         utils xpu
     """,
-    "deepspeed.profiling": """
-        constants flops_profiler
-    """,
+    "deepspeed.profiling": "constants",
     "deepspeed.runtime": """
         chunked_cross_entropy comm domino hybrid_engine hybrid_engine_graph keep_in_fp32 python_gc rollout sparse_tensor
         state_dict_factory superoffload torch_autocast weight_quantizer
@@ -178,11 +176,11 @@ ATTRIBUTES = {
         reload_adam_states
     """,
     "deepspeed.utils": """
-        fragment_address get_full_hp_grad get_full_hp_param get_hp_fragment_mapping lazy_init_hp_params_optimizer_state
+        get_full_hp_grad get_full_hp_param get_hp_fragment_mapping lazy_init_hp_params_optimizer_state
         link_hp_params map_to_flat_opt_states set_full_hp_grad set_full_hp_param
     """,
     "deepspeed.utils.tensor_fragment": """
-        fragment_address get_full_hp_grad get_full_hp_param get_hp_fragment_mapping map_to_flat_opt_states
+        get_full_hp_grad get_full_hp_param get_hp_fragment_mapping map_to_flat_opt_states
         set_full_hp_grad set_full_hp_param
     """,
     "deepspeed.utils.zero_to_fp32": """

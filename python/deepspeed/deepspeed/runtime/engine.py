@@ -1,6 +1,7 @@
 """DeepSpeedEngine: tessera.Engine under DeepSpeed's names, with the getters that DeepSpeed has for each key."""
 
 import functools
+import math
 import os
 import stat
 import weakref
@@ -13,6 +14,7 @@ from torch.utils.data.distributed import DistributedSampler
 import tessera
 from deepspeed import comm as dist
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import TorchCheckpointEngine
+from deepspeed.runtime._step_times import StepTimes
 from deepspeed.runtime.dataloader import DeepSpeedDataLoader
 from deepspeed.runtime.optimizer_classes import class_for
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
@@ -41,6 +43,7 @@ _OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", 
 
 
 class DeepSpeedEngine(tessera.Engine):
+    observes = frozenset({"wall_clock_breakdown", "memory_breakdown", "flops_profiler"})
     sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
 
     def __init__(self, model, config, raw_config, *arguments):
@@ -60,14 +63,54 @@ class DeepSpeedEngine(tessera.Engine):
                 SimpleNamespace(**options), batch_size=self.train_batch_size(), steps_per_output=self.steps_per_print())
         return self.__dict__["_tput_timer"]
 
+    @functools.cached_property
+    def step_times(self):
+        return StepTimes(self.wall_clock_breakdown(), self.memory_breakdown(), self.flops_profiler_enabled())
+
+    @property
+    def timers(self):
+        return self.step_times.timers
+
+    @functools.cached_property
+    def flops_profiler(self):
+        """None where the configuration has it off."""
+        if not self.flops_profiler_enabled():
+            return None
+        from deepspeed.profiling.flops_profiler import FlopsProfiler  # with torch's counter, which few need
+
+        return FlopsProfiler(self.module, self, self.flops_profiler_recompute_fwd_factor())
+
+    def _is_profiled(self):
+        """Of ranks that do alike one looks."""
+        return self.flops_profiler_enabled() and self.global_rank == 0 and self.global_steps == self.flops_profiler_profile_step()
+
     def forward(self, *inputs, **kwargs):
         if self.training:
             self.tput_timer.start()
-        return super().forward(*inputs, **kwargs)
+        profiler = self.flops_profiler if self._is_profiled() else None
+        if profiler is not None:
+            profiler.start_profile()
+        try:
+            with self.step_times.of("fwd"):
+                return super().forward(*inputs, **kwargs)
+        finally:
+            if profiler is not None:
+                profiler.stop_profile()
+
+    def backward(self, *loss, **how):
+        with self.step_times.of("bwd"):
+            return super().backward(*loss, **how)
 
     def step(self, lr_kwargs=None):
         boundary = self.is_gradient_accumulation_boundary()
-        super().step(lr_kwargs)
+        profiled, number = boundary and self._is_profiled(), self.global_steps
+        with self.step_times.of("step"):
+            super().step(lr_kwargs)
+        self.step_times.end_micro_batch(boundary, says=self.global_rank == 0)
+        if profiled:
+            self.flops_profiler.print_model_profile(number, self.flops_profiler_module_depth(), self.flops_profiler_top_modules(),
+                                                    self.flops_profiler_detailed(), self.flops_profiler_output_file())
+            self.flops_profiler.end_profile()
         self.tput_timer.stop(global_step=boundary, report_speed=boundary)
         every = self.steps_per_print()
         if boundary and every and self.optimizer is not None and self.global_steps % every == 0:
@@ -119,6 +162,11 @@ class DeepSpeedEngine(tessera.Engine):
 
     def get_sequence_parallel_group(self):
         return groups._get_sequence_parallel_group()
+
+    def get_global_grad_norm(self):
+        """Of the last step, before clipping: a tensor without dimensions; infinity where the step was skipped; None before the first."""
+        norm = super().get_global_grad_norm()
+        return norm if norm is None else torch.tensor(norm, dtype=torch.float64) if math.isfinite(norm) else float("inf")
 
     # ---- what is configured
 
@@ -200,6 +248,27 @@ class DeepSpeedEngine(tessera.Engine):
 
     def memory_breakdown(self):
         return self._value("memory_breakdown")
+
+    def flops_profiler_enabled(self):
+        return self._value("flops_profiler.enabled")
+
+    def flops_profiler_recompute_fwd_factor(self):
+        return self._value("flops_profiler.recompute_fwd_factor")
+
+    def flops_profiler_profile_step(self):
+        return self._value("flops_profiler.profile_step")
+
+    def flops_profiler_module_depth(self):
+        return self._value("flops_profiler.module_depth")
+
+    def flops_profiler_top_modules(self):
+        return self._value("flops_profiler.top_modules")
+
+    def flops_profiler_detailed(self):
+        return self._value("flops_profiler.detailed")
+
+    def flops_profiler_output_file(self):
+        return self._value("flops_profiler.output_file")
 
     def dump_state(self):
         return self._value("dump_state")

@@ -6,10 +6,11 @@ from typing import Callable, Iterable, Optional, Union
 import tessera
 import torch
 from deepspeed import comm as dist
+from deepspeed import git_version_info
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config_keys import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
-from deepspeed.utils import groups
+from deepspeed.utils import groups, log_dist
 from tessera import _core, parallelism, shared_sequences, tensor_parallel
 from tessera.config_source import chosen_source
 from tessera.config_text import read_config
@@ -34,6 +35,8 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
     accelerator = get_accelerator()
     accelerator.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    log_dist(f"DeepSpeed info: version={git_version_info.version}, git-hash={git_version_info.git_hash}, "
+             f"git-branch={git_version_info.git_branch}", ranks=[0])
     if mesh_param is None and mpu is None:
         mesh_param = shared_sequences.mesh_of_config(read_config(chosen_source(args, config, config_params)), dist.get_world_size())
     parallelism.check_mesh_param(mesh_param, dist.get_world_size())

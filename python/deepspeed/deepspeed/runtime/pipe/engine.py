@@ -43,6 +43,7 @@ _INSTRUCTIONS = {instruction: _by_itself(instruction) for instruction in (
 class PipelineEngine(DeepSpeedEngine):
     """ZeRO goes with it at every stage. A PipelineModule of one stage also trains by engine(batch), backward(loss), step()."""
 
+    observes = frozenset()  # its micro batches run beside each other
     _INSTRUCTION_MAP = dict(_INSTRUCTIONS)
 
     def __init__(self, model, *arguments):

@@ -1,0 +1,85 @@
+"""What an engine tells the programs that ask, as DeepSpeed does."""
+
+from pathlib import Path
+
+import pytest
+from ranks import run_for_json
+
+
+@pytest.fixture(scope="module")
+def told():
+    return run_for_json(Path(__file__).with_name("told_runs.py"))
+
+
+def test_the_gradient_norm_is_a_tensor_and_infinite_where_the_step_was_skipped(told):
+    found = told["gradient_norms"]
+    skipped = found["skipped"]
+    assert skipped > 2
+    assert found["kinds"] == ["NoneType", *["float"] * skipped, "Tensor", "Tensor"]
+    assert found["values"][:skipped] == ["inf"] * skipped
+    assert all(0 < float(value) < 100 for value in found["values"][skipped:])
+
+
+def test_small_parameters_can_be_read_at_any_time_at_stage_3(told):
+    names = ["small.weight", "small.bias", *(f"blocks.{block}.{name}" for block in (0, 1) for name in ("0.weight", "0.bias", "1.bias"))]
+    assert told["small_parameters"] == {"torch.float32": names, "torch.bfloat16": names}
+    none, without_the_matrix, first = told["small_parameters_within_limits"]
+    assert none == []
+    assert without_the_matrix == names[1:]
+    assert first == ["small.weight", "small.bias"]
+
+
+def numbers_in(line):
+    """{name: milliseconds} of a line of wall_clock_breakdown."""
+    parts = line.split(" | ")
+    assert parts[0] == "time (ms)", line
+    return {name: float(value) for name, value in (part.split(": ") for part in parts[1:] if "mem_" not in part and "peak" not in part)}
+
+
+def test_wall_clock_breakdown_prints_the_times_of_micro_batches_and_steps(told):
+    found = told["step_times"]
+    assert found["none"] == []
+    micro, whole = ["fwd_microstep", "bwd_microstep", "step_microstep"], ["fwd", "bwd", "step"]
+    times = [numbers_in(line) for line in found["times"]]
+    assert [[*each] for each in times] == [micro, micro, whole] * 2
+    for first, second, step in (times[:3], times[3:]):
+        for part, of_micro in zip(whole, micro):
+            assert step[part] > 0
+            assert step[part] == pytest.approx(first[of_micro] + second[of_micro], rel=0.2, abs=0.05)
+    assert all("mem_allocated" in line for line in found["memory"]) and len(found["memory"]) == 6
+
+
+MACS = 2 * (4 * 12 + 2 * 12 * 12)  # two rows through three linear layers
+PARAMS = 4 * 12 + 12 + 2 * (12 * 12 + 12 + 2 * 12)
+
+
+@pytest.mark.parametrize("stage", ["0", "3"])
+def test_the_flops_profiler_counts_the_step_that_it_is_told_to(told, stage):
+    before, at, after = told["flops_of_a_step"][stage]
+    assert before == after == []
+    assert at[0] == "Flops profile of step 1"
+    assert f"{'parameters:':<40} {PARAMS}" in at
+    assert f"{'forward MACs:':<40} {MACS} MACs" in at
+    assert any(line.startswith("backward time:") for line in at) and any(line.startswith("step time:") for line in at)
+    assert any("0.1 (Linear)" in line or "1 (Linear)" in line for line in at)
+    linear = next(line for line in at if line.strip().startswith("small (Linear)"))
+    assert f"{2 * 4 * 12}  {100 * 2 * 4 * 12 / MACS:.1f}%" in linear
+    assert "MACs      Linear" in "\n".join(at)
+
+
+def test_the_profile_goes_into_a_file(told):
+    lines = told["flops_of_a_step"]["file"]
+    assert lines[0] == "Flops profile of step 0" and not any("(Linear)" in line for line in lines)
+
+
+def test_the_profile_of_a_model(told):
+    found = told["model_profiles"]
+    assert found["numbers"] == [2 * MACS, MACS, PARAMS]
+    assert found["text"] == ["1.34 K", f"{MACS} MACs", f"{PARAMS}"]
+    assert found["lines"][0] == "Flops profile of step 1" and found["trains"] is False
+
+
+def test_the_version_is_in_the_log_of_those_who_listen(told):
+    found = told["version"]
+    assert "DeepSpeed info: version=0.19.8+tessera, git-hash=" in found["said"]
+    assert "DeepSpeed info" not in found["quiet"]
