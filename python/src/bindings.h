@@ -20,5 +20,6 @@ void bind_pipeline(pybind11::module_& module);
 void bind_plan(pybind11::module_& module);
 void bind_checkpoint(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
+void bind_monitor(pybind11::module_& module);
 
 }  // namespace tessera::python

@@ -19,4 +19,5 @@ PYBIND11_MODULE(_core, module) {
   bind_plan(module);
   bind_checkpoint(module);
   bind_environment(module);
+  bind_monitor(module);
 }

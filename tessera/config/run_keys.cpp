@@ -301,7 +301,7 @@ constexpr Key kRunKeys[] = {
      {.type = kTextList},
      "[\"jsonl\"]",
      kHonoured,
-     "what records steps and evaluations; jsonl: metrics.jsonl",
+     "what records steps and evaluations: jsonl (metrics.jsonl), csv, tensorboard",
      {.of_host = true}},
 };
 

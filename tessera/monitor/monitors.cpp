@@ -3,10 +3,12 @@
 namespace tessera::monitor {
 
 OpenRegistry<MakeMonitor>& monitors() {
-  static OpenRegistry<MakeMonitor> table("monitor",
-                                         {
-                                             {"jsonl", "metrics.jsonl in the output folder", make_jsonl_monitor},
-                                         });
+  static OpenRegistry<MakeMonitor> table(
+      "monitor", {
+                     {"jsonl", "metrics.jsonl in the output folder", make_jsonl_monitor},
+                     {"csv", "a file for each number in csv/ there", make_csv_monitor},
+                     {"tensorboard", "event files in tensorboard/ there", make_tensorboard_monitor},
+                 });
   return table;
 }
 

@@ -20,6 +20,8 @@ void check_monitors(const std::vector<std::string>& names, const std::string& wh
 std::vector<std::unique_ptr<Monitor>> start_monitors(const std::vector<std::string>& names,
                                                      const MonitorOptions& options);
 
-std::unique_ptr<Monitor> make_jsonl_monitor(const MonitorOptions& options);  // jsonl_monitor.cpp
+std::unique_ptr<Monitor> make_jsonl_monitor(const MonitorOptions& options);        // jsonl_monitor.cpp
+std::unique_ptr<Monitor> make_csv_monitor(const MonitorOptions& options);          // scalar_monitor.cpp
+std::unique_ptr<Monitor> make_tensorboard_monitor(const MonitorOptions& options);  // …
 
 }  // namespace tessera::monitor

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/monitor/scalar_log.h"
 #include "tests/support/temporary_folder.h"
 
 namespace tessera::monitor::monitors_test {
@@ -104,13 +106,55 @@ TEST(Monitors, AnUnknownNameIsAnErrorWithTheNearest) {
     EXPECT_EQ(error.kind(), ErrorKind::kConfig);
     EXPECT_EQ(error.report().what, "there is no monitor 'json'");
     EXPECT_EQ(error.report().where, "run.yaml, monitors");
-    EXPECT_EQ(error.report().fix, "did you mean 'jsonl'? known: jsonl");
+    EXPECT_EQ(error.report().fix, "did you mean 'jsonl'? known: jsonl, csv, tensorboard");
   }
 }
 
 TEST(Monitors, ANameThatIsTakenCannotBeAddedAgain) {
   EXPECT_THROW(monitors().add({"JSONL", "another", make_jsonl_monitor}), Error);
-  EXPECT_EQ(monitors().table().names().size(), 1u);
+  EXPECT_EQ(monitors().table().names().size(), 3u);
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+TEST(CsvLog, HasAFileForEachNameAndForgetsWhatIsTakenAgain) {
+  const test::TemporaryFolder folder;
+  {
+    const auto log = make_csv_log(folder.path() / "csv", 0);
+    for (int64_t at = 1; at <= 3; ++at) log->add("train/loss", 0.1 * static_cast<double>(at), at);
+    log->add("eval/accuracy of all", std::nan(""), 3);
+    EXPECT_EQ(log->place(), folder.path() / "csv");
+  }
+  EXPECT_EQ(text_of(folder.path() / "csv/train_loss.csv"), "step,loss\n1,0.1\n2,0.2\n3,0.30000000000000004\n");
+  EXPECT_EQ(text_of(folder.path() / "csv/eval_accuracy_of_all.csv"), "step,accuracy of all\n3,nan\n");
+  make_csv_log(folder.path() / "csv", 2)->add("train/loss", 7, 3);
+  EXPECT_EQ(text_of(folder.path() / "csv/train_loss.csv"), "step,loss\n1,0.1\n2,0.2\n3,7\n");
+  make_csv_log(folder.path() / "csv", kEverythingStays)->add("train/loss", 8, 1);
+  EXPECT_EQ(text_of(folder.path() / "csv/train_loss.csv"), "step,loss\n1,0.1\n2,0.2\n3,7\n1,8\n");
+}
+
+// The first record of every event file is the same but for its time: tensorflow/core/util/events_writer.cc. That
+// TensorBoard reads the rest is shown in tests/python/test_told.py.
+TEST(TensorBoardLog, BeginsWithItsVersionAndHasARecordANumber) {
+  const test::TemporaryFolder folder;
+  make_tensorboard_log(folder.path(), kEverythingStays)->add("train/loss", 0.5, 300);
+  const std::filesystem::path path = std::filesystem::directory_iterator(folder.path())->path();
+  EXPECT_EQ(path.filename().string().rfind("events.out.tfevents.", 0), 0u);
+  const std::string text = text_of(path);
+  const std::string length("\x1A\0\0\0\0\0\0\0", 8);  // 26 bytes: time 9, step 2, version 2 + 13
+  ASSERT_EQ(text.substr(0, 8), length);
+  EXPECT_EQ(text.substr(8, 4), "\x12\x9B\xD8\x2D");  // its masked crc32c
+  EXPECT_EQ(text.substr(12 + 11, 15),
+            "\x1A\x0D"
+            "brain.Event:2");
+  const std::string second = text.substr(12 + 26 + 4);
+  EXPECT_EQ(second.substr(12 + 9, 3), "\x10\xAC\x02");  // step 300
+  EXPECT_NE(second.find("\x0A\x0Atrain/loss\x15" + std::string("\0\0\0\x3F", 4)), std::string::npos);
+  EXPECT_EQ(second.size(), 8 + 4 + static_cast<size_t>(static_cast<uint8_t>(second[0])) + 4);
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 """What an engine tells the programs that ask, as DeepSpeed does."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from peers import PYTHON
 from ranks import run_for_json
 
 
@@ -70,6 +73,44 @@ def test_the_flops_profiler_counts_the_step_that_it_is_told_to(told, stage):
 def test_the_profile_goes_into_a_file(told):
     lines = told["flops_of_a_step"]["file"]
     assert lines[0] == "Flops profile of step 0" and not any("(Linear)" in line for line in lines)
+
+
+TIMES = ["forward", "backward", "step"]
+
+
+def test_csv_files_have_the_events_of_each_step_and_go_on(told):
+    found = told["monitors"]
+    assert found["enabled"] and sorted(found["csv"]) == sorted(
+        [f"Train_Samples_elapsed_time_ms_{part}.csv" for part in TIMES] + ["Train_Samples_lr.csv"])
+    # 2 ranks of 2 rows and 2 micro batches; then another engine of the same folder
+    assert found["csv"]["Train_Samples_lr.csv"] == "step,lr\n8,0.1\n16,0.1\n8,0.1\n"
+    header, *rows = found["csv"]["Train_Samples_elapsed_time_ms_forward.csv"].splitlines()
+    assert header == "step,elapsed_time_ms_forward" and [row.split(",")[0] for row in rows] == ["8", "16"]
+    assert all(float(row.split(",")[1]) > 0 for row in rows)
+
+
+def test_one_event_file_is_written_by_rank_0(told):
+    (name, content), = told["monitors"]["board"].items()
+    assert name.startswith("events.out.tfevents.")
+    content = bytes.fromhex(content)
+    assert b"brain.Event:2" in content and content.count(b"Train/Samples/lr") == 2
+
+
+@pytest.mark.peers
+@pytest.mark.skipif(not PYTHON.exists(), reason="reads with TensorBoard itself: make peers-test")
+def test_tensorboard_reads_the_events(told, tmp_path):
+    (name, content), = told["monitors"]["board"].items()
+    (tmp_path / name).write_bytes(bytes.fromhex(content))
+    text = ("import json, sys\n"
+            "from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
+            "events = EventAccumulator(sys.argv[1])\nevents.Reload()\n"
+            "print(json.dumps({tag: [[each.step, each.value] for each in events.Scalars(tag)] for tag in events.Tags()['scalars']}))\n")
+    result = subprocess.run([PYTHON, "-c", text, tmp_path], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert sorted(found) == sorted([f"Train/Samples/elapsed_time_ms_{part}" for part in TIMES] + ["Train/Samples/lr"])
+    assert found["Train/Samples/lr"] == [[8, pytest.approx(0.1)], [16, pytest.approx(0.1)]]
+    assert "DATA_LOSS" not in result.stderr
 
 
 def test_the_profile_of_a_model(told):

@@ -161,6 +161,23 @@ def flops_of_a_step():
 
 
 @run
+def monitors():
+    """What is left of two steps by stage, in CSV files and in TensorBoard's, whose names and bytes are told; and who else was told."""
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    files = {"enabled": True, "output_path": folder[0]}
+    engine = two(1, tensorboard={**files, "job_name": "board"}, csv_monitor={**files, "job_name": "table"}, wall_clock_breakdown=True)
+    printed(lambda: train(engine, 4))
+    again = two(1, csv_monitor={**files, "job_name": "table"})
+    printed(lambda: train(again, 2))
+    dist.barrier()
+    table, board = os.path.join(folder[0], "table"), os.path.join(folder[0], "board")
+    return {"enabled": engine.monitor.enabled, "csv": {name: open(os.path.join(table, name)).read() for name in sorted(os.listdir(table))},
+            "board": {name: open(os.path.join(board, name), "rb").read().hex() for name in os.listdir(board)},
+            "lr": engine.get_lr()[0]}
+
+
+@run
 def model_profiles():
     """(operations, MACs, parameters) of functions of deepspeed.profiling.flops_profiler."""
     from deepspeed.profiling.flops_profiler import get_model_profile

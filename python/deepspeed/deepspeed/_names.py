@@ -62,9 +62,13 @@ NAMES = {
         deepspeed.launcher.constants: *
     """,
     "deepspeed.monitor": "",
+    "deepspeed.monitor.comet": "deepspeed.monitor.monitor: CometMonitor EventsLogScheduler",
     "deepspeed.monitor.config": """
         deepspeed._blocks: CSVConfig CometConfig DeepSpeedMonitorConfig TensorBoardConfig WandbConfig get_monitor_config
     """,
+    "deepspeed.monitor.csv_monitor": "deepspeed.monitor.monitor: csvMonitor",
+    "deepspeed.monitor.tensorboard": "deepspeed.monitor.monitor: TensorBoardMonitor",
+    "deepspeed.monitor.wandb": "deepspeed.monitor.monitor: WandbMonitor",
     "deepspeed.ops": "deepspeed.ops.op_builder: __compatible_ops__",
     "deepspeed.module_inject": "",
     "deepspeed.module_inject.layers": "tessera.tensor_parallel: GatherReplacedLayerParams",

@@ -32,9 +32,7 @@ MODULES = {
     "deepspeed.moe": """
         ep_count ep_experts ep_kernels ep_repack ep_router ep_tp_dispatch fused_expert_layout mappings
     """,
-    "deepspeed.monitor": """
-        comet csv_monitor monitor tensorboard utils wandb
-    """,
+    "deepspeed.monitor": "utils",
     "deepspeed.ops": """
         compile deepspeed4science fp_quantizer gds pin_memory quantizer random_ltd transformer triton_ops
     """,

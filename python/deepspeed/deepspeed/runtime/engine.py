@@ -14,6 +14,8 @@ from torch.utils.data.distributed import DistributedSampler
 import tessera
 from deepspeed import comm as dist
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import TorchCheckpointEngine
+from deepspeed.monitor.config import get_monitor_config
+from deepspeed.monitor.monitor import MonitorMaster
 from deepspeed.runtime._step_times import StepTimes
 from deepspeed.runtime.dataloader import DeepSpeedDataLoader
 from deepspeed.runtime.optimizer_classes import class_for
@@ -37,19 +39,22 @@ if __name__ == "__main__":
 '''
 
 
+_NAMES_OF_TIMES = {"fwd": "forward", "bwd": "backward", "step": "step"}
+
 # Of the pipeline engine.
 _OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", "set_dataiterator", "reset_activation_shape",
                  "get_additional_losses")
 
 
 class DeepSpeedEngine(tessera.Engine):
-    observes = frozenset({"wall_clock_breakdown", "memory_breakdown", "flops_profiler"})
+    observes = frozenset({"wall_clock_breakdown", "memory_breakdown", "flops_profiler", "tensorboard", "csv_monitor", "wandb", "comet"})
     sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
 
     def __init__(self, model, config, raw_config, *arguments):
         if raw_config.get("log_level"):
             set_log_level_from_string(raw_config["log_level"])
         super().__init__(model, config, raw_config, *arguments)
+        self.monitor = MonitorMaster(get_monitor_config(raw_config))
 
     def _wrapped(self, optimizer):
         cls = class_for(self.stage, *self.get_data_types(), fused=isinstance(optimizer, NativeOptimizer))
@@ -107,6 +112,8 @@ class DeepSpeedEngine(tessera.Engine):
         with self.step_times.of("step"):
             super().step(lr_kwargs)
         self.step_times.end_micro_batch(boundary, says=self.global_rank == 0)
+        if boundary and self.monitor.enabled and self.optimizer is not None:
+            self.monitor.write_events(self._events_of_step())
         if profiled:
             self.flops_profiler.print_model_profile(number, self.flops_profiler_module_depth(), self.flops_profiler_top_modules(),
                                                     self.flops_profiler_detailed(), self.flops_profiler_output_file())
@@ -116,6 +123,12 @@ class DeepSpeedEngine(tessera.Engine):
         if boundary and every and self.optimizer is not None and self.global_steps % every == 0:
             log_dist(f"step={self.global_steps}, skipped={self.skipped_steps}, lr={self.get_lr()}, mom={self.get_mom()}",
                      ranks=[0])
+
+    def _events_of_step(self):
+        scale = [("Train/Samples/loss_scale", self.loss_scale())] if self.fp16_enabled() else []
+        times = [(f"Train/Samples/elapsed_time_ms_{_NAMES_OF_TIMES[timer]}", spent)
+                 for timer, spent in (self.step_times.last if self.wall_clock_breakdown() else {}).items()]
+        return [(name, value, self.global_samples) for name, value in [("Train/Samples/lr", self.get_lr()[0]), *scale, *times]]
 
     def __getattr__(self, name):
         if name in _OF_PIPELINES:

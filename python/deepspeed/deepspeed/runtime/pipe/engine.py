@@ -43,7 +43,7 @@ _INSTRUCTIONS = {instruction: _by_itself(instruction) for instruction in (
 class PipelineEngine(DeepSpeedEngine):
     """ZeRO goes with it at every stage. A PipelineModule of one stage also trains by engine(batch), backward(loss), step()."""
 
-    observes = frozenset()  # its micro batches run beside each other
+    observes = frozenset({"tensorboard", "csv_monitor", "wandb", "comet"})  # micro batches run beside each other: no times of parts
     _INSTRUCTION_MAP = dict(_INSTRUCTIONS)
 
     def __init__(self, model, *arguments):
@@ -133,6 +133,8 @@ class PipelineEngine(DeepSpeedEngine):
         super().step()
         self.core.set_boundary(None)
         self.agg_train_loss = self._mean_losses()
+        if self.monitor.enabled:
+            self.monitor.write_events([("Train/Samples/train_loss", float(self.agg_train_loss), self.global_samples)])
         self._report()
         return self.agg_train_loss
 
