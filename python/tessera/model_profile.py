@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 
 @dataclass
@@ -44,7 +44,8 @@ class ModelProfile:
         return self.costs[self._model]
 
     def start(self):
-        self._counter = FlopCounterMode(display=False)
+        self._counter = FlopCounterMode(display=False, custom_mapping={
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_on_cpu})
         self._counter.__enter__()
         for module, cost in self.costs.items():
             entered = []
@@ -69,6 +70,11 @@ class ModelProfile:
         if self._counter is not None:
             self._counter.__exit__(None, None, None)
             self._counter = None
+
+
+def _attention_on_cpu(query, key, value, *_, out_shape=None, **__):
+    """Of the shapes; torch's table has the operators of GPUs alone."""
+    return sdpa_flop_count(query, key, value)
 
 
 def params_of(module):

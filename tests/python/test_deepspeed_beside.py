@@ -98,14 +98,15 @@ def test_tessera_goes_on_with_its_own(saved, case):
     assert result.code == 0 and f"{TAG} is intact" in result.out, str(result)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(folder of Tessera's checkpoints by stage, the losses after them)."""
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, run_for_json(HERE / "stock_checkpoint_peer.py", "beside", folder, timeout=600)
+
+
 class TestBesideDeepSpeed:
     pytestmark = needs_deepspeed
-
-    @pytest.fixture(scope="class")
-    def trained(self, tmp_path_factory):
-        """(folder of Tessera's checkpoints by stage, the losses after them)."""
-        folder = tmp_path_factory.mktemp("trained")
-        return folder, run_for_json(HERE / "stock_checkpoint_peer.py", "beside", folder, timeout=600)
 
     @pytest.mark.parametrize("stage", ["1", "2", "3"])
     def test_deepspeed_goes_on_from_them(self, trained, stage):
@@ -117,7 +118,7 @@ class TestBesideDeepSpeed:
 
     def test_the_script_that_deepspeed_leaves_in_folders_reads_them_here(self, saved, tmp_path):
         """In an environment with Tessera under DeepSpeed's name."""
-        script = next(PYTHON.parents[1].glob("lib/python*/site-packages/deepspeed/utils/zero_to_fp32.py"))
+        script = shutil.copy(next(PYTHON.parents[1].glob("lib/python*/site-packages/deepspeed/utils/zero_to_fp32.py")), tmp_path)
         _, folder = saved
         for case in CASES:
             copy = files_of_deepspeed(folder / case, tmp_path / case)

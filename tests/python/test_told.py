@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from peers import PYTHON
+from peers import PYTHON, run_deepspeed_for_json
 from ranks import run_for_json
 
 
@@ -118,6 +118,15 @@ def test_the_profile_of_a_model(told):
     assert found["numbers"] == [2 * MACS, MACS, PARAMS]
     assert found["text"] == ["1.34 K", f"{MACS} MACs", f"{PARAMS}"]
     assert found["lines"][0] == "Flops profile of step 1" and found["trains"] is False
+
+
+@pytest.mark.peers
+@pytest.mark.skipif(not PYTHON.exists(), reason="compares with DeepSpeed itself: make peers-test")
+def test_the_macs_and_parameters_of_a_model_are_deepspeeds():
+    """Products, convolutions and attention; what DeepSpeed counts of activations and norms besides are no MACs."""
+    program = Path(__file__).with_name("profile_peer.py")
+    ours, theirs = run_for_json(program, count=1), run_deepspeed_for_json(program, count=1)
+    assert ours == theirs and all(macs > 0 for macs, _ in ours)
 
 
 def test_the_version_is_in_the_log_of_those_who_listen(told):
