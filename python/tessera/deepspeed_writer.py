@@ -126,12 +126,16 @@ def _base_state(training, parts):
     if training.options is None:
         return [{"step": training.steps, **{kind: filled(without_padding(part), kind, checkpoint) for kind in each}}
                 for part, each in zip(parts, kinds)]
-    step = training.steps if training.steps_as is None else torch.tensor(float(training.steps), dtype=training.steps_as)
-    made = {index: {"step": step, **{kind: filled(part, kind, checkpoint) for kind in each}}
+    made = {index: {"step": _count_of(training), **{kind: filled(part, kind, checkpoint) for kind in each}}
             for index, (part, each) in enumerate(zip(parts, kinds)) if each}
     groups = [{**options, "params": [index for index, owner in enumerate(training.group_of_buffer) if owner == group]}
               for group, options in enumerate(training.options)]
     return {"state": made, "param_groups": groups}
+
+
+def _count_of(training):
+    """A tensor of its own for each state: the optimizer counts on in it."""
+    return training.steps if training.steps_as is None else torch.tensor(float(training.steps), dtype=training.steps_as)
 
 
 def _slices(part, address):

@@ -8,6 +8,7 @@ Prints JSON.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -73,3 +74,4 @@ if __name__ == "__main__":
     if dist.get_rank() == 0:
         print(json.dumps(result), flush=True)
     dist.barrier()
+    os._exit(0)  # DeepSpeed's threads of shared memory sometimes end the process otherwise

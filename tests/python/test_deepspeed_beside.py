@@ -81,6 +81,8 @@ def test_programs_that_open_the_files_find_what_deepspeed_puts_there(saved, case
         assert state["loss_scaler"].dynamic == (precision == "fp16")
         base = state["optimizer_state_dict" if stage == 3 else "base_optimizer_state"]
         assert [group["weight_decay"] for group in base["param_groups"]] == [0.1, 0.0]
+        steps = [each["step"] for each in base["state"].values()]
+        assert [step.item() for step in steps] == [3] * len(steps) and len({step.data_ptr() for step in steps}) == len(steps)
         if stage == 3:
             assert len(state["fp32_flat_groups"]) == len(base["state"]) > 2  # sub-groups
             assert all(flat.numel() <= SUB_GROUP + 35 for flat in state["fp32_flat_groups"])
