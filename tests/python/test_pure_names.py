@@ -152,6 +152,19 @@ def test_a_name_of_a_star_is_looked_up_at_each_use(monkeypatch):
     assert deepspeed.comm.cdb is stand_in
 
 
+def test_what_megatron_deepspeed_imports_at_its_start_says_what_is_missing_once_it_is_used():
+    from deepspeed.compression.compress import init_compression, redundancy_clean
+    from deepspeed.ops.op_builder.builder import OpBuilder
+    from deepspeed.runtime.data_pipeline.data_routing.helper import convert_to_random_ltd
+    from deepspeed.sequence.fpdt_layer import FPDT_Attention, FPDT_FFN, FPDT_InputConstruct, FPDT_LogitsLoss
+
+    assert OpBuilder.is_rocm_pytorch() is False
+    for use in (init_compression, redundancy_clean, convert_to_random_ltd, FPDT_Attention, FPDT_InputConstruct, lambda: FPDT_FFN.apply,
+                lambda: FPDT_LogitsLoss.apply):
+        with pytest.raises(NotImplementedError, match=r"deepspeed\.[\w.]+ is not in Tessera: a program can import it"):
+            use()
+
+
 @pytest.mark.parametrize("statement", [
     "from deepspeed.utils.tensor_fragment import get_full_hp_param", "import deepspeed.ops.lion.cpu_lion",
     "from deepspeed.pipe import DualPipeVModule", "from deepspeed.ops.op_builder import TransformerBuilder"])

@@ -54,6 +54,7 @@ NAMES = {
     """,
     "deepspeed.comm.reduce_op": "torch.distributed: ReduceOp",
     "deepspeed.compile": "",
+    "deepspeed.compression.compress": "deepspeed._when_used: init_compression redundancy_clean",
     "deepspeed.compile.config": "deepspeed._blocks: CompileConfig",
     "deepspeed.moe.experts": "deepspeed.moe.layer: Experts",
     "deepspeed.moe.sharded_moe": "deepspeed.moe.layer: MOELayer TopKGate",
@@ -79,6 +80,7 @@ NAMES = {
     "deepspeed.ops.aio": "deepspeed.ops.op_builder: AsyncIOBuilder",
     "deepspeed.ops.lamb": "tessera.optimizers: FusedLamb",
     "deepspeed.ops.lion": "tessera.optimizers: DeepSpeedCPULion FusedLion",
+    "deepspeed.ops.op_builder.builder": "deepspeed.ops.op_builder: OpBuilder",
     "deepspeed.pipe": "deepspeed.runtime.pipe.module: LayerSpec PipelineModule TiedLayerSpec",
     "deepspeed.profiling": "",
     "deepspeed.profiling.config": "deepspeed._blocks: DeepSpeedFlopsProfilerConfig FLOPS_PROFILER",
@@ -103,6 +105,10 @@ NAMES = {
     "deepspeed.runtime.data_pipeline": "",
     "deepspeed.runtime.data_pipeline.config": """
         deepspeed._blocks: CURRICULUM_LEARNING DATA_EFFICIENCY get_data_efficiency_config get_data_efficiency_enabled
+    """,
+    "deepspeed.runtime.data_pipeline.data_routing": "",
+    "deepspeed.runtime.data_pipeline.data_routing.helper": """
+        deepspeed._when_used: convert_to_random_ltd remove_random_ltd_state_dict save_without_random_ltd
     """,
     "deepspeed.runtime.fp16.fused_optimizer": "deepspeed.runtime.optimizer_classes: FP16_Optimizer",
     "deepspeed.runtime.fp16.onebit": "tessera.optimizers: ZeroOneAdam",
@@ -161,6 +167,7 @@ NAMES = {
         deepspeed.runtime.zero._estimates: estimate_zero2_model_states_mem_needs_all_live
     """,
     "deepspeed.runtime.zero.tiling": "tessera.tiled_linear: TiledLinear TiledLinearReturnBias",
+    "deepspeed.sequence.fpdt_layer": "deepspeed._when_used: FPDT_Attention FPDT_FFN FPDT_InputConstruct FPDT_LogitsLoss",
     "deepspeed.utils": """
         deepspeed.accelerator: get_accelerator
         deepspeed.runtime.dataloader: RepeatingLoader

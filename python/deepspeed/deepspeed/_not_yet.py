@@ -27,7 +27,7 @@ MODULES = {
         list_schedule partitioner passes patch_compiled_func patch_fake_tensor profilers util z3_eager_fallback
     """,
     "deepspeed.compression": """
-        basic_layer compress config constants scheduler utils
+        basic_layer config constants scheduler utils
     """,
     "deepspeed.moe": """
         ep_count ep_experts ep_kernels ep_repack ep_router ep_tp_dispatch fused_expert_layout mappings
@@ -49,7 +49,7 @@ MODULES = {
         cpu_lion fused_lion multi_tensor_apply
     """,
     "deepspeed.ops.op_builder": """
-        all_ops async_io builder cpu dc evoformer_attn fp_quantizer fused_adam fused_lamb fused_lion gds hpu
+        all_ops async_io cpu dc evoformer_attn fp_quantizer fused_adam fused_lamb fused_lion gds hpu
         inference_core_ops inference_cutlass_builder klxpu mlu mps npu pin_memory pin_memory_load quantizer ragged_ops
         ragged_utils random_ltd sdaa spatial_inference stochastic_transformer supa transformer transformer_inference
         utils xpu
@@ -66,7 +66,10 @@ MODULES = {
         datastates_checkpoint_engine decoupled_checkpoint_engine fast_checkpoint_engine nebula_checkpoint_engine utils
     """,
     "deepspeed.runtime.data_pipeline": """
-        constants data_routing data_sampling
+        constants data_sampling
+    """,
+    "deepspeed.runtime.data_pipeline.data_routing": """
+        basic_layer scheduler utils
     """,
     "deepspeed.runtime.model_checkpointing": """
         constants data_parallel_writer_factory utils writer_factory
@@ -75,7 +78,7 @@ MODULES = {
         dualpipev p2p
     """,
     "deepspeed.sequence": """
-        auto_sp autosp_detector autosp_fusion autosp_vit cross_entropy fpdt_layer
+        auto_sp autosp_detector autosp_fusion autosp_vit cross_entropy
     """,
     "deepspeed.runtime.swap_tensor": """
         async_swapper optimizer_utils partitioned_optimizer_swapper partitioned_param_swapper

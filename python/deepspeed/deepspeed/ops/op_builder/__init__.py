@@ -22,6 +22,10 @@ class OpBuilder:
     def __init__(self, name=None):
         self.name = name or self.NAME
 
+    @staticmethod
+    def is_rocm_pytorch():
+        return torch.version.hip is not None
+
     def is_compatible(self, verbose=False):
         return __compatible_ops__.get(self.name, False)
 
