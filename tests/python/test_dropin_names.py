@@ -109,3 +109,12 @@ def test_attributes_by_dotted_names_are_those_that_deepspeed_chat_sets():
     recursive_setattr(model, "0.0", torch.nn.ReLU())
     recursive_setattr(model, "name", 7)
     assert isinstance(model[0][0], torch.nn.ReLU) and model.name == 7
+
+
+def test_the_backend_hands_out_torchs_collectives():
+    """DeepSpeedExamples' benchmark of communication asks for them."""
+    import torch
+    from deepspeed.comm import TorchBackend
+
+    assert TorchBackend.get_all_gather_function() is torch.distributed.all_gather_into_tensor
+    assert TorchBackend.get_reduce_scatter_function() is torch.distributed.reduce_scatter_tensor

@@ -29,6 +29,14 @@ class TorchBackend(Backend):
             where |= {"rank": rank, "world_size": world_size}
         world.init_process_group(backend, timeout=timeout, **where)
 
+    @staticmethod
+    def get_all_gather_function():
+        return torch.distributed.all_gather_into_tensor
+
+    @staticmethod
+    def get_reduce_scatter_function():
+        return torch.distributed.reduce_scatter_tensor
+
     def is_initialized(self):
         return torch.distributed.is_initialized()
 
