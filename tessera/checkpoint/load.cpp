@@ -102,11 +102,9 @@ void check_fits(const Manifest& manifest, const LoadInput& input, const std::set
   if (!other_shape.empty()) findings.push_back(fmt::format("the shape differs for {}", some_of(other_shape)));
   if (!without_state.empty()) findings.push_back(fmt::format("no optimizer state for {}", some_of(without_state)));
   if (findings.empty()) return;
-  throw Error(
-      ErrorKind::kData,
-      {fmt::format("the checkpoint belongs to another model: {}", fmt::join(findings, "; ")), path,
-       "resume with the model and the optimizer that made it; a program may load a part of it, by LoadOptions in "
-       "C++ or the arguments of load_checkpoint in Python"});
+  throw Error(ErrorKind::kData,
+              {fmt::format("the checkpoint belongs to another model: {}", fmt::join(findings, "; ")), path,
+               "resume with the model and the optimizer that made it; a program of your own may load a part of it"});
 }
 
 // Kind by kind, as the shard files have them, so that files are read from front to back.

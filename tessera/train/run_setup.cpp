@@ -322,7 +322,6 @@ void refuse_keys_without_a_pipeline(const config::RunFile& run) {
   refuse_if(run.parallel.schedule != none.schedule, "parallel.schedule");
   refuse_if(run.parallel.stages_per_rank != none.stages_per_rank, "parallel.stages_per_rank");
   refuse_if(run.parallel.partition != none.partition, "parallel.partition");
-  refuse_if(run.parallel.stage_sizes != none.stage_sizes, "parallel.stage_sizes");
 }
 
 }  // namespace

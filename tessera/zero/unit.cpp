@@ -221,7 +221,7 @@ void Unit::start_gather(Values values) {
   if (state_ != UnitState::kSharded) return;
   const at::NoGradGuard no_grad;
   if (persistent_ && persistent_->are_all() && !source_) {  // every rank has it
-    persistent_->finish_refresh();
+    finish_persistent();
     allocate_storage(full_);
     persistent_->fill(full_);
     state_ = UnitState::kGathering;
@@ -293,7 +293,7 @@ void Unit::refresh_compute() {
 }
 
 void Unit::start_publish() {
-  if (persistent_) persistent_->start_refresh(compute_.tensor(), name_);
+  refreshes_ = persistent_.has_value();
   if (source_) return source_->start_refresh(compute_.load(), name_);
   if (policy_.shard_parameters || !policy_.shard_optimizer) return;
   TESSERA_INVARIANT(!publishing_.in_flight());
@@ -301,7 +301,9 @@ void Unit::start_publish() {
 }
 
 void Unit::finish_persistent() {
-  if (persistent_) persistent_->finish_refresh();
+  if (!std::exchange(refreshes_, false)) return;
+  persistent_->start_refresh(compute_.tensor(), name_);
+  persistent_->finish_refresh();
 }
 
 void Unit::finish_publish() {

@@ -203,6 +203,7 @@ class Unit {
   StateTensor compute_;                   // a view of full_, at stage 3 the shard
   std::optional<GatherSource> source_;    // stage 3: where not the shard itself is gathered
   std::optional<PersistentParams> persistent_;
+  bool refreshes_ = false;  // … of values that have changed
   StateTensor master_;
   std::vector<StateTensor> optimizer_state_;
   std::vector<double> numbers_;
