@@ -3,7 +3,8 @@ for programs that read these: a model's file, and each rank's part of the optimi
 its own; what becomes of its checkpoints does not change.
 
 The files are of as many ranks as write them, at the engine's ZeRO stage; of stage 1 where that is 0. A rank reads what it
-writes from the checkpoint that has just been made, and holds no more than its own part and a flat buffer.
+writes from the checkpoint that has just been made, and holds no more than that: its own part; rank 0 also the whole weights,
+but at stage 3.
 """
 
 import logging
@@ -12,8 +13,8 @@ from pathlib import Path
 import torch
 
 from tessera import _core, zero
-from tessera.deepspeed_writer import (Training, model_name, model_states, module_of, optimizer_name, part_of_model, save,
-                                      save_optimizer, whole_model)
+from tessera.deepspeed_writer import (Training, model_name, model_states, optimizer_name, part_of_model, save, save_optimizer,
+                                      whole_model)
 from tessera.error_report import made
 from tessera.loss_scale import SETTINGS, StaticScale, dynamic_scale_as_kept
 
@@ -69,7 +70,7 @@ class DeepSpeedFiles:
             save_optimizer(training, rank, path / optimizer_name(training, rank))
         if training.stage < 3 and rank != 0:
             return
-        model = part_of_model(training, rank) if training.stage == 3 else whole_model(training, module_of(training))
+        model = part_of_model(training, rank) if training.stage == 3 else whole_model(training)
         buffers = engine.buffers_to_save()
         model["module"].update(buffers)
         state = {**model_states(training), **model, "buffer_names": [*buffers]}

@@ -44,12 +44,12 @@ class Training:
     def __post_init__(self):
         tensors = self.checkpoint.tensors
         self.trained = {name for names in self.groups for name in names}
-        self.sizes = [{name: prod(tensors[name]["shape"]) for name in names} for names in self.groups]
+        # {name: elements} of each flat buffer; below stage 3 there is one a group.
+        self.buffers = [{name: prod(tensors[name]["shape"]) for name in names} for names in self.groups]
         self.steps = max((tensors[name]["steps"] for name in self.trained), default=0)
-        self.buffers = self.sizes  # {name: elements} of each flat buffer
         self.group_of_buffer = [*range(len(self.groups))]
         if self.stage == 3:
-            runs = [(run, group) for group, sizes in enumerate(self.sizes) if sizes
+            runs = [(run, group) for group, sizes in enumerate(self.buffers) if sizes
                     for run in sub_groups(sizes, self.ranks, self.sub_group_size)]
             self.buffers = [run for run, _ in runs]
             self.group_of_buffer = [group for _, group in runs]
@@ -175,12 +175,12 @@ def _named_classes(*names):
 
 # ---- the model's file
 
-def module_of(training):
+def module_of(checkpoint, trained, dtype):
     """The weights under all of their names: those that are trained in what DeepSpeed computes in."""
-    checkpoint, module = training.checkpoint, OrderedDict()
+    module = OrderedDict()
     for name in checkpoint.names_as_written():
         weight = checkpoint.tensor(name, "weight")
-        module[name] = weight.to(COMPUTE[training.dtype]) if name in training.trained else weight
+        module[name] = weight.to(COMPUTE[dtype]) if name in trained else weight
     for alias, name in checkpoint.aliases.items():
         module[alias] = module[name]
     return module
@@ -200,8 +200,9 @@ def model_states(training):
     }
 
 
-def whole_model(training, module):
+def whole_model(training):
     """What the file of a model that is no pipeline holds besides, at stages 1 and 2."""
+    module = module_of(training.checkpoint, training.trained, training.dtype)
     frozen = OrderedDict((name, module[name]) for name in _frozen_names(training))
     return {"module": module, "shared_params": dict(training.checkpoint.aliases), "frozen_param_fragments": frozen,
             "frozen_param_shapes": OrderedDict((name, value.shape) for name, value in frozen.items())}

@@ -26,6 +26,7 @@ from tessera.import_deepspeed import Source, StandIn, failure, find
 from tessera.kept_values import buffers_of
 from tessera.loss_scale import StaticScale, dynamic_scale_as_kept
 
+
 def groups_like(checkpoint, reference):
     """The groups of a DeepSpeed checkpoint, which must be of the same parameters, by its parts: [[[name]]]."""
     if reference.stage == 3:  # its sub-groups are not the optimizer's groups
@@ -51,7 +52,7 @@ def save_layers(trainings, reference, folder):
     checkpoint does not have are the reference's."""
     checkpoint = trainings[0].checkpoint
     weights = {**reference.buffers(), **buffers_of(checkpoint.client_state, checkpoint.shared_tensors())}
-    weights.update(module_of(Training(checkpoint, [[*{name for each in trainings for name in each.trained}]], trainings[0].dtype)))
+    weights.update(module_of(checkpoint, set().union(*(each.trained for each in trainings)), trainings[0].dtype))
     for path, names, prefix in reference.layers:
         layer = OrderedDict()
         for name in names:
@@ -96,7 +97,7 @@ def write(options):
     trainings = [training_of(checkpoint, groups, part, dtype, len(parts)) for part, groups in zip(parts, groups_of_parts)]
     with _core.NewFolder(path) as aside:
         for number, training in enumerate(trainings):
-            weights = {} if of_pipeline else whole_model(training, module_of(training))
+            weights = {} if of_pipeline else whole_model(training)
             save({**model_states(training), **weights}, aside / model_name(training, 0, number))
             save_optimizer(training, 0, aside / optimizer_name(training, 0, number))
         if of_pipeline:

@@ -174,8 +174,6 @@ def keep(parameter, axis, cut_of_it, dim, mesh_axis="tp", stacked=1):
 
 def watch_first_batch(model, mesh):
     """Ranks that share each layer must see the same samples: the first forward looks whether they do. UsageError on all of them where they do not."""
-    if mesh.size("tp") == 1 or not is_cut(model):
-        return
     group = mesh.group(["tp"])
 
     def look(module, args, kwargs):

@@ -54,8 +54,8 @@ NAMES = {
     """,
     "deepspeed.comm.reduce_op": "torch.distributed: ReduceOp",
     "deepspeed.compile": "",
-    "deepspeed.compression.compress": "deepspeed._when_used: init_compression redundancy_clean",
     "deepspeed.compile.config": "deepspeed._blocks: CompileConfig",
+    "deepspeed.compression.compress": "deepspeed._when_used: init_compression redundancy_clean",
     "deepspeed.moe.experts": "deepspeed.moe.layer: Experts",
     "deepspeed.moe.sharded_moe": "deepspeed.moe.layer: MOELayer TopKGate",
     "deepspeed.launcher.runner": """

@@ -13,10 +13,10 @@ from torch.utils.data.distributed import DistributedSampler
 
 import tessera
 from deepspeed import comm as dist
-from deepspeed.runtime.checkpoint_engine.checkpoint_engine import TorchCheckpointEngine
 from deepspeed.monitor.config import get_monitor_config
 from deepspeed.monitor.monitor import MonitorMaster
 from deepspeed.runtime._step_times import StepTimes
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import TorchCheckpointEngine
 from deepspeed.runtime.dataloader import DeepSpeedDataLoader
 from deepspeed.runtime.optimizer_classes import class_for
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
