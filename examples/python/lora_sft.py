@@ -23,8 +23,7 @@ class Arguments:
 def main():
     parser = HfArgumentParser((Arguments, SFTConfig))
     parser.set_defaults(num_train_epochs=3, per_device_train_batch_size=4, learning_rate=1e-2, max_length=64,
-                        logging_steps=8, save_strategy="no", report_to="none", disable_tqdm=True, bf16=False,
-                        **tiny.use_cpu_ranks())
+                        logging_steps=8, save_strategy="no", report_to="none", disable_tqdm=True, bf16=False)
     args, training = parser.parse_args_into_dataclasses()
     set_seed(training.seed)
 

@@ -1,8 +1,5 @@
-"""What the examples need where nothing can be downloaded: a little text, a tokenizer made from it, two ranks without a GPU."""
+"""What the examples need where nothing can be downloaded: a little text and a tokenizer made from it."""
 
-import os
-
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -52,15 +49,3 @@ def word_tokenizer(texts, vocabulary=2000):
     words.train_from_iterator(
         texts, trainers.WordLevelTrainer(vocab_size=vocabulary, special_tokens=list(special.values()), show_progress=False))
     return PreTrainedTokenizerFast(tokenizer_object=words, **special)
-
-
-def use_cpu_ranks():
-    """Accelerate counts the ranks of DeepSpeed on GPUs alone. On a machine without one this tells it about them, and has to
-    come before its first use; the keyword arguments that it returns are for TrainingArguments. With a GPU it does nothing."""
-    if torch.accelerator.is_available() or "LOCAL_RANK" not in os.environ:
-        return {}
-    from accelerate import PartialState
-
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
-    PartialState(backend="gloo")
-    return {"accelerator_config": {"use_configured_state": True}, "dataloader_pin_memory": False}

@@ -24,7 +24,6 @@ def main():
     parser.add_argument("--output_dir", help="a folder for the trained weights")
     args = parser.parse_args()
 
-    tiny.use_cpu_ranks()
     accelerator = Accelerator()
     set_seed(42)
 

@@ -24,7 +24,7 @@ class Arguments:
 
 parser = HfArgumentParser((Arguments, Seq2SeqTrainingArguments))
 parser.set_defaults(num_train_epochs=20, per_device_train_batch_size=2, learning_rate=2e-3, logging_steps=10,
-                    save_strategy="no", report_to="none", disable_tqdm=True, **tiny.use_cpu_ranks())
+                    save_strategy="no", report_to="none", disable_tqdm=True)
 args, training = parser.parse_args_into_dataclasses()
 set_seed(training.seed)
 

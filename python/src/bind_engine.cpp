@@ -213,7 +213,7 @@ void bind_engine(py::module_& module) {
           },
           py::arg("loss"), py::arg("divides_by_accumulation"), py::arg("retain_graph"), no_gil)
       .def("scale", &Engine::scale, py::arg("loss"))
-      .def("step", &Engine::step, no_gil)
+      .def("step", &Engine::step, py::arg("samples") = 0, no_gil)
       .def("finish_update", &Engine::finish_update, no_gil)
       .def("abandon_pass", &Engine::abandon_pass, no_gil)
       .def("zero_grad", &Engine::zero_grad, no_gil)

@@ -5,11 +5,15 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "bindings.h"
 #include "tessera/base/log.h"
 #include "tessera/base/main_stack.h"
 #include "tessera/comm/backends.h"
+#include "tessera/comm/collective_log.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange_backend.h"
 #include "tessera/comm/group.h"
@@ -72,6 +76,17 @@ void bind_world(py::module_& module) {
              "The signal that asks this process's main thread where it is; 0: there is none");
   module.def("set_script_stack_file", &set_script_stack_file, py::arg("file"),
              "A descriptor to which a handler of that signal writes where the main thread is in Python");
+  module.def("start_collective_log", &comm::start_collective_log);
+  module.def(
+      "take_collective_log",
+      [] {
+        std::vector<std::tuple<std::string, int64_t, double>> costs;
+        for (const comm::CollectiveCost& cost : comm::take_collective_log()) {
+          costs.emplace_back(cost.operation, cost.bytes, std::chrono::duration<double, std::milli>(cost.time).count());
+        }
+        return costs;
+      },
+      "Of the engines' collectives since the last call: (operation, bytes of its message, milliseconds)");
   module.def("log_info", [](const std::string& text) { write_info(text); });
   module.def("log_warning", [](const std::string& text) { write_warning(text); });
 }

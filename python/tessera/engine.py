@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from tessera import _core, deepspeed_beside, expert_parallel, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, tensor_parallel, zero
+from tessera.accumulation import Accumulation
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
-from tessera.full_weights import write_weights
+from tessera.full_weights import state_dict_of, write_weights
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
 from tessera.nested_tensors import cast_floats, tensors_in
 from tessera.past_the_engine import PastTheEngine
@@ -27,7 +28,7 @@ from tessera.zero_optimizer import ZeroOptimizer
 logger = logging.getLogger("tessera")
 
 
-class Engine(nn.Module):
+class Engine(Accumulation, nn.Module):
     """Made by tessera.initialize(). `module` is the client's model, the same object. `mesh`: the ranks, all of them or those
     that the program gave as its data-parallel group. `placements(name, parameter)`: {axis: dimension} over which ranks hold
     parts of it. `device`: where parameters and buffers go; None: where the first of them is."""
@@ -53,8 +54,6 @@ class Engine(nn.Module):
         self._deepspeed_files = deepspeed_beside.asked_for(config, mesh, torch_step)
         self._world, self._data = mesh.world, mesh.batch  # all ranks; those over which the batch is split
         self._autocast = getattr(torch, config.autocast_dtype) if config.autocast_dtype else None
-        self._no_sync = False
-        self._ends_block = False  # the next step ends a coalesce_grad_reduction()
         self.in_forward = self._in_backward = False
         self._checks_parameters = True  # once a step
         self._scaled = False  # scale() was called since the last step
@@ -62,12 +61,14 @@ class Engine(nn.Module):
         self._grad_norm = None
 
         self._batch = config.global_batch, config.micro_batch, config.accumulation
+        self._samples_since_step = 0  # of all ranks
 
         zero.take_from_earlier_engines(model)
         mark_leaves_of_config(model, self._values)
         names, modules = self._tree(model, config, optimizer, device)
         self._names = names  # id of a parameter -> its first name
         self._modules_by_number = modules
+        self._count_again()
         self._trained = TrainedParameters(model, self)
         self._release = self._attach(modules)
         foreign_steps.watch()
@@ -284,6 +285,7 @@ class Engine(nn.Module):
         self._in_backward = True
         try:
             with self._forgets_pass_on_error():
+                self._samples_since_step += self._batch[1] * self._data.size
                 divided = self.core.backward(loss, divides_by_accumulation=bool(scale_wrt_gas), retain_graph=retain_graph)
         finally:
             self._in_backward = False
@@ -304,15 +306,19 @@ class Engine(nn.Module):
             raise AssertionError("It is illegal to call Engine.step() inside no_sync context manager, or inside "
                                  "coalesce_grad_reduction: step after it")
         self._scaled = False
-        boundary = self.core.is_boundary()
+        boundary = self.steps_now()
+        if not self._counts_micro_batches:
+            self.core.set_boundary(True)
+            self.core.reduce_accumulated()
         self._checks_parameters |= boundary
         if boundary and self.optimizer is not None:
             self._check_groups()
             self.core.set_param_groups([kept_values.hyperparameters(group) for group in self.optimizer.param_groups])
-        self.core.step()
-        if self._ends_block:
+        self.core.step(samples=0 if self._counts_micro_batches else self._samples_since_step)
+        self._samples_since_step = 0
+        if self._ends_block or not self._counts_micro_batches:
             self._ends_block = False
-            self.core.set_boundary(None)
+            self._count_again()
         if not boundary:
             return
         self._grad_norm = self.core.grad_norm
@@ -333,52 +339,6 @@ class Engine(nn.Module):
         and go with the step that uses them."""
         if self.stage <= 1:
             self.core.zero_grad()
-
-    def is_gradient_accumulation_boundary(self):
-        return self.core.is_boundary()
-
-    def set_gradient_accumulation_boundary(self, is_boundary):
-        """Not inside no_sync() and coalesce_grad_reduction(), which decide it."""
-        if not self._no_sync:
-            self.core.set_boundary(is_boundary)
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        """Gradients of the backward passes inside accumulate without being reduced. Stages 0 and 1."""
-        if self.stage >= 2:
-            raise AssertionError(f"no_sync context manager is incompatible with ZeRO stage {self.stage}, where no rank keeps "
-                                 "a whole gradient: use stage 0 or 1, or coalesce_grad_reduction()")
-        with self._held_back(boundary=False):
-            yield
-        self.core.set_boundary(None)
-
-    @contextlib.contextmanager
-    def coalesce_grad_reduction(self):
-        """The backward passes inside belong to one step, which follows the block; their gradients accumulate. Stages 1 to 3. Stage 1
-        reduces them once; stages 2 and 3 in each backward, as without the block, so that no rank keeps a whole gradient."""
-        if self.stage == 0:
-            raise NotImplementedError("coalesce_grad_reduction is for ZeRO stages 1 to 3, but this engine's stage is 0: use no_sync()")
-        with self._held_back(boundary=self.stage >= 2):
-            yield
-        self.core.set_boundary(True)
-        self.core.reduce_accumulated()
-        self._ends_block = True
-
-    @contextlib.contextmanager
-    def _held_back(self, boundary):
-        """step() is not allowed inside."""
-        if self._no_sync:
-            raise AssertionError("no_sync and coalesce_grad_reduction cannot be nested (no_sync context manager reentry is "
-                                 "unsupported): one is already open")
-        self._no_sync = True
-        self.core.set_boundary(boundary)
-        try:
-            yield
-        except BaseException:
-            self.core.set_boundary(None)
-            raise
-        finally:
-            self._no_sync = False
 
     @property
     def device(self):
@@ -533,15 +493,17 @@ class Engine(nn.Module):
     def load_checkpoint(self, load_dir, tag=None, load_module_strict=True, load_optimizer_states=True,
                         load_lr_scheduler_states=True, load_module_only=False, custom_load_fn=None,
                         trust_pickle=False):
-        """Collective. (path, client_state); (None, None) where the folder has no checkpoint. Reads DeepSpeed's own, too."""
-        if custom_load_fn is not None:
-            raise NotImplementedError("custom_load_fn is not in Tessera yet")
+        """Collective. (path, client_state); (None, None) where the folder has no checkpoint. Reads DeepSpeed's own, too. `custom_load_fn(src,
+        dst)`: puts the fp32 state dict `src` into the module `dst`, whose parameters are whole, on every rank alike."""
         has_own_schedule = self.has_own_schedule()
         with stock_checkpoint.readable(load_dir, tag, self._world, getattr(self.module, "layers_of_pipeline", None)) as (folder, own_tag, stock):
             loaded = self.core.load_checkpoint(
-                folder=folder, tag=own_tag, strict=load_module_strict,
+                folder=folder, tag=own_tag, strict=load_module_strict and custom_load_fn is None,
                 optimizer_states=load_optimizer_states and not load_module_only and self.optimizer is not None,
                 schedule=load_lr_scheduler_states, weights_only=load_module_only)
+            if loaded is not None and custom_load_fn is not None:
+                with self.writing_weights(), torch.no_grad():
+                    custom_load_fn(src=state_dict_of(folder, own_tag), dst=self.module)
         if loaded is None:
             logger.warning("%s has no checkpoint (no file 'latest'): nothing was loaded", load_dir)
             return None, None

@@ -53,22 +53,27 @@ class NativeOptimizer(torch.optim.Optimizer):
         native, state = self._native, self.state[parameter]
         if not state:
             state["step"] = 0
+            dtype = torch.float32 if self.fixed.get("fp32_optimizer_states", True) else parameter.dtype
             for name in native.state_names:
-                state[name] = torch.zeros_like(parameter, dtype=torch.float32, memory_format=torch.contiguous_format)
+                state[name] = torch.zeros_like(parameter, dtype=dtype, memory_format=torch.contiguous_format)
             for name in native.number_names:
                 state[name] = 0.0
         state["step"] += 1
         direct = parameter.dtype == torch.float32 and parameter.is_contiguous()
         weight = parameter.detach() if direct else parameter.detach().float().contiguous()
+        wide = [state[name].float() for name in native.state_names]
         numbers = native.update(
             weight=weight,
             grad=parameter.grad.detach().float().contiguous().clone(),
-            state=[state[name] for name in native.state_names],
+            state=wide,
             numbers=[state[name] for name in native.number_names],
             step=int(state["step"]),
             group={key: value for key, value in group.items() if key != "params"},
         )
         state.update(zip(native.number_names, numbers))
+        for name, values in zip(native.state_names, wide):
+            if state[name] is not values:
+                state[name].copy_(values)
         if not direct:
             parameter.copy_(weight)
 
@@ -79,53 +84,51 @@ def _needs_adam_w(adam_w_mode):
 
 def _refuse_amsgrad(amsgrad):
     if amsgrad:
-        raise RuntimeError("amsgrad is not supported: leave it False")
+        raise RuntimeError("amsgrad is not supported, as in DeepSpeed: leave it False, or use Adam")
 
 
-def _refuse_narrow_states(fp32_optimizer_states):
-    """DeepSpeed keeps the moments in the dtype of training then."""
-    if fp32_optimizer_states is False:
-        raise made(_core.UsageError, "'fp32_optimizer_states' is False: not supported yet", "the optimizer",
-                   "use True; the ds_config's bf16.bf16_optimizer_states keeps the moments in bf16")
+def _unless_default(**given):
+    """What differs from the defaults of the engine's keys: these are said once, in its table."""
+    known = {"fp32_optimizer_states": True, "amsgrad": False}
+    return {key: value for key, value in given.items() if value is not None and bool(value) != known[key]}
 
 
 class FusedAdam(NativeOptimizer):
     @with_defaults_of("optimizer", "Adam")
     def __init__(self, params, lr, bias_correction, betas, eps, adam_w_mode, weight_decay, amsgrad, set_grad_none):
-        _refuse_amsgrad(amsgrad)
         self.adam_w_mode = adam_w_mode
         self.set_grad_none = set_grad_none
         super().__init__("Adam", params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
-                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adam_w_mode)})
+                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adam_w_mode), **_unless_default(amsgrad=amsgrad)})
 
 
 class DeepSpeedCPUAdam(NativeOptimizer):
     @with_defaults_of("optimizer", "Adam", adamw_mode="adam_w_mode")
     def __init__(self, model_params, lr, bias_correction, betas, eps, weight_decay, amsgrad, adamw_mode,
                  fp32_optimizer_states):
-        _refuse_amsgrad(amsgrad)
-        _refuse_narrow_states(fp32_optimizer_states)
         self.adam_w_mode = adamw_mode
+        self.fp32_optimizer_states = fp32_optimizer_states
         super().__init__("Adam", model_params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
-                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adamw_mode)})
+                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adamw_mode),
+                          **_unless_default(amsgrad=amsgrad, fp32_optimizer_states=fp32_optimizer_states)})
 
 
 class DeepSpeedCPUAdagrad(NativeOptimizer):
-    """Also torch's Adagrad, for which `lr_decay` is here."""
+    """Also torch's Adagrad, for which `lr_decay` and `maximize` are here. `amsgrad` has no effect, as in DeepSpeed."""
 
     @with_defaults_of("optimizer", "Adagrad")
-    def __init__(self, model_params, lr, eps, weight_decay, amsgrad, fp32_optimizer_states=True, lr_decay=...):
-        _refuse_amsgrad(amsgrad)
-        _refuse_narrow_states(fp32_optimizer_states)
+    def __init__(self, model_params, lr, eps, weight_decay, amsgrad, fp32_optimizer_states, lr_decay=..., maximize=...):
+        own = {"lr_decay": lr_decay, "maximize": maximize}
         super().__init__("Adagrad", model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay},
-                         {"lr_decay": lr_decay} if lr_decay else None)
+                         {**{key: value for key, value in own.items() if value},
+                          **_unless_default(fp32_optimizer_states=fp32_optimizer_states)})
 
 
 class FusedLion(NativeOptimizer):
     @with_defaults_of("optimizer", "Lion")
-    def __init__(self, model_params, lr, betas, weight_decay, fp32_optimizer_states=True):
-        _refuse_narrow_states(fp32_optimizer_states)
-        super().__init__("Lion", model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+    def __init__(self, model_params, lr, betas, weight_decay, fp32_optimizer_states):
+        super().__init__("Lion", model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay},
+                         _unless_default(fp32_optimizer_states=fp32_optimizer_states))
 
 
 class DeepSpeedCPULion(FusedLion):
@@ -231,15 +234,15 @@ def _torch_class(type_name):
 
 
 def _adam(type_name):
-    def make(groups, offloaded, torch_adam=False, fp32_optimizer_states=None, foreach=None, **params):
-        _refuse_narrow_states(fp32_optimizer_states)
+    def make(groups, offloaded, torch_adam=False, fp32_optimizer_states=True, foreach=None, **params):
         given = {key: params.pop(key) for key in ("adam_w_mode",) if key in params}
         decoupled = _core.optimizer_params(type_name, given)["adam_w_mode"]
         if torch_adam:
             params.pop("bias_correction", None)
             return (torch.optim.AdamW if decoupled else torch.optim.Adam)(groups, foreach=foreach, **params)
-        if offloaded:
-            return DeepSpeedCPUAdam(groups, adamw_mode=decoupled, **params)
+        if offloaded or fp32_optimizer_states is False:
+            params.pop("set_grad_none", None)
+            return DeepSpeedCPUAdam(groups, adamw_mode=decoupled, fp32_optimizer_states=fp32_optimizer_states, **params)
         return FusedAdam(groups, adam_w_mode=decoupled, **params)
 
     return make
@@ -277,20 +280,24 @@ def config_block_of(optimizer):
     def everywhere(**wanted):
         return all(group.get(key, value) == value for group in optimizer.param_groups for key, value in wanted.items())
 
-    plain = everywhere(maximize=False, differentiable=False)
+    if not everywhere(differentiable=False):
+        return None
+    maximizes = bool(optimizer.defaults.get("maximize"))
+    plain = everywhere(maximize=maximizes)
     own = {key: optimizer.defaults[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum")
            if optimizer.defaults.get(key) is not None}
     own["lr"] = float(own["lr"])
-    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and plain and everywhere(amsgrad=False):
-        decoupled = type(optimizer) is torch.optim.AdamW
-        if everywhere(decoupled_weight_decay=decoupled):
-            return {"type": "AdamW" if decoupled else "Adam", "params": {**own, **_needs_adam_w(decoupled)}}
+    if type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and everywhere(maximize=False):
+        decoupled, amsgrad = type(optimizer) is torch.optim.AdamW, optimizer.defaults["amsgrad"]
+        if everywhere(decoupled_weight_decay=decoupled, amsgrad=amsgrad):
+            return {"type": "AdamW" if decoupled else "Adam",
+                    "params": {**own, **_needs_adam_w(decoupled), **_unless_default(amsgrad=amsgrad)}}
     if type(optimizer) is torch.optim.SGD and plain:
-        same = {key: optimizer.defaults[key] for key in ("momentum", "dampening", "nesterov")}
+        same = {key: optimizer.defaults[key] for key in ("momentum", "dampening", "nesterov", "maximize")}
         if everywhere(**same):
             return {"type": "SGD", "params": {**own, **same}}
     if type(optimizer) is torch.optim.Adagrad and plain and everywhere(initial_accumulator_value=0, lr_decay=0):
-        return {"type": "Adagrad", "params": own}
+        return {"type": "Adagrad", "params": {**own, "maximize": maximizes}}
     return None
 
 

@@ -56,6 +56,7 @@ struct LoadOptions {
   bool optimizer_states = true;  // false: the optimizer starts afresh
   bool schedule = true;          // false: the schedule starts afresh
   bool weights_only = false;     // neither optimizer, schedule, counts, loss scale nor random numbers
+  bool rounds_weights = false;   // the master weights become what the compute dtype holds of them
   bool fall_back = false;        // a damaged checkpoint: take the newest intact one in the folder
   // (old, new) beginnings of names: a parameter "new…" of the model takes what is stored as "old…".
   std::vector<std::pair<std::string, std::string>> renames = {};

@@ -14,6 +14,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/hash.h"
 #include "tessera/base/trace.h"
+#include "tessera/comm/collective_log.h"
 #include "tessera/comm/connection.h"
 #include "tessera/comm/exchange.h"
 #include "tessera/comm/ordered_sum.h"
@@ -135,6 +136,8 @@ struct Group::Move {
   std::string operation;  // for errors: "all-gather of 'layers.3'"
   TraceLane lane;
   size_t bytes;                 // of the whole
+  const char* kind;             // for the log of collectives
+  size_t message_bytes;         // for it as well
   bool is_between_two = false;  // it has no sequence number
 };
 
@@ -157,8 +160,14 @@ Collective Group::start(const Move& move, const Start& start_exchange) {
     wait(move.operation, [&](Exchange::TimePoint deadline) {
       until == Collective::Until::kOver ? pending->wait(deadline) : pending->wait_for_result(deadline);
     });
-    if (tracing())
-      trace({move.lane, traced(move.operation), begin, steady_clock::now(), static_cast<int64_t>(move.bytes)});
+    const auto end = steady_clock::now();
+    if (tracing()) trace({move.lane, traced(move.operation), begin, end, static_cast<int64_t>(move.bytes)});
+    if (logs_collectives()) {
+      log_collective({.operation = move.kind,
+                      .bytes = static_cast<int64_t>(move.message_bytes),
+                      .ranks = move.is_between_two ? 2 : size(),
+                      .time = end - begin});
+    }
   });
 }
 
@@ -214,7 +223,8 @@ Collective Group::start_all_gather(at::Tensor full, at::Tensor shard, const std:
     if (numel > 0 && full.data_ptr() != shard.data_ptr()) full.copy_(shard);
     return Collective([](Collective::Until) {});
   }
-  const Move move{fmt::format("all-gather of '{}'", label), TraceLane::kGather, full.nbytes()};
+  const Move move{fmt::format("all-gather of '{}'", label), TraceLane::kGather, full.nbytes(), "all_gather_into_tensor",
+                  shard.nbytes()};
   return start(move, [&](Exchange& exchange) { return exchange.all_gather(full, shard, next_tag(move.operation)); });
 }
 
@@ -224,7 +234,8 @@ Collective Group::start_reduce_scatter(at::Tensor shard, at::Tensor full, double
   if (shard.numel() == 0) return Collective([](Collective::Until) {});
   if (!connection_)
     return Collective([full, shard, scale](Collective::Until) mutable { ordered_sum({full}, scale, shard); });
-  const Move move{fmt::format("reduce-scatter of '{}'", label), TraceLane::kReduce, full.nbytes()};
+  const Move move{fmt::format("reduce-scatter of '{}'", label), TraceLane::kReduce, full.nbytes(),
+                  "reduce_scatter_tensor", shard.nbytes()};
   return start(move, [&](Exchange& exchange) {
     return exchange.reduce_scatter(shard, full, scale, next_tag(move.operation), bucket_numel);
   });
@@ -257,8 +268,9 @@ Collective Group::start_all_to_all(std::vector<at::Tensor> incoming, std::vector
   TESSERA_INVARIANT(static_cast<int>(incoming.size()) == size() && incoming.size() == outgoing.size());
   incoming[rank_].copy_(outgoing[rank_]);
   if (!connection_) return Collective([](Collective::Until) {});
-  Move move{fmt::format("exchange of '{}'", label), TraceLane::kExchange, 0};
+  Move move{fmt::format("exchange of '{}'", label), TraceLane::kExchange, 0, "all_to_all", 0};
   for (const at::Tensor& each : outgoing) move.bytes += each.nbytes();
+  move.message_bytes = move.bytes;
   return start(move,
                [&](Exchange& exchange) { return exchange.all_to_all(incoming, outgoing, next_tag(move.operation)); });
 }
@@ -297,7 +309,7 @@ int64_t Group::bytes_sent() const { return connection_ ? exchange_->bytes_sent()
 Collective Group::start_broadcast(at::Tensor buffer, int root, const std::string& label) {
   if (!connection_) return Collective([](Collective::Until) {});
   const Move move{fmt::format("broadcast of '{}' from rank {}", label, member(root)), TraceLane::kExchange,
-                  buffer.nbytes()};
+                  buffer.nbytes(), "broadcast", buffer.nbytes()};
   return start(move, [&](Exchange& exchange) { return exchange.broadcast(buffer, root, next_tag(move.operation)); });
 }
 
@@ -305,14 +317,22 @@ Collective Group::start_broadcast(at::Tensor buffer, int root, const std::string
 // between one pair arrive in the order in which they were sent.
 Collective Group::start_send(at::Tensor buffer, int to, const std::string& label) {
   TESSERA_INVARIANT(connection_ != nullptr && to != rank_);
-  const Move move{message_name(label, member(rank_), member(to)), TraceLane::kExchange, buffer.nbytes(),
+  const Move move{message_name(label, member(rank_), member(to)),
+                  TraceLane::kExchange,
+                  buffer.nbytes(),
+                  "send",
+                  buffer.nbytes(),
                   /*is_between_two=*/true};
   return start(move, [&](Exchange& exchange) { return exchange.send(buffer, to, fnv1a(channel_ + move.operation)); });
 }
 
 Collective Group::start_receive(at::Tensor buffer, int from, const std::string& label) {
   TESSERA_INVARIANT(connection_ != nullptr && from != rank_);
-  const Move move{message_name(label, member(from), member(rank_)), TraceLane::kExchange, buffer.nbytes(),
+  const Move move{message_name(label, member(from), member(rank_)),
+                  TraceLane::kExchange,
+                  buffer.nbytes(),
+                  "recv",
+                  buffer.nbytes(),
                   /*is_between_two=*/true};
   return start(move,
                [&](Exchange& exchange) { return exchange.receive(buffer, from, fnv1a(channel_ + move.operation)); });

@@ -310,9 +310,10 @@ void check_optimizer(const DsConfig& config, const PlaceOf& place, Problems& pro
   }
 }
 
+// In Python deepspeed.checkpointing.configure() checks the same, as only programs that call it have such checkpoints.
 void check_contiguous_checkpoints(const DsConfig& config, const Document& document, Problems& problems) {
   const std::string block = "activation_checkpointing.", contiguous = block + "contiguous_memory_optimization";
-  if (config.value(contiguous) == false) return;
+  if (config.value(contiguous) == false || config.door == Door::kPython) return;
   const Place place = document.place(pointer_to(contiguous));
   if (!config.value(block + "nvme_path").is_null()) {
     problems.add(fmt::format("'{}' is true, and '{}nvme_path' is given", contiguous, block), place,
@@ -391,7 +392,8 @@ Dtypes dtypes_of(const DsConfig& config) {
     return dtypes.compute != Dtype::kFp32 && config.value(block + "." + key) == true;
   };
   if (is_on(block + "_master_weights_and_grads")) dtypes.master = dtypes.compute;
-  if (dtypes.compute == Dtype::kBf16 && is_on("bf16_optimizer_states")) dtypes.state = dtypes.compute;
+  const bool narrow_states = config.value("optimizer.params.fp32_optimizer_states") == false;
+  if (narrow_states || (dtypes.compute == Dtype::kBf16 && is_on("bf16_optimizer_states"))) dtypes.state = dtypes.master;
   dtypes.grad = dtype_of(config.value("data_types.grad_accum_dtype")).value_or(dtypes.compute);
   if (config.value("torch_autocast.enabled") == true) {
     dtypes.autocast = dtype_of(config.value("torch_autocast.dtype")).value_or(Dtype::kBf16);

@@ -62,6 +62,7 @@ std::optional<LoadedCheckpoint> Checkpointing::load(const std::string& folder, c
   if (options.optimizer_states && !options.weights_only) {
     zero::restore_rank_state(model_, optimizer_, loaded->rank_tensors);
   }
+  if (options.rounds_weights) zero::round_master_weights(model_);
   zero::publish_parameters(model_);
   LoadedCheckpoint result{loaded->path, loaded->client_state, {.shared = loaded->shared_tensors}};
   if (options.weights_only) return result;

@@ -10,10 +10,12 @@
 #include "tessera/base/log.h"
 #include "tessera/base/trace.h"
 #include "tessera/checkpoint/save_16bit.h"
+#include "tessera/comm/collective_log.h"
 #include "tessera/comm/mesh.h"
 #include "tessera/engine/autocast.h"
 #include "tessera/engine/checkpointing.h"
 #include "tessera/engine/nvme_activations.h"
+#include "tessera/engine/step_times.h"
 #include "tessera/engine/stepping.h"
 #include "tessera/engine/timeline.h"
 #include "tessera/engine/wiring.h"
@@ -70,6 +72,9 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   state_ = std::make_unique<engine::TrainingState>(*config_, std::move(wiring.schedule), std::move(wiring.groups));
   stepping_ = std::make_unique<engine::Stepping>(*config_, *sharded_, *optimizer_, *state_);
   checkpoints_ = std::make_unique<engine::Checkpointing>(*sharded_, *optimizer_, *state_);
+  times_ = std::make_unique<engine::StepTimes>(config_->wall_clock_breakdown && world_->rank() == 0,
+                                               config_->value("memory_breakdown") == true, device());
+  if (config_->value("comms_logger.enabled") == true) comm::start_collective_log();
   sharded_->set_unannounced_backward({.begins = [this] { begin_backward(); }, .ends = [this] { finish_backward(); }});
   storage::release_free_cpu_memory();  // the parameters as they came
 }
@@ -134,13 +139,16 @@ void Engine::finish_backward() {
 }
 
 struct Engine::ForwardScope::Guards {
+  std::optional<engine::StepTimes::Scope> times;  // of a forward that trains
   engine::Autocast autocast;
   nn::ActivationStore::Scope activations;
 };
 
 Engine::ForwardScope::ForwardScope(const Engine& engine)
-    : guards_(new Guards{engine::Autocast(engine.device().type(), engine.autocast_dtype_),
-                         nn::ActivationStore::Scope(engine.activations_)}) {}
+    : guards_(new Guards{std::nullopt, engine::Autocast(engine.device().type(), engine.autocast_dtype_),
+                         nn::ActivationStore::Scope(engine.activations_)}) {
+  if (at::GradMode::is_enabled()) guards_->times.emplace(*engine.times_, engine::StepTimes::kForward);
+}
 
 Engine::ForwardScope::~ForwardScope() = default;
 
@@ -182,6 +190,7 @@ at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& optio
                  "pass the loss computed from forward(); under NoGradGuard it does not depend on them"});
   }
   const Activity activity("backward");
+  const engine::StepTimes::Scope time(*times_, engine::StepTimes::kBackward);
   begin_backward();
   const bool divides = options.divides_by_accumulation && config_->batch.accumulation != 1;
   const at::Tensor divided = divides ? widened(loss) / config_->batch.accumulation : widened(loss);
@@ -193,6 +202,7 @@ at::Tensor Engine::backward(const at::Tensor& loss, const BackwardOptions& optio
 void Engine::backward_from(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& gradients,
                            bool puts_off_weights) {
   const Activity activity("backward");
+  const engine::StepTimes::Scope time(*times_, engine::StepTimes::kBackward);
   begin_backward();
   if (!outputs.empty()) torch::autograd::backward(outputs, gradients);
   if (!puts_off_weights) finish_backward();
@@ -200,12 +210,13 @@ void Engine::backward_from(const std::vector<at::Tensor>& outputs, const std::ve
 
 void Engine::backward_weights(nn::DeferredWeights& weights) {
   const Activity activity("backward");
+  const engine::StepTimes::Scope time(*times_, engine::StepTimes::kBackward);
   begin_backward();
   weights.run();
   finish_backward();
 }
 
-void Engine::step() {
+void Engine::step(int64_t samples) {
   if (!gradients_pending_) {
     throw Error(ErrorKind::kUsage, {"step() was called without a backward() since the last one", "Engine::step",
                                     "call forward, backward and step in turn"});
@@ -213,10 +224,14 @@ void Engine::step() {
   gradients_pending_ = false;
   const bool boundary = is_gradient_accumulation_boundary();
   state_->count_micro_step();
-  if (!boundary) return;
-  const Activity activity("step");
+  if (boundary) take_step(samples);
+  if (logs_steps_) times_->end_micro_batch(boundary);
+}
 
-  stepping_->take();
+void Engine::take_step(int64_t samples) {
+  const Activity activity("step");
+  const engine::StepTimes::Scope time(*times_, engine::StepTimes::kStep);
+  stepping_->take(samples > 0 ? samples : config_->batch.global);
   log_activation_checkpoints();
   if (logs_steps_) stepping_->log();
   state_->apply_schedule();
@@ -295,7 +310,14 @@ std::optional<LoadedCheckpoint> Engine::load_checkpoint(const std::string& folde
                                                         const checkpoint::LoadOptions& options) {
   checkpoints_->saver().finish();
   finish_update();
-  return checkpoints_->load(folder, tag, options);
+  checkpoint::LoadOptions taken = options;
+  taken.rounds_weights |= config_->value("zero_optimization.load_from_fp32_weights") == false;
+  return checkpoints_->load(folder, tag, taken);
+}
+
+void Engine::log_collectives() {
+  const std::vector<comm::CollectiveCost> costs = comm::take_collective_log();
+  if (world_->rank() == 0 && !costs.empty()) log_info("collectives of rank 0:\n{}", comm::table_of(costs));
 }
 
 void Engine::start_timeline(const std::string& path) {

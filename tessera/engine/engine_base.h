@@ -32,6 +32,7 @@ struct DsConfig;
 namespace engine {
 class Checkpointing;
 class Stepping;
+class StepTimes;
 class TrainingState;
 struct ModelTree;
 }  // namespace engine
@@ -84,8 +85,9 @@ class Engine {
 
   // Counts a micro step; at the accumulation's boundary unscales, clips, updates and publishes. A step whose gradients
   // are not finite is skipped, on every rank; an error when the loss scale has no lower value left to try. A
-  // zero::UnusedParameters where the configuration wants a gradient of every parameter.
-  void step();
+  // zero::UnusedParameters where the configuration wants a gradient of every parameter. `samples`: that such a step
+  // took, on all ranks together; 0: train_batch_size().
+  void step(int64_t samples = 0);
 
   // With tessera.delayed_update: waits for the update that is under way and publishes it; with tessera.lazy_publish:
   // for the weights that are under way. Before anything but a forward reads parameters; saving and loading do so
@@ -154,6 +156,9 @@ class Engine {
   int64_t param_count() const;  // elements on this rank before sharding, shared ones counted once
   zero::ShardedModel& sharded_model() { return *sharded_; }
 
+  // With comms_logger.enabled: logs on rank 0 what its collectives cost since the last call.
+  void log_collectives();
+
   // What the ranks do from here on, and when, as a file in Chrome's trace format: open it in chrome://tracing or
   // ui.perfetto.dev. ErrorKind::kUsage where no file can be written there.
   void start_timeline(const std::string& path);
@@ -183,7 +188,8 @@ class Engine {
     }
   }
 
-  bool logs_steps_ = false;  // as steps_per_print says; Python's engine logs them in its own way
+  // As steps_per_print and wall_clock_breakdown say; Python's engine logs them in its own way.
+  bool logs_steps_ = false;
 
   static constexpr size_t kRootModule = 0;  // the engine announces it, whatever its type
 
@@ -193,6 +199,7 @@ class Engine {
 
   bool casts(const at::Tensor& input) const;
   at::Tensor widened(const at::Tensor& loss) const;
+  void take_step(int64_t samples);
   void begin_backward();
   void finish_backward();
   void log_memory() const;
@@ -207,6 +214,7 @@ class Engine {
   std::unique_ptr<engine::TrainingState> state_;
   std::unique_ptr<engine::Stepping> stepping_;
   std::unique_ptr<engine::Checkpointing> checkpoints_;
+  std::unique_ptr<engine::StepTimes> times_;
 
   std::vector<std::string> module_names_;
   std::vector<TraceEvent> forwards_;  // that run, outermost first; empty unless tracing

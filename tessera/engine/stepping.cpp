@@ -18,14 +18,14 @@ Stepping::Stepping(const config::DsConfig& config, zero::ShardedModel& model, co
 
 Stepping::~Stepping() = default;
 
-void Stepping::take() {
+void Stepping::take(int64_t samples) {
   last_ = update({.step = state_.applied_steps() + 1,
                   .max_norm = config_.gradient_clipping,
                   .loss_scale = state_.scaler().scale(),
                   .skip_nonfinite = config_.skip_nonfinite,
                   .name_nonfinite = state_.scaler().at_the_end()});
   taken_ = true;
-  state_.count_step(config_.batch.global, last_.skipped);
+  state_.count_step(samples, last_.skipped);
   if (last_.skipped) {
     after_skipped_step();
   } else {

@@ -24,8 +24,8 @@ class Stepping {
 
   // From the gradients that backward left; counts it and advances the loss scale, not yet the schedule. A step whose
   // gradients are not finite is skipped, on every rank; ErrorKind::kData when the loss scale has no lower value left to
-  // try. Collective.
-  void take();
+  // try. `samples`: that it took, on all ranks together. Collective.
+  void take(int64_t samples);
 
   // Waits for the update that is under way, if any, and publishes it. Collective.
   void finish_update();

@@ -10,8 +10,8 @@ void Adagrad::update(std::span<ParamShard> shards, const UpdateInput& input) con
     const ParamGroup& group = input.groups[shard.group];
     if (input.grad_divisor != 1) shard.grad.div_(input.grad_divisor);
     const at::Tensor step = at::full({}, static_cast<double>(shard.step), shard.weight.options());
-    at::_fused_adagrad_({shard.weight}, {shard.grad}, {shard.state[0]}, {step}, group.lr, lr_decay_, group.weight_decay,
-                        group.eps, /*maximize=*/false);
+    at::_fused_adagrad_({shard.weight}, {shard.grad}, {shard.state[0]}, {step}, group.lr, options_.lr_decay,
+                        group.weight_decay, group.eps, options_.maximize);
   }
 }
 

@@ -19,7 +19,10 @@ constexpr double kVeryLate = 1e9;  // a step at which 1 - beta^t is 1
 
 }  // namespace
 
-std::vector<std::string> Adam::state_names() const { return {"exp_avg", "exp_avg_sq"}; }
+std::vector<std::string> Adam::state_names() const {
+  if (options_.amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  return {"exp_avg", "exp_avg_sq"};
+}
 
 void Adam::update(std::span<ParamShard> shards, const UpdateInput& input) const {
   static std::once_flag said;
@@ -47,9 +50,9 @@ void Adam::update(std::span<ParamShard> shards, const UpdateInput& input) const 
 }
 
 // LibTorch's operators know one dtype, and always correct the bias: by nothing at a very late step, see update_fused().
-// There no shard is given in another dtype, see state_update.cpp.
+// On a device, and for AMSGrad, no shard is given in another dtype, see state_update.cpp.
 bool Adam::fits_fused(const ParamShard& shard) const {
-  if (!shard.weight.is_cpu()) return true;
+  if (!shard.weight.is_cpu() || options_.amsgrad) return true;
   return options_.bias_correction && !shard.compute.defined() && shard.weight.scalar_type() == at::kFloat &&
          shard.grad.scalar_type() == at::kFloat && shard.state[0].scalar_type() == at::kFloat;
 }
@@ -58,19 +61,20 @@ void Adam::update_fused(std::span<ParamShard* const> shards, const ParamGroup& g
   const at::TensorOptions number = shards.front()->weight.options();
   std::optional<at::Tensor> divisor;
   if (grad_divisor != 1) divisor = at::full({}, grad_divisor, number);
-  std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, steps;
+  std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
   for (const ParamShard* const shard : shards) {
     weights.push_back(shard->weight);
     grads.push_back(shard->grad);
     exp_avgs.push_back(shard->state[0]);
     exp_avg_sqs.push_back(shard->state[1]);
+    if (options_.amsgrad) max_exp_avg_sqs.push_back(shard->state[2]);
     steps.push_back(at::full({}, options_.bias_correction ? static_cast<double>(shard->step) : kVeryLate, number));
   }
   const auto fused = options_.decoupled_decay
                          ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)
                          : &at::_ops::_fused_adam_::call;
-  fused(weights, grads, exp_avgs, exp_avg_sqs, /*max_exp_avg_sqs=*/{}, steps, group.lr, group.beta1, group.beta2,
-        group.weight_decay, group.eps, /*amsgrad=*/false, /*maximize=*/false, divisor, /*found_inf=*/{});
+  fused(weights, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, group.lr, group.beta1, group.beta2,
+        group.weight_decay, group.eps, options_.amsgrad, /*maximize=*/false, divisor, /*found_inf=*/{});
 }
 
 }  // namespace tessera::optim

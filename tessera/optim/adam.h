@@ -4,8 +4,9 @@
 //   m <- b1 m + (1 - b1) g          v <- b2 v + (1 - b2) g^2
 //   w <- w - lr decay w                     (decoupled decay only)
 //   w <- w - lr mhat / (sqrt(vhat) + eps)   mhat = m / (1 - b1^t), vhat = v / (1 - b2^t); without correction m and v
-// States: "exp_avg" (m), "exp_avg_sq" (v). Runs at memory speed: on LibTorch's fused operators where all
-// is fp32, else on adam_kernel.h.
+// AMSGrad (Reddi et al. 2018) has the largest v so far in v's place, as torch.optim.Adam does.
+// States: "exp_avg" (m), "exp_avg_sq" (v), for AMSGrad "max_exp_avg_sq". Runs at memory speed: on LibTorch's fused
+// operators where all is fp32, which AMSGrad always is, else on adam_kernel.h.
 #pragma once
 
 #include "tessera/optim/optimizer.h"
@@ -15,6 +16,7 @@ namespace tessera::optim {
 struct AdamOptions {
   bool decoupled_decay = true;  // AdamW; false: L2 decay inside the gradient
   bool bias_correction = true;
+  bool amsgrad = false;
 };
 
 class Adam : public Optimizer {
@@ -24,7 +26,7 @@ class Adam : public Optimizer {
   std::vector<std::string> state_names() const override;
   void update(std::span<ParamShard> shards, const UpdateInput& input) const override;
   bool elementwise() const override { return true; }
-  bool takes_any_dtype() const override { return true; }
+  bool takes_any_dtype() const override { return !options_.amsgrad; }
 
  private:
   bool fits_fused(const ParamShard& shard) const;

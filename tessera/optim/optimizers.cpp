@@ -17,7 +17,8 @@ using config::OptimizerOptions;
 
 AdamOptions adam_options(const OptimizerOptions& options) {
   return {.decoupled_decay = options.params.value("adam_w_mode", true),
-          .bias_correction = options.params.value("bias_correction", true)};
+          .bias_correction = options.params.value("bias_correction", true),
+          .amsgrad = options.params.value("amsgrad", false)};
 }
 
 std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options) {
@@ -25,7 +26,8 @@ std::unique_ptr<Optimizer> make_adam(const OptimizerOptions& options) {
 }
 
 std::unique_ptr<Optimizer> make_adagrad(const OptimizerOptions& options) {
-  return std::make_unique<Adagrad>(options.params.value("lr_decay", 0.0));
+  return std::make_unique<Adagrad>(AdagradOptions{.lr_decay = options.params.value("lr_decay", 0.0),
+                                                  .maximize = options.params.value("maximize", false)});
 }
 
 std::unique_ptr<Optimizer> make_lamb(const OptimizerOptions& options) {
@@ -71,7 +73,8 @@ std::unique_ptr<Optimizer> make_zero_one_adam(const OptimizerOptions& options) {
 std::unique_ptr<Optimizer> make_sgd(const OptimizerOptions& options) {
   return std::make_unique<Sgd>(SgdOptions{.has_momentum = options.momentum != 0,
                                           .dampening = options.params.value("dampening", 0.0),
-                                          .nesterov = options.params.value("nesterov", false)});
+                                          .nesterov = options.params.value("nesterov", false),
+                                          .maximize = options.params.value("maximize", false)});
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ void Sgd::update(std::span<ParamShard> shards, const UpdateInput& input) const {
     if (input.grad_divisor != 1) shard.grad.div_(input.grad_divisor);
     std::vector<at::Tensor> weights{shard.weight}, grads{shard.grad};
     at::_fused_sgd_(weights, grads, shard.state, group.weight_decay, options_.has_momentum ? group.momentum : 0,
-                    group.lr, options_.dampening, options_.nesterov, /*maximize=*/false,
+                    group.lr, options_.dampening, options_.nesterov, options_.maximize,
                     /*is_first_step=*/shard.step == 1);
   }
 }

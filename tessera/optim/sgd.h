@@ -1,5 +1,5 @@
 // Stochastic gradient descent as torch.optim.SGD has it:
-//   g <- grad + decay w
+//   g <- grad + decay w                     (to maximize: -grad + decay w)
 //   b <- momentum b + (1 - dampening) g     (b <- g at the first step)
 //   w <- w - lr b                           Nesterov: w <- w - lr (g + momentum b)
 // State: "momentum_buffer" (b); none without momentum. Runs on ATen's fused kernel.
@@ -13,6 +13,7 @@ struct SgdOptions {
   bool has_momentum = false;
   double dampening = 0;
   bool nesterov = false;
+  bool maximize = false;
 };
 
 class Sgd : public Optimizer {

@@ -374,7 +374,9 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
     const std::string& type = config.optimizer->type;
     for (const OptimizerTraits& traits : kOptimizers) {
       if (type != traits.name) continue;
-      setup.state_tensors = traits.state_tensors + (type == "SGD" && config.optimizer->momentum != 0 ? 1 : 0);
+      const bool has_momentum = type == "SGD" && config.optimizer->momentum != 0;
+      const bool is_amsgrad = type.starts_with("Adam") && config.optimizer->params.value("amsgrad", false);
+      setup.state_tensors = traits.state_tensors + (has_momentum || is_amsgrad ? 1 : 0);
       setup.elementwise = traits.elementwise;
       setup.sign_errors = traits.sign_errors;
     }

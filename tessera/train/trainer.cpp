@@ -484,6 +484,7 @@ TrainerReport Trainer::Loop::run() {
     if ((saves || out_of_patience()) && saved_at_ != step) save();
   }
   progress_.reset();
+  engine_.log_collectives();
   finish_saving();
   report_.out_of_patience = out_of_patience();
   if (report_.out_of_patience && speaks()) report_impatience();

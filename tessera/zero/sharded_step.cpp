@@ -19,6 +19,13 @@ StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
   return plan.result;
 }
 
+void round_master_weights(ShardedModel& model) {
+  for (const auto& unit : model.units()) {
+    unit->refresh_compute();
+    unit->round_master();
+  }
+}
+
 void publish_parameters(ShardedModel& model) {
   const at::NoGradGuard no_grad;
   model.let_go_all();

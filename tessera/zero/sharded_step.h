@@ -19,6 +19,9 @@ namespace tessera::zero {
 StepResult sharded_step(ShardedModel& model, const optim::Optimizer& optimizer,
                         std::span<const optim::ParamGroup> groups, const StepInput& input);
 
+// Before publish_parameters(): the master weights become what the compute dtype holds of them.
+void round_master_weights(ShardedModel& model);
+
 // After master weights were written from outside (a checkpoint): rounds and publishes all of them. Collective.
 void publish_parameters(ShardedModel& model);
 

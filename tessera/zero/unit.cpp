@@ -292,6 +292,12 @@ void Unit::refresh_compute() {
   compute_.store(master_.load());
 }
 
+void Unit::round_master() {
+  if (!trainable_ || !policy_.has_master()) return;
+  const at::NoGradGuard no_grad;
+  master_.store(compute_.load());
+}
+
 void Unit::start_publish() {
   refreshes_ = persistent_.has_value();
   if (source_) return source_->start_refresh(compute_.load(), name_);

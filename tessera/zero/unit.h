@@ -165,6 +165,8 @@ class Unit {
 
   // After master() has changed: rounds it into this rank's compute weights, …
   void refresh_compute();
+  // After it: the master weights become what the compute weights hold of them.
+  void round_master();
   // … and, where parameters are whole but each rank updates only its shard, or ranks hold secondary shards, sends them
   // round. Until somebody waits for them, the parameters are partly old, and so are those that persist.
   void start_publish();

@@ -76,6 +76,18 @@ TEST(Adam, WithL2DecayIsTorchsAdam) {
   expect_close(ours(Adam({.decoupled_decay = false}), 4096, 1, 1), torch_adam(4096));
 }
 
+// The gradient falls after the first steps, so that the largest second moment is not the last.
+TEST(Adam, WithTheLargestSecondMomentIsTorchsAmsgrad) {
+  const auto options = [](auto made) {
+    return made.betas({kGroup.beta1, kGroup.beta2}).eps(kGroup.eps).weight_decay(kGroup.weight_decay).amsgrad(true);
+  };
+  const at::Tensor decoupled = torchs<torch::optim::AdamW>(4096, options(torch::optim::AdamWOptions(kGroup.lr)));
+  const at::Tensor plain = torchs<torch::optim::Adam>(4096, options(torch::optim::AdamOptions(kGroup.lr)));
+  expect_close(ours(Adam({.amsgrad = true}), 4096, 2, 1), decoupled);
+  expect_close(ours(Adam({.decoupled_decay = false, .amsgrad = true}), 4096, 2, 1), plain);
+  EXPECT_FALSE(at::allclose(decoupled, torch_adamw(4096)));
+}
+
 TEST(Adam, DividesGradientsOnTheWay) {
   expect_close(ours(Adam({.decoupled_decay = true}), 4096, 1, 1024), torch_adamw(4096));
 }

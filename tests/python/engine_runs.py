@@ -71,7 +71,7 @@ def recomputation_at_stage_3():
 
 @run
 def optimizers_of_the_client():
-    """Each on every stage; the last three are run by their own step()."""
+    """Each on every stage; RMSprop, NAdam and what maximizes by Adam are run by their own step()."""
     makers = {
         "AdamW, two groups": lambda model: torch.optim.AdamW(
             [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.3},
@@ -82,6 +82,10 @@ def optimizers_of_the_client():
         "RMSprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-2, momentum=0.5),
         "NAdam": lambda model: torch.optim.NAdam(model.parameters(), lr=1e-2),
         "AdamW, amsgrad": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, amsgrad=True),
+        "Adam, amsgrad": lambda model: torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=0.1, amsgrad=True),
+        "SGD, maximize": lambda model: torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, maximize=True),
+        "Adagrad, maximize": lambda model: torch.optim.Adagrad(model.parameters(), lr=1e-3, maximize=True),
+        "Adam, maximize": lambda model: torch.optim.Adam(model.parameters(), lr=1e-3, maximize=True),
     }
     results = {}
     for name, make in makers.items():
@@ -195,7 +199,7 @@ def no_sync():
     model = made()
     expected = plainly_trained(model, adamw(model), steps=2, accumulation=2)
     results = []
-    for stage in (0, 1):
+    for stage in range(4):
         engine, *_ = start(config=config(stage))
         losses, norms = [], []
         for number in range(0, 4, 2):

@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release"))
 PACKAGES = [str(BUILD / "python"), str(ROOT / "python" / "deepspeed")]
+PATH_WITH_START = os.pathsep.join([str(ROOT / "tests" / "python" / "start"), *PACKAGES])  # Python starts as where the wheel is installed
 
 
 # What another test may have left in this process.

@@ -9,6 +9,7 @@ from deepspeed.runtime.precision_config import DeepSpeedFP16Config
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from pydantic import Field, ValidationError
 from tessera import _core
+from tessera.config_keys import rows
 
 
 # T, M, G given -> all three, at 2 ranks: T = M * G * 2.
@@ -153,3 +154,17 @@ def test_an_engine_shows_what_its_configuration_means():
     engine, *_ = deepspeed.initialize(model=torch.nn.Linear(4, 4), config={
         "train_batch_size": 1, "fp16": {"enabled": True, "loss_scale": 8}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}})
     assert not engine.dynamic_loss_scale() and engine.get_data_types() == (torch.float16, torch.float16)
+
+
+def test_getters_of_a_key_say_what_it_comes_to():
+    """Each names a key that there is; some of them differ from their defaults."""
+    from deepspeed.runtime._key_getters import _PATHS
+
+    assert set(_PATHS.values()) <= {row["path"] for row in rows()}
+    engine, *_ = deepspeed.initialize(model=torch.nn.Linear(4, 4), config={
+        "train_batch_size": 1, "optimizer": {"type": "AdamW"}, "flops_profiler": {"module_depth": 2}, "checkpoint": {"tag_validation": "Fail"},
+        "zero_optimization": {"stage": 3, "stage3_max_live_parameters": 7, "zero_quantized_weights": True, "round_robin_gradients": True}})
+    assert (engine.zero_max_live_parameters(), engine.flops_profiler_module_depth()) == (7, 2)
+    assert engine.zero_quantized_weights() and engine.zero_round_robin_gradients() and not engine.random_ltd_enabled()
+    assert engine.checkpoint_tag_validation_enabled() and engine.checkpoint_tag_validation_fail()
+    assert engine._config.zero_config.max_live_parameters == 7

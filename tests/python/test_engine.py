@@ -31,7 +31,8 @@ def test_same_losses_and_norms_as_pytorch(runs, name):
     assert_same(runs[name]["expected"], runs[name]["results"])
 
 
-@pytest.mark.parametrize("name", ["AdamW, two groups", "Adam", "SGD", "Adagrad", "RMSprop", "NAdam", "AdamW, amsgrad"])
+@pytest.mark.parametrize("name", ["AdamW, two groups", "Adam", "SGD", "Adagrad", "RMSprop", "NAdam", "AdamW, amsgrad",
+                                  "Adam, amsgrad", "SGD, maximize", "Adagrad, maximize", "Adam, maximize"])
 def test_an_optimizer_of_the_client_works_at_every_stage(runs, name):
     run = runs["optimizers_of_the_client"][name]
     assert len(run["results"]) == 4

@@ -88,14 +88,33 @@ def test_orthogonal_head_by_head_is_refused():
         by_block("Muon", per_head_muon=True)
 
 
-@pytest.mark.parametrize("type_name", ["Adam", "AdamW", "Adagrad", "Lion"])
-def test_moments_in_16_bits_by_the_optimizers_key_are_refused(type_name):
-    with pytest.raises(_core.UsageError, match="'fp32_optimizer_states' is False.*\n.*\n.*bf16_optimizer_states"):
-        by_block(type_name, fp32_optimizer_states=False)
+@pytest.mark.parametrize("type_name", ["Adam", "AdamW"])
+@pytest.mark.parametrize("torch_adam", [False, True])
+def test_amsgrad_is_torchs(type_name, torch_adam):
+    """The second moment falls between these steps, so that it counts."""
+    cls, same = getattr(torch.optim, type_name), {"betas": (0.9, 0.5), "weight_decay": 0.01}
+    expected = pytest.approx(by_torch(cls, amsgrad=True, **same), rel=1e-5)
+    assert by_block(type_name, amsgrad=True, torch_adam=torch_adam, adam_w_mode=type_name == "AdamW", **same) == expected
+    assert by_torch(cls, **same) != expected
+
+
+@pytest.mark.parametrize("type_name, more", [("SGD", {"momentum": 0.9}), ("Adagrad", {"lr_decay": 0.5})])
+def test_maximize_is_torchs(type_name, more):
+    expected = by_torch(getattr(torch.optim, type_name), maximize=True, **more)
+    assert by_block(type_name, maximize=True, **more) == pytest.approx(expected, rel=1e-5)
+    assert expected[-1] > expected[0]
 
 
 @pytest.mark.parametrize("cls", [optimizers.DeepSpeedCPUAdam, optimizers.DeepSpeedCPUAdagrad, optimizers.DeepSpeedCPULion])
-def test_so_they_are_by_the_classes_argument(cls):
-    with pytest.raises(_core.UsageError, match="'fp32_optimizer_states' is False"):
-        cls(made().parameters(), fp32_optimizer_states=False)
-    cls(made().parameters(), fp32_optimizer_states=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_an_engine_moments_have_the_dtype_of_the_weights(cls, dtype):
+    """As in DeepSpeed's classes."""
+    dtypes = {}
+    for wide in (True, False):
+        weight = torch.nn.Parameter(torch.ones(8, dtype=dtype))
+        optimizer = cls([weight], lr=0.1, fp32_optimizer_states=wide)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        dtypes[wide] = {value.dtype for value in optimizer.state[weight].values() if isinstance(value, torch.Tensor)}
+        assert (weight < 1).all()
+    assert dtypes == {True: {torch.float32}, False: {dtype}}

@@ -52,6 +52,22 @@ def test_wall_clock_breakdown_prints_the_times_of_micro_batches_and_steps(told):
     assert all("mem_allocated" in line for line in found["memory"]) and len(found["memory"]) == 6
 
 
+def test_the_comms_logger_has_the_engines_collectives(told):
+    """Two ranks: of each unit the whole gradient is reduced, and the whole unit comes together, half of it a message."""
+    found = told["collectives"]
+    bytes_of_units = [(4 * 12 + 12) * 4, *[(12 * 12 + 12 + 2 * 12) * 4] * 2]  # `small`, with the root; two blocks
+    for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+        sizes = {int(size): count for size, count in found["by stage"]["1"][name].items()}
+        if name == "all_gather_into_tensor":
+            assert sizes.pop(8 * (1 + 10)) == 1  # the step's squares of the norm, and which of the ten parameters had a gradient
+        assert sum(sizes.values()) == 3
+        padded = sum(2 * size * count for size, count in sizes.items())
+        assert sum(bytes_of_units) <= padded < 4 * sum(bytes_of_units)  # parameters and shards are padded
+    assert list(found["by stage"]["3"]) == ["reduce_scatter_tensor"]
+    assert found["table"][0].split()[:2] == ["Comm.", "Op"] and "reduce_scatter_tensor" in found["table"]
+    assert not found["off"]
+
+
 MACS = 2 * (4 * 12 + 2 * 12 * 12)  # two rows through three linear layers
 PARAMS = 4 * 12 + 12 + 2 * (12 * 12 + 12 + 2 * 12)
 

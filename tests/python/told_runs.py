@@ -178,6 +178,30 @@ def monitors():
 
 
 @run
+def collectives():
+    """[count, bytes of the message] of each operation in one step, by stage; none before it is on, and what prof_ops leaves."""
+    from deepspeed import comm
+
+    found = {}
+    for stage in (1, 3):
+        torch.manual_seed(0)
+        zero = {"stage": stage, "stage3_param_persistence_threshold": 0}
+        engine = deepspeed.initialize(model=Two(), config={
+            "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 0.1}}, "zero_optimization": zero,
+            "comms_logger": {"enabled": True, "prof_all": stage < 3, "prof_ops": ["reduce_scatter_tensor"]}})[0]
+        comm.reset_log()
+        train(engine, 1)
+        found[stage] = {name: {size: record[0] for size, record in sizes.items()} for name, sizes in comm.comms_logger.get_raw_data().items()}
+        times = [spent for sizes in comm.comms_logger.get_raw_data().values() for record in sizes.values() for spent in record[1]]
+        assert times and all(spent > 0 for spent in times)
+    table = printed(comm.log_summary)
+    comm.reset_log()
+    comm.configure(enabled=False)
+    train(engine, 1)
+    return {"by stage": found, "table": table, "off": comm.has_comm_data()}
+
+
+@run
 def model_profiles():
     """(operations, MACs, parameters) of functions of deepspeed.profiling.flops_profiler."""
     from deepspeed.profiling.flops_profiler import get_model_profile

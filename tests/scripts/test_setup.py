@@ -169,4 +169,4 @@ def test_an_old_cmake_is_refused(machine):
 
 
 def test_an_unknown_option_is_refused(machine):
-    assert machine.setup("--tset")[:2] == (2, "usage: scripts/setup [--test] [--fuzz] [--peers]\n")
+    assert machine.setup("--tset")[:2] == (2, "usage: scripts/setup [--test] [--fuzz] [--peers] [--clients]\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 import tiny_models
 import torch
 import transformers
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 
 transformers.logging.set_verbosity_error()
 STEPS = 8  # micro steps; two make an update
@@ -19,7 +19,6 @@ STEPS = 8  # micro steps; two make an update
 
 def main(source, result):
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":  # as `accelerate launch` says it
-        PartialState(backend="gloo")  # Accelerate picks no backend by itself where there is no accelerator
         accelerator = Accelerator(gradient_accumulation_steps=2)
     else:
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)

@@ -15,7 +15,7 @@ EXAMPLE = ranks.ROOT / "examples" / "python" / "accelerate_zero3.yaml"
 def launched(folder, program, *launcher):
     result = folder / "result.json"
     done = subprocess.run([sys.executable, "-m", *map(str, launcher), str(program), str(folder.parent / "model"), str(result)],
-                          env=ranks.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=ranks.environment(PYTHONPATH=ranks.PATH_WITH_START), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=300)
     assert done.returncode == 0, done.stdout
     return json.loads(result.read_text())

@@ -154,9 +154,8 @@ def configure(deepspeed_config=None, enabled=None, prof_all=None, prof_ops=None,
     if deepspeed_config is not None:
         comms_logger.configure(deepspeed_config.comms_config)
     given = {"enabled": enabled, "prof_all": prof_all, "prof_ops": prof_ops, "verbose": verbose, "debug": debug}
-    for name, value in given.items():
-        if value is not None:
-            setattr(comms_logger, name, value)
+    comms_logger.take({**{name: getattr(comms_logger, name) for name in given},
+                       **{name: value for name, value in given.items() if value is not None}})
 
 
 def log_summary(show_straggler=False, return_dict=False):

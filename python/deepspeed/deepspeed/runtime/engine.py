@@ -15,6 +15,7 @@ import tessera
 from deepspeed import comm as dist
 from deepspeed.monitor.config import get_monitor_config
 from deepspeed.monitor.monitor import MonitorMaster
+from deepspeed.runtime._key_getters import KeyGetters
 from deepspeed.runtime._step_times import StepTimes
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import TorchCheckpointEngine
 from deepspeed.runtime.dataloader import DeepSpeedDataLoader
@@ -46,8 +47,8 @@ _OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", 
                  "get_additional_losses")
 
 
-class DeepSpeedEngine(tessera.Engine):
-    observes = frozenset({"wall_clock_breakdown", "memory_breakdown", "flops_profiler", "tensorboard", "csv_monitor", "wandb", "comet"})
+class DeepSpeedEngine(KeyGetters, tessera.Engine):
+    observes = frozenset({"wall_clock_breakdown", "memory_breakdown", "flops_profiler", "comms_logger", "tensorboard", "csv_monitor", "wandb", "comet"})
     sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
 
     def __init__(self, model, config, raw_config, *arguments):
@@ -55,6 +56,8 @@ class DeepSpeedEngine(tessera.Engine):
             set_log_level_from_string(raw_config["log_level"])
         super().__init__(model, config, raw_config, *arguments)
         self.monitor = MonitorMaster(get_monitor_config(raw_config))
+        if "comms_logger" in raw_config:
+            dist.configure(**{key: self._value(f"comms_logger.{key}") for key in defaults_in("comms_logger")})
 
     def _wrapped(self, optimizer):
         cls = class_for(self.stage, *self.get_data_types(), fused=isinstance(optimizer, NativeOptimizer))
@@ -107,10 +110,12 @@ class DeepSpeedEngine(tessera.Engine):
             return super().backward(*loss, **how)
 
     def step(self, lr_kwargs=None):
-        boundary = self.is_gradient_accumulation_boundary()
+        boundary = self.steps_now()
         profiled, number = boundary and self._is_profiled(), self.global_steps
         with self.step_times.of("step"):
             super().step(lr_kwargs)
+        if boundary:
+            dist.comms_logger.take_engines()
         self.step_times.end_micro_batch(boundary, says=self.global_rank == 0)
         if boundary and self.monitor.enabled and self.optimizer is not None:
             self.monitor.write_events(self._events_of_step())
@@ -173,6 +178,14 @@ class DeepSpeedEngine(tessera.Engine):
 
     get_model_parallel_rank = get_tensor_parallel_rank
 
+    @property
+    def data_parallel_group(self):
+        return groups._get_data_parallel_group()
+
+    @property
+    def seq_data_parallel_group(self):
+        return groups._get_sequence_data_parallel_group()
+
     def get_sequence_parallel_group(self):
         return groups._get_sequence_parallel_group()
 
@@ -183,15 +196,9 @@ class DeepSpeedEngine(tessera.Engine):
 
     # ---- what is configured
 
-    def _value(self, path):
-        return self._values.get(path)
-
     def get_batch_info(self):
         """The three getters themselves, as DeepSpeed returns them."""
         return self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps
-
-    def managed_gradient_accumulation(self):
-        return self._value("managed_gradient_accumulation")
 
     def get_type(self):
         return [group.get("type") for group in self.optimizer.param_groups]
@@ -244,56 +251,8 @@ class DeepSpeedEngine(tessera.Engine):
     def get_data_types(self):
         return getattr(torch, self._resolved.compute_dtype), getattr(torch, self._resolved.grad_dtype)
 
-    def gradient_clipping(self):
-        return self._value("gradient_clipping")
-
-    def gradient_predivide_factor(self):
-        return self._value("gradient_predivide_factor")
-
     def postscale_gradients(self):
         return not self._value("prescale_gradients")
-
-    def steps_per_print(self):
-        return self._value("steps_per_print")
-
-    def wall_clock_breakdown(self):
-        return self._value("wall_clock_breakdown")
-
-    def memory_breakdown(self):
-        return self._value("memory_breakdown")
-
-    def flops_profiler_enabled(self):
-        return self._value("flops_profiler.enabled")
-
-    def flops_profiler_recompute_fwd_factor(self):
-        return self._value("flops_profiler.recompute_fwd_factor")
-
-    def flops_profiler_profile_step(self):
-        return self._value("flops_profiler.profile_step")
-
-    def flops_profiler_module_depth(self):
-        return self._value("flops_profiler.module_depth")
-
-    def flops_profiler_top_modules(self):
-        return self._value("flops_profiler.top_modules")
-
-    def flops_profiler_detailed(self):
-        return self._value("flops_profiler.detailed")
-
-    def flops_profiler_output_file(self):
-        return self._value("flops_profiler.output_file")
-
-    def dump_state(self):
-        return self._value("dump_state")
-
-    def dataloader_drop_last(self):
-        return self._value("dataloader_drop_last")
-
-    def load_universal_checkpoint(self):
-        return bool(self._value("checkpoint.load_universal"))
-
-    def use_node_local_storage(self):
-        return bool(self._value("checkpoint.use_node_local_storage"))
 
     def zero_optimization(self):
         return self.stage > 0
@@ -307,8 +266,22 @@ class DeepSpeedEngine(tessera.Engine):
     def zero_optimization_partition_weights(self):
         return self.stage == 3
 
-    def zero_gather_16bit_weights_on_model_save(self):
-        return bool(self._value("zero_optimization.stage3_gather_16bit_weights_on_model_save"))
+    def checkpoint_tag_validation_enabled(self):
+        return self._value("checkpoint.tag_validation") != "Ignore"
+
+    def checkpoint_tag_validation_fail(self):
+        return self._value("checkpoint.tag_validation") == "Fail"
+
+    @functools.cached_property
+    def _config(self):
+        """The parsed configuration, which programs of DeepSpeed's own read."""
+        from deepspeed.runtime.config import DeepSpeedConfig  # not at the start: it makes all classes of blocks
+
+        return DeepSpeedConfig(self.config)
+
+    def get_compile_time(self):
+        """Of passes of DeepCompile, of which none run here."""
+        return []
 
     def zero_offload_optimizer(self):
         return (self.config.get("zero_optimization") or {}).get("offload_optimizer")
@@ -318,30 +291,6 @@ class DeepSpeedEngine(tessera.Engine):
 
     def zero_cpu_offload(self):
         return self._value("zero_optimization.offload_optimizer.device") == "cpu"
-
-    def zero_reduce_scatter(self):
-        return self._value("zero_optimization.reduce_scatter")
-
-    def zero_overlap_comm(self):
-        return self._value("zero_optimization.overlap_comm")
-
-    def zero_reduce_bucket_size(self):
-        return self._value("zero_optimization.reduce_bucket_size")
-
-    def zero_allgather_bucket_size(self):
-        return self._value("zero_optimization.allgather_bucket_size")
-
-    def zero_sub_group_size(self):
-        return self._value("zero_optimization.sub_group_size")
-
-    def zero_contiguous_gradients(self):
-        return self._value("zero_optimization.contiguous_gradients")
-
-    def zero_load_from_fp32_weights(self):
-        return self._value("zero_optimization.load_from_fp32_weights")
-
-    def zero_elastic_checkpoint(self):
-        return self._value("zero_optimization.elastic_checkpoint")
 
     # ---- data
 

@@ -6,6 +6,7 @@ import sys
 import torch
 
 from deepspeed.utils.logging import log_dist
+from tessera import _core
 from tessera.comm_log import bandwidths, readable_bytes as convert_size, trimmed_mean  # noqa: F401
 from tessera.config_keys import defaults_in
 
@@ -38,9 +39,22 @@ class CommsLogger:
         self._take(defaults_in("comms_logger"))
 
     def configure(self, comms_config):
-        self.enabled = comms_config.comms_logger_enabled
+        if comms_config.comms_logger_enabled:
+            self.take(vars(comms_config.comms_logger))
+        else:
+            self.enabled = False
+
+    def take(self, given):
+        """A block comms_logger with all its keys. What engines send is logged too from here on."""
+        self._take(given)
         if self.enabled:
-            self._take(vars(comms_config.comms_logger))
+            _core.start_collective_log()
+
+    def take_engines(self):
+        """What the engines' collectives cost since the last call."""
+        for name, size, latency in _core.take_collective_log() if self.enabled else ():
+            if self.prof_all or name in self.prof_ops:
+                self.append(name, name, latency, size)
 
     def _take(self, given):
         self.enabled, self.verbose, self.debug = given["enabled"], given["verbose"], given["debug"]
@@ -69,19 +83,24 @@ class CommsLogger:
                      f"algbw (Gbps): {algbw:.2f} | busbw (Gbps): {busbw:.2f}", ranks=[0])
 
     def get_raw_data(self):
+        self.take_engines()
         return {name: {size: [record[0], *map(list, record[1:])] for size, record in sizes.items()}
                 for name, sizes in self.comms_dict.items()}
 
     def has_data(self):
+        self.take_engines()
         return bool(self.comms_dict)
 
     def reset_data(self):
+        self.take_engines()
         self.comms_dict.clear()
 
     def get_operation_names(self):
+        self.take_engines()
         return list(self.comms_dict)
 
     def get_total_operations(self):
+        self.take_engines()
         return sum(record[0] for sizes in self.comms_dict.values() for record in sizes.values())
 
     def get_operation_summary(self, operation_name):
@@ -102,6 +121,7 @@ class CommsLogger:
     def log_all(self, print_log=True, show_straggler=False, return_dict=False):
         """The table on standard output, and with return_dict the same as a dict. show_straggler compares the ranks: it
         is a collective, to be called on all of them."""
+        self.take_engines()
         summary = {name: self.get_operation_summary(name) for name in self.comms_dict}
         stragglers = self._straggler_analysis() if show_straggler else None
         if print_log:

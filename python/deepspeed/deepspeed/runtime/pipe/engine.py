@@ -48,6 +48,7 @@ class PipelineEngine(DeepSpeedEngine):
 
     def __init__(self, model, *arguments):
         super().__init__(model, *arguments)
+        self._require_counting("a PipelineModule")
         self.grid = model._grid
         self.num_stages, self.stage_id = self.grid.pipe_parallel_size, self.grid.get_stage_id()
         self.prev_stage, self.next_stage = self.stage_id - 1, self.stage_id + 1

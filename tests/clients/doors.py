@@ -1,0 +1,78 @@
+"""The two doors that a client is started through: Tessera's `deepspeed`, and DeepSpeed itself beside the same packages."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BUILD = Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release"))
+STOCK_PYTHON = (ROOT / ".venv-peers").resolve() / "bin" / "python"  # DeepSpeed compiles its operators anew for each path that it is found by
+RANKS, RUN_SECONDS = 2, 900
+
+
+def own_environment(name):
+    """The interpreter with that client's packages; scripts/setup --clients makes these environments."""
+    return ROOT / (".venv" if name == "" else f".venv-clients/{name}") / "bin" / "python"
+
+
+def packages_of(python):
+    text = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True, check=True)
+    return text.stdout.strip()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _environment(**own):
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ACCELERATE_"))}
+    return {**inherited, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1", "WANDB_DISABLED": "true", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1",
+            "DISABLE_VERSION_CHECK": "1", **own}
+
+
+def _torchrun(python):
+    return [python, "-m", "torch.distributed.run", "--nproc-per-node", RANKS, "--master-port", free_port()]
+
+
+def tessera(client, torchrun):
+    """(command before the program, environment)."""
+    python = own_environment(client)
+    path = os.pathsep.join(map(str, (ROOT / "tests" / "python" / "start", HERE / "without_gpu", BUILD / "python", ROOT / "python" / "deepspeed")))
+    own = [python, "-m", "deepspeed.launcher.runner", "--num_gpus", RANKS, "--master_port", free_port()]
+    command = _torchrun(python) if torchrun else own
+    return command, _environment(PYTHONPATH=path)
+
+
+def stock(client, torchrun):
+    """Ranks are always started by torchrun: DeepSpeed's own launcher counts GPUs."""
+    return _torchrun(STOCK_PYTHON), _environment(PYTHONPATH=f"{HERE / 'stock_start'}{os.pathsep}{HERE / 'without_gpu'}", CLIENT_PACKAGES=packages_of(own_environment(client)),
+                                 DS_ACCELERATOR="cpu", LOCAL_SIZE=str(RANKS), PATH=f"{STOCK_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+class Ran:
+    def __init__(self, code, output):
+        self.code, self.output = code, output
+
+    def end(self, lines=12):
+        return "\n".join(self.output.splitlines()[-lines:])
+
+
+def run(door, case, program, cwd):
+    """`program`: a script or --module and its name, and its arguments. All of its processes are gone afterwards."""
+    command, environment = door(case.environment, case.torchrun)
+    started = subprocess.Popen([*map(str, command), *map(str, program)], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    try:
+        output, _ = started.communicate(timeout=RUN_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)
+        output = f"{started.communicate()[0]}\nit did not end within {RUN_SECONDS} s"
+    return Ran(started.returncode, output)

@@ -1,0 +1,38 @@
+"""What a run of a client left: losses and norms of its steps, and what its weights are called and look like."""
+
+import json
+import re
+import struct
+from pathlib import Path
+
+
+def history_of(output):
+    """[(loss, gradient norm)] of the Trainer's log, from the newest state that it saved."""
+    states = sorted(Path(output).glob("**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+    if not states:
+        return []
+    rows = json.loads(states[-1].read_text())["log_history"]
+    return [(row["loss"], row.get("grad_norm")) for row in rows if "loss" in row]
+
+
+def weights_of(output):
+    """{name: [dtype, shape]} of all safetensors files beside the final model's configuration."""
+    found = {}
+    for path in sorted(Path(output).glob("*.safetensors")):
+        with open(path, "rb") as file:
+            length, = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        found.update({name: [entry["dtype"], entry["shape"]] for name, entry in header.items() if name != "__metadata__"})
+    return found
+
+
+def reason_in(text):
+    """The line of a failed run that says most: that of the last exception."""
+    lines = [line for line in text.splitlines() if re.search(r"(Error|Exception|error):? ", line) and "ChildFailedError" not in line]
+    return (lines or text.splitlines() or ["nothing was printed"])[-1].strip()[:300]
+
+
+def largest_difference(ours, theirs):
+    """Relative, over all pairs of numbers."""
+    pairs = [(a, b) for row, other in zip(ours, theirs) for a, b in zip(row, other) if a is not None and b is not None]
+    return max((abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), default=float("inf"))
