@@ -13,6 +13,7 @@ Modules that work on files are run by name: python -m tessera.import_deepspeed -
 
 import importlib
 import importlib.metadata
+import sys
 
 _HOMES = {  # the engine's library is loaded when one of these is first used
     "Engine": "tessera.engine",
@@ -38,7 +39,8 @@ def _check_torch():
         )
 
 
-_check_torch()
+if "tessera.doctor" not in sys.orig_argv:  # which says it in its own way, with what else is wrong
+    _check_torch()
 
 
 def __getattr__(name):

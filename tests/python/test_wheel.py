@@ -60,6 +60,14 @@ def losses(output):
     return [float(number) for number in re.findall(r"(?<![_a-z])loss'?:? '?([0-9.]+)", output)]
 
 
+def test_the_doctor_finds_nothing_wrong(python):
+    """Of what a wheel brings; other packages of this environment are theirs."""
+    said = run(python, "-m", "tessera.doctor", PATH=os.pathsep.join([str(python.parent), os.environ["PATH"]]))
+    for line in ("deepspeed is Tessera's", "the command deepspeed", "Accelerate and the Trainer count ranks that have no GPU"):
+        assert f"[ok]       {line}" in said, said
+    assert "[failed]" not in said
+
+
 PROGRAMS = {
     "run_bert.py": "deepspeed --include localhost:0,1 run_bert.py --deepspeed --deepspeed_config bert_ds.json",
     "translate_t5.py": ("deepspeed --num_gpus=2 translate_t5.py --deepspeed ds_config.json --do_train "
