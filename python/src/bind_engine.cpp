@@ -286,6 +286,16 @@ void bind_engine(py::module_& module) {
             zero::set_local_value(self.sharded_model(), place(at), state_of(self, which), value);
           },
           no_gil)
+      .def(
+          "param_step",
+          [](Engine& self, const Place& at) {
+            return self.sharded_model().units().at(at.first)->steps().at(at.second);
+          },
+          "How many optimizer steps it has seen")
+      .def("set_param_step",
+           [](Engine& self, const Place& at, int64_t step) {
+             self.sharded_model().units().at(at.first)->steps().at(at.second) = step;
+           })
       .def_property_readonly("grad_norm", &Engine::get_global_grad_norm)
       .def_property_readonly("was_step_applied", &Engine::was_step_applied)
       .def_property_readonly("loss_scale", &Engine::loss_scale)

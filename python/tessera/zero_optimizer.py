@@ -2,7 +2,7 @@
 
 import torch
 
-from tessera import _core
+from tessera import _core, local_state
 from tessera.error_report import made
 
 
@@ -80,11 +80,15 @@ class ZeroOptimizer:
         self._engine().core.refresh_master()
 
     def state_dict(self):
-        """Hyperparameters and the loss scale. Moments and master weights are in the engine's checkpoints."""
+        """Hyperparameters, the loss scale, and this rank's part of weights and moments, as in DeepSpeed: see local_state. For a run that goes
+        on, the engine's checkpoints."""
         groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
-        return {"param_groups": groups, "loss_scale": self.loss_scale, "zero_stage": self._engine().stage}
+        return {"param_groups": groups, "loss_scale": self.loss_scale, **local_state.taken(self._engine())}
 
-    def load_state_dict(self, state_dict, *args, **kwargs):
+    def load_state_dict(self, state_dict, *args, load_optimizer_states=True, **kwargs):
+        """Collective where it has weights and moments. Without them, or load_optimizer_states, hyperparameters alone."""
+        if load_optimizer_states and "parameters" in state_dict:
+            local_state.put_back(self._engine(), state_dict)
         for group, values in zip(self.param_groups, state_dict.get("param_groups", [])):
             group.update({key: value for key, value in values.items() if key != "params"})
 

@@ -28,12 +28,9 @@ constexpr Kind one_of(std::string_view choices) { return {.type = kChoice, .choi
 
 constexpr Notes for_types(std::string_view types) { return {.when = types}; }
 constexpr Notes instead(std::string_view path_or_reason) { return {.instead = path_or_reason}; }
-constexpr const char* kTensorOfRunFile = "a run file has parallel.tensor for it";
-constexpr const char* kMonitorsOfRunFile = "a run file has monitors for it: csv, tensorboard";
-constexpr const char* kContextOfRunFile = "a run file has parallel.context for it";
-
 constexpr Notes fine_at(std::string_view values) { return {.supported = values}; }
 constexpr Notes in_python(Status status) { return {.in_python = status}; }
+constexpr Notes honoured_in_python(std::string_view instead) { return {.in_python = kHonoured, .instead = instead}; }
 constexpr Notes of_host() { return {.of_host = true}; }
 
 // A batch beyond a billion samples is a slip of the pen.
@@ -52,8 +49,11 @@ constexpr std::string_view kCompressed = "OneBitAdam|OneBitLamb|ZeroOneAdam";
 constexpr std::string_view kHasWarmup = "WarmupLR|WarmupDecayLR|WarmupCosineLR";
 constexpr std::string_view kHasTotal = "WarmupDecayLR|WarmupCosineLR";
 
+// What to do instead.
+constexpr std::string_view kTensorOfRunFile = "a run file has parallel.tensor for it";
+constexpr std::string_view kMonitorsOfRunFile = "a run file has monitors for it: csv, tensorboard";
+constexpr std::string_view kContextOfRunFile = "a run file has parallel.context for it";
 constexpr std::string_view kRemovedFromDeepSpeed = "DeepSpeed removed it; remove the key";
-
 constexpr std::string_view kRoutersOwn = "the model's own router decides; set it in the model's configuration";
 
 constexpr Key kDsKeys[] = {
@@ -62,19 +62,12 @@ constexpr Key kDsKeys[] = {
     {"train_micro_batch_size_per_gpu", kSamples, "null", kHonoured, "samples in one forward pass of one rank"},
     {"gradient_accumulation_steps", kSamples, "null", kHonoured,
      "micro batches that a rank accumulates before each step"},
-    {"managed_gradient_accumulation",
-     kBoolean,
-     "true",
-     kNotYet,
+    {"managed_gradient_accumulation", kBoolean, "true", kNotYet,
      "count micro batches; false: every step() is an optimizer step, whatever came before it",
-     {.in_python = kHonoured, .instead = "use true: tessera train counts its micro batches itself"}},
+     honoured_in_python("use true: tessera train counts its micro batches itself")},
     {"dataloader_drop_last", kBoolean, "false", kHonoured, "drop the last batch of an epoch if it is not full"},
-    {"sequence_parallel_size",
-     at_least(1),
-     "1",
-     kNotYet,
-     "ranks that share one sequence",
-     {.in_python = kHonoured, .instead = kContextOfRunFile}},
+    {"sequence_parallel_size", at_least(1), "1", kNotYet, "ranks that share one sequence",
+     honoured_in_python(kContextOfRunFile)},
     {"data_parallel_size", at_least(1), "null", kNotYet, "ranks that see different data, in a mesh"},
 
     // Optimizer.
@@ -381,8 +374,7 @@ constexpr Key kDsKeys[] = {
      instead("zero_optimization.stage3_prefetch_bucket_size")},
     {"zero_optimization.stage3_param_persistence_threshold", at_least(0), "100000", kHonoured,
      "a unit with at most this many elements stays gathered until the next step; in Python such a parameter can be "
-     "read "
-     "at any time"},
+     "read at any time"},
     {"zero_optimization.param_persistence_threshold", kWhole, "100000", kAlias, "the same",
      instead("zero_optimization.stage3_param_persistence_threshold")},
     {"zero_optimization.stage3_model_persistence_threshold", at_least(0), "9223372036854775807", kHonoured,
@@ -429,8 +421,7 @@ constexpr Key kDsKeys[] = {
      "ZeRO++: gather quantized frozen weights"},
     {"zero_optimization.zero_quantized_gradients", kBoolean, "false", kHonoured,
      "ZeRO++ (stage 3): reduce gradients in 8 bits within hosts, or groups of zero_hpz_partition_size, and in 4 "
-     "between "
-     "them"},
+     "between them"},
     {"zero_optimization.memory_efficient_linear", kBoolean, "true", kNoEffect,
      "save memory in linear layers (stage 3)"},
     {"zero_optimization.pipeline_loading_checkpoint", kBoolean, "false", kNoEffect, "load while reading (stage 3)"},
@@ -489,11 +480,14 @@ constexpr Key kDsKeys[] = {
      "what to do if ranks name different tags; rank 0's is used"},
     {"checkpoint.async_save", kBoolean, "false", kHonoured,
      "Tessera only: save_checkpoint returns once the state is copied, and writing continues in the background"},
-    {"checkpoint.format", one_of("tessera|deepspeed"), "\"tessera\"", kNotYet,
+    {"checkpoint.format",
+     one_of("tessera|deepspeed"),
+     "\"tessera\"",
+     kNotYet,
      "Tessera only: deepspeed writes each checkpoint in DeepSpeed's files, too, for programs that read these",
-     Notes{.in_python = kHonoured,
-           .supported = "[\"tessera\"]",
-           .instead = "python -m tessera.export_deepspeed writes a checkpoint as DeepSpeed's"}},
+     {.in_python = kHonoured,
+      .supported = "[\"tessera\"]",
+      .instead = "python -m tessera.export_deepspeed writes a checkpoint as DeepSpeed's"}},
     {"checkpoint.load_universal", kBoolean, "false", kAlwaysSo, "load at any world size"},
     {"checkpoint.use_node_local_storage", kBoolean, "false", kHonoured, "each host writes to its own disk"},
     {"checkpoint.parallel_write", kBlock, "{}", kHonoured, "who writes"},
@@ -550,12 +544,8 @@ constexpr Key kDsKeys[] = {
     {"tensor_parallel.vocab_parallel_ce_backend", one_of("torch|liger"), "\"torch\"", kNoEffect,
      "how the loss over a split head is computed"},
     {"tensor_parallel.tp", kBlock, "{}", kHonoured, "the group"},
-    {"tensor_parallel.tp.tp_size",
-     at_least(1),
-     "1",
-     kNotYet,
-     "ranks that share each layer",
-     {.in_python = kHonoured, .instead = kTensorOfRunFile}},
+    {"tensor_parallel.tp.tp_size", at_least(1), "1", kNotYet, "ranks that share each layer",
+     honoured_in_python(kTensorOfRunFile)},
     {"tensor_parallel.tp.tp_grain_size", at_least(1), "1", kNoEffect, "smallest piece"},
     {"tensor_parallel.tp.mpu", kAnything, "null", kNotYet, "a Python object"},
     {"tensor_parallel.tp.tp_group", kAnything, "null", kNotYet, "a Python object"},
@@ -643,21 +633,11 @@ constexpr Key kDsKeys[] = {
     {"timers.throughput.synchronized", kBoolean, "true", kNoEffect, "synchronize with the device at each reading",
      in_python(kHonoured)},
     {"tensorboard", kBlock, "{}", kHonoured, "TensorBoard event files"},
-    {"tensorboard.enabled",
-     kBoolean,
-     "false",
-     kNotYet,
-     "write them",
-     {.in_python = kHonoured, .instead = kMonitorsOfRunFile}},
+    {"tensorboard.enabled", kBoolean, "false", kNotYet, "write them", honoured_in_python(kMonitorsOfRunFile)},
     {"tensorboard.output_path", kString, "\"\"", kNoEffect, "folder", in_python(kHonoured)},
     {"tensorboard.job_name", kString, "\"DeepSpeedJobName\"", kNoEffect, "subfolder", in_python(kHonoured)},
     {"csv_monitor", kBlock, "{}", kHonoured, "CSV files"},
-    {"csv_monitor.enabled",
-     kBoolean,
-     "false",
-     kNotYet,
-     "write them",
-     {.in_python = kHonoured, .instead = kMonitorsOfRunFile}},
+    {"csv_monitor.enabled", kBoolean, "false", kNotYet, "write them", honoured_in_python(kMonitorsOfRunFile)},
     {"csv_monitor.output_path", kString, "\"\"", kNoEffect, "folder", in_python(kHonoured)},
     {"csv_monitor.job_name", kString, "\"DeepSpeedJobName\"", kNoEffect, "subfolder", in_python(kHonoured)},
     {"wandb", kBlock, "{}", kHonoured, "Weights & Biases"},
@@ -684,12 +664,8 @@ constexpr Key kDsKeys[] = {
     {"comms_logger.debug", kBoolean, "false", kNoEffect, "include the caller of the program's own operations",
      in_python(kHonoured)},
     {"flops_profiler", kBlock, "{}", kHonoured, "floating-point operations by module"},
-    {"flops_profiler.enabled",
-     kBoolean,
-     "false",
-     kNotYet,
-     "count them",
-     {.in_python = kHonoured, .instead = "`tessera estimate --model` says them of a run file's model"}},
+    {"flops_profiler.enabled", kBoolean, "false", kNotYet, "count them",
+     honoured_in_python("`tessera estimate --model` says them of a run file's model")},
     {"flops_profiler.recompute_fwd_factor", at_least(0, kNumber), "0.0", kNoEffect, "fraction that is recomputed",
      in_python(kHonoured)},
     {"flops_profiler.profile_step", at_least(0), "1", kNoEffect, "step to profile", in_python(kHonoured)},

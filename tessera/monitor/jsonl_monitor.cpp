@@ -1,11 +1,9 @@
 // <output>/metrics.jsonl: one JSON object a line, for each optimizer step and for each evaluation (the key "eval_loss"
 // tells them apart). Numbers are written so that reading them back gives the same bits. A run that is killed loses no
 // line (patient_file.h).
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "tessera/base/input_file.h"
 #include "tessera/base/json_text.h"
 #include "tessera/base/json_value.h"
 #include "tessera/monitor/monitors.h"
@@ -24,15 +22,10 @@ std::optional<int64_t> step_of(const std::string& line) {
 }
 
 std::string lines_up_to(const std::filesystem::path& path, int64_t last_step) {
-  if (!std::filesystem::exists(path)) return "";
-  std::ifstream file = open_input_file(path);
-  std::string kept, line;
-  while (std::getline(file, line)) {
+  return lines_that_stay(path, [last_step](const std::string& line) {
     const auto step = step_of(line);
-    if (step && *step <= last_step) kept += line + "\n";
-  }
-  require_read_whole(file, path);  // what is not read now would be gone
-  return kept;
+    return step && *step <= last_step;
+  });
 }
 
 class JsonlMonitor final : public Monitor {

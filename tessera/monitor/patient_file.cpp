@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <utility>
 
 #include "tessera/base/atomic_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/input_file.h"
 #include "tessera/base/log.h"
 
 namespace tessera::monitor {
@@ -45,6 +47,23 @@ void PatientFile::append(const std::string& record) {
     log_warning("{} cannot be written: {}; its lines wait for room, and training goes on", path_.string(),
                 errno_text(errno));
   }
+}
+
+std::string lines_that_stay(const std::filesystem::path& path, const std::function<bool(const std::string&)>& stays) {
+  if (!std::filesystem::exists(path)) return "";
+  std::ifstream file = open_input_file(path);
+  std::string kept, line;
+  while (std::getline(file, line)) {
+    if (stays(line)) kept += line + "\n";
+  }
+  require_read_whole(file, path);
+  return kept;
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) machine_refused("the folder cannot be created", failed.value(), folder);
 }
 
 // False, and errno, where something is left.

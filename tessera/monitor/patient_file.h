@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "tessera/base/unique_fd.h"
@@ -31,5 +32,12 @@ class PatientFile {
   bool refused_ = false;
   int64_t lost_ = 0;  // records for which memory was too short as well
 };
+
+// What such a file of an earlier run has that stays: the lines for which `stays` is true, each with its end; nothing
+// where there is no file. ErrorKind::kMachine where it cannot be read whole, as what is not read would be lost.
+std::string lines_that_stay(const std::filesystem::path& path, const std::function<bool(const std::string&)>& stays);
+
+// ErrorKind::kMachine where it cannot be made.
+void make_folder(const std::filesystem::path& folder);
 
 }  // namespace tessera::monitor

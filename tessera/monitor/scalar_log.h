@@ -20,9 +20,10 @@ class ScalarLog {
   virtual std::string place() const = 0;
 };
 
+inline constexpr int64_t kEverythingStays = std::numeric_limits<int64_t>::max();
+
 // Both go on after what the folder has, of which all that is later than `last` is void. The folder is made.
 // ErrorKind::kMachine where it cannot be.
-inline constexpr int64_t kEverythingStays = std::numeric_limits<int64_t>::max();
 
 // A file for each name, as DeepSpeed has them: train/loss in train_loss.csv, with the line "step,loss" first.
 std::unique_ptr<ScalarLog> make_csv_log(const std::filesystem::path& folder, int64_t last);

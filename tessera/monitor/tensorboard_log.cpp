@@ -15,7 +15,6 @@
 #include <cstring>
 #include <memory>
 
-#include "tessera/base/atomic_file.h"
 #include "tessera/base/env.h"
 #include "tessera/monitor/patient_file.h"
 #include "tessera/monitor/scalar_log.h"
@@ -95,9 +94,7 @@ class TensorBoardLog final : public ScalarLog {
  private:
   // Its name begins as TensorBoard wants it, and sorts by time.
   static fs::path new_file(const fs::path& folder) {
-    std::error_code failed;
-    fs::create_directories(folder, failed);
-    if (failed) machine_refused("the folder cannot be created", failed.value(), folder);
+    make_folder(folder);
     static int made = 0;
     return folder / fmt::format("events.out.tfevents.{:.6f}.{}.{}.{}", now(), host_name(), getpid(), made++);
   }

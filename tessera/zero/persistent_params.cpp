@@ -48,32 +48,31 @@ at::Tensor PersistentParams::whole(size_t param) const {
 
 bool PersistentParams::are_all() const { return params_.size() == layout_.params().size(); }
 
+std::pair<at::Tensor, at::Tensor> PersistentParams::in_both(const at::Tensor& full, size_t param) const {
+  const layout::FlatParam& of = layout_.params()[param];
+  return {full.narrow(0, of.offset, of.numel).view(of.shape), whole(param)};
+}
+
 void PersistentParams::take(const at::Tensor& full) {
   for (const size_t param : params_) {
-    const layout::FlatParam& of = layout_.params()[param];
-    whole(param).copy_(full.narrow(0, of.offset, of.numel).view(of.shape));
+    const auto [there, copy] = in_both(full, param);
+    copy.copy_(there);
   }
 }
 
 void PersistentParams::fill(const at::Tensor& full) const {
   full.zero_();  // what lies between the parameters, too
   for (const size_t param : params_) {
-    const layout::FlatParam& of = layout_.params()[param];
-    full.narrow(0, of.offset, of.numel).view(of.shape).copy_(whole(param));
+    const auto [there, copy] = in_both(full, param);
+    there.copy_(copy);
   }
 }
 
-void PersistentParams::start_refresh(const at::Tensor& shard, const std::string& label) {
-  TESSERA_INVARIANT(!refreshing_.in_flight());
+void PersistentParams::refresh(const at::Tensor& shard, const std::string& label) {
   for (const Piece& piece : pieces_[static_cast<size_t>(group_.rank())]) {
     own_slot_.narrow(0, piece.from, piece.numel).copy_(shard.narrow(0, piece.in_shard, piece.numel));
   }
-  refreshing_ = group_.start_all_gather(slots_, own_slot_, label);
-}
-
-void PersistentParams::finish_refresh() {
-  if (!refreshing_.in_flight()) return;
-  std::exchange(refreshing_, {}).finish();
+  group_.start_all_gather(slots_, own_slot_, label).finish();
   const int64_t slot = own_slot_.numel();
   for (size_t rank = 0; rank < pieces_.size(); ++rank) {
     for (const Piece& piece : pieces_[rank]) {

@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/comm/group.h"
@@ -31,9 +31,8 @@ class PersistentParams {
   void take(const at::Tensor& full);
   void fill(const at::Tensor& full) const;
 
-  // After this rank's shard has changed; until finish_refresh() the copies are partly old.
-  void start_refresh(const at::Tensor& shard, const std::string& label);
-  void finish_refresh();
+  // After this rank's shard has changed. Collective.
+  void refresh(const at::Tensor& shard, const std::string& label);
 
   int64_t slot_numel() const { return own_slot_.numel(); }
   int64_t bytes() const { return static_cast<int64_t>(copies_.nbytes() + slots_.nbytes() + own_slot_.nbytes()); }
@@ -47,6 +46,9 @@ class PersistentParams {
     int64_t numel;
   };
 
+  // The parameter's place in the gathered buffer, and its copy.
+  std::pair<at::Tensor, at::Tensor> in_both(const at::Tensor& full, size_t param) const;
+
   layout::FlatLayout layout_;
   comm::Group& group_;
   std::vector<size_t> params_;
@@ -54,7 +56,6 @@ class PersistentParams {
   std::vector<std::vector<Piece>> pieces_;  // of each rank
   at::Tensor copies_;
   at::Tensor own_slot_, slots_;
-  comm::Collective refreshing_;
 };
 
 }  // namespace tessera::zero

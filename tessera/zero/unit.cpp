@@ -308,8 +308,7 @@ void Unit::start_publish() {
 
 void Unit::finish_persistent() {
   if (!std::exchange(refreshes_, false)) return;
-  persistent_->start_refresh(compute_.tensor(), name_);
-  persistent_->finish_refresh();
+  persistent_->refresh(compute_.tensor(), name_);
 }
 
 void Unit::finish_publish() {

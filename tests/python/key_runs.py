@@ -1,5 +1,6 @@
 """Keys of a ds_config, and arguments, that change what an engine does: run as two ranks by test_engine_keys.py. Prints JSON, {"<function>": what rank 0 got}."""
 
+import io
 import sys
 import tempfile
 import warnings
@@ -109,6 +110,32 @@ def weights_loaded_by_the_program():
                     for name, parameter in each.module.named_parameters()} for each in (engine, other)]
         found[stage] = {"weights": all(torch.equal((2 if name == "scale" else 1) * of_both[0][name][0], of_both[1][name][0]) for name in of_both[0]),
                         "moments": all(torch.equal(of_both[0][name][1], of_both[1][name][1]) for name in of_both[0])}
+    return found
+
+
+@run
+def an_optimizers_own_state():
+    """state_dict() and load_state_dict() of what initialize returns, by stage and optimizer: the next steps, and where it does not fit."""
+    makers = {"AdamW": adamw, "RMSprop": lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-3, momentum=0.5)}
+    found = {}
+    for stage in (1, 2, 3):
+        for name, make in makers.items():
+            model, other_model = made(), made()
+            engine, optimizer, *_ = start(model, optimizer=make(model), config=config(stage, optimizer=False))
+            trained(engine, steps=2)
+            file = io.BytesIO()
+            torch.save(optimizer.state_dict(), file)
+            file.seek(0)
+            saved = torch.load(file, weights_only=False)
+            other, other_optimizer, *_ = start(other_model, optimizer=make(other_model), config=config(stage, optimizer=False))
+            if name == "RMSprop":
+                trained(other, steps=1)  # its own state begins with its first step
+            other_optimizer.load_state_dict(saved)
+            found[f"{name}, stage {stage}"] = trained(engine, steps=2, first=2) == trained(other, steps=2, first=2)
+    try:
+        other_optimizer.load_state_dict({**saved, "ranks": 7})
+    except Exception as error:
+        found["refused"] = [type(error).__name__, str(error)]
     return found
 
 

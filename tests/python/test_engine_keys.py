@@ -33,3 +33,14 @@ def test_moments_have_the_dtype_of_the_master_weights(runs):
 @pytest.mark.parametrize("stage", "0123")
 def test_a_program_loads_weights_in_its_own_way(runs, stage):
     assert runs["weights_loaded_by_the_program"][stage] == {"weights": True, "moments": True}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", ["AdamW", "RMSprop"])
+def test_an_optimizers_own_state_carries_weights_and_moments(runs, name, stage):
+    assert runs["an_optimizers_own_state"][f"{name}, stage {stage}"]
+
+
+def test_an_optimizers_state_of_other_ranks_is_refused(runs):
+    kind, text = runs["an_optimizers_own_state"]["refused"]
+    assert kind == "UsageError" and "ranks 7, and this engine's is 2" in text and "load_checkpoint" in text

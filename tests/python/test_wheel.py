@@ -1,5 +1,6 @@
 """Both wheels, installed into a fresh environment, run the programs of examples/python as their README starts them."""
 
+import json
 import os
 import re
 import shutil
@@ -74,6 +75,9 @@ PROGRAMS = {
                         "--output_dir {out}"),
     "train_accelerate.py": "accelerate launch --config_file accelerate_zero3.yaml train_accelerate.py",
     "lora_sft.py": "deepspeed --include localhost:0,1 lora_sft.py --deepspeed ds_config.json --output_dir {out}",
+    "qlora_sft.py": "deepspeed --include localhost:0,1 qlora_sft.py --deepspeed ds_config_zero2.json --output_dir {out}",
+    "pipeline.py": "deepspeed --include localhost:0,1 pipeline.py",
+    "long_context.py": "deepspeed --include localhost:0,1 long_context.py --deepspeed ds_config.json --output_dir {out}",
 }
 
 
@@ -93,6 +97,18 @@ def test_an_example_trains_from_the_installed_wheels(program, python, tmp_path):
 def test_the_readme_starts_the_examples_as_this_test_does():
     text = (EXAMPLES / "README.md").read_text()
     assert [command for command in PROGRAMS.values() if f"`{command.format(out='out')}`" not in text] == []
+
+
+def test_the_notebook_trains_on_two_ranks(python, tmp_path):
+    """Its cells one after another, with what they have printed before."""
+    cells = [cell for cell in json.loads((EXAMPLES / "two_ranks.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+    program = tmp_path / "cells.py"
+    program.write_text("\n".join("".join(cell["source"]) for cell in cells))
+    output = run(python, program, cwd=tmp_path)
+    curve = losses(output)
+    assert len(curve) == 4 and curve[-1] < curve[0] / 2, output
+    shapes = [line for line in output.splitlines() if line.startswith(("0.", "2."))]
+    assert shapes == "".join(cells[-1]["outputs"][0]["text"]).splitlines()
 
 
 def test_the_packages_are_those_of_the_wheels(python):

@@ -39,8 +39,7 @@ TEST(PersistentParams, FollowWhatTheRanksOwn) {
           full = full_of(layout, first, dtype);
           if (first != 0) {
             const layout::Range own = layout.shard(world->rank());
-            persistent.start_refresh(full.narrow(0, own.begin, own.numel()), "u");
-            persistent.finish_refresh();
+            persistent.refresh(full.narrow(0, own.begin, own.numel()), "u");
           }
           for (const size_t param : {0, 1, 3}) {
             EXPECT_TRUE(at::equal(persistent.whole(param), value_in(full, layout.params()[param]))) << param << first;
