@@ -1,6 +1,10 @@
-"""What is run of each client: published programs, unchanged, with configurations as their documentation has them."""
+"""What is run of each client: published programs, unchanged, with configurations as their documentation has them. Those that no package has
+come from checkouts in the folder that CLIENTS names.
+"""
 
 import json
+import os
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,19 +29,23 @@ class Case:
     program: object  # a function (inputs, output, ds_config) -> the program and its arguments
     zero: str = "ZeRO-2"
     environment: str = ""
-    torchrun: bool = False  # as the client itself starts its ranks
+    launcher: str = "deepspeed"  # or torchrun, accelerate: as the client's documentation starts it
+    template: Path = None  # the whole ds_config, of the client's own
     config: dict = field(default_factory=dict)
     tolerance: float = 1e-5  # relative, of losses and norms
     only_tessera: str = ""  # why DeepSpeed itself does not run it here
 
     def ds_config(self, folder):
         path = folder / "ds_config.json"
+        if self.template is not None:
+            shutil.copy(self.template, path)
+            return path
         path.write_text(json.dumps({**AUTO, "zero_optimization": STAGES[self.zero], **self.config}, indent=1))
         return path
 
     @property
     def full_name(self):
-        return f"{self.client}: {self.name}, {self.zero}"
+        return f"{self.client}: {self.name}, {self.template.name if self.template else self.zero}"
 
 
 TRAINER = ["--max_steps", STEPS, "--logging_steps", 1, "--save_steps", STEPS, "--per_device_train_batch_size", 2, "--report_to", "none",
@@ -78,10 +86,10 @@ def llama_factory(stage, data, template="default", **more):
 
 
 LLAMA_FACTORY = [
-    *(Case("LLaMA-Factory", "sft, full", llama_factory("sft", "tales"), zero, "llama-factory", torchrun=True) for zero in STAGES),
+    *(Case("LLaMA-Factory", "sft, full", llama_factory("sft", "tales"), zero, "llama-factory", launcher="torchrun") for zero in STAGES),
     Case("LLaMA-Factory", "sft, LoRA", llama_factory("sft", "tales", finetuning_type="lora", lora_rank=4, lora_target="q_proj,v_proj"), "ZeRO-3",
-         "llama-factory", torchrun=True),
-    Case("LLaMA-Factory", "pretraining", llama_factory("pt", "plain"), "ZeRO-2", "llama-factory", torchrun=True),
+         "llama-factory", launcher="torchrun"),
+    Case("LLaMA-Factory", "pretraining", llama_factory("pt", "plain"), "ZeRO-2", "llama-factory", launcher="torchrun"),
 ]
 
 def swift(command, data, *more):
@@ -93,8 +101,33 @@ def swift(command, data, *more):
 
 
 SWIFT = [
-    *(Case("ms-swift", "sft, full", swift("sft", "chat", "--tuner_type", "full"), zero, "ms-swift", torchrun=True) for zero in ("ZeRO-2", "ZeRO-3")),
-    Case("ms-swift", "sft, LoRA", swift("sft", "chat", "--tuner_type", "lora", "--lora_rank", 4), "ZeRO-2, offloaded", "ms-swift", torchrun=True),
+    *(Case("ms-swift", "sft, full", swift("sft", "chat", "--tuner_type", "full"), zero, "ms-swift", launcher="torchrun") for zero in ("ZeRO-2", "ZeRO-3")),
+    Case("ms-swift", "sft, LoRA", swift("sft", "chat", "--tuner_type", "lora", "--lora_rank", 4), "ZeRO-2, offloaded", "ms-swift", launcher="torchrun"),
 ]
 
-CASES = [*TRL, *LLAMA_FACTORY, *SWIFT]
+CHECKOUTS = Path(os.environ.get("CLIENTS", "/nowhere"))
+TEMPLATES = CHECKOUTS / "accelerate" / "examples" / "deepspeed_config_templates"
+NAMED = {"optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto", "torch_adam": True, "adam_w_mode": True}},
+         "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto",
+                                                           "total_num_steps": "auto"}}, "gradient_accumulation_steps": 1}
+
+
+def accelerate_clm(inputs, output, ds_config):
+    """By `accelerate launch` with the file that `accelerate config` writes."""
+    Path(ds_config).with_name("accelerate.yaml").write_text(
+        f"compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nnum_machines: 1\nnum_processes: 2\nmachine_rank: 0\n"
+        f"deepspeed_config: {{deepspeed_config_file: {ds_config}, zero3_init_flag: true}}\n")
+    text = inputs / "text" / "train.txt"
+    return [CHECKOUTS / "accelerate" / "examples" / "by_feature" / "deepspeed_with_config_support.py", "--train_file", text, "--validation_file", text,
+            "--model_name_or_path", inputs / "llama", "--block_size", 32, "--per_device_train_batch_size", 2, "--num_train_epochs", 3,
+            "--learning_rate", "1e-3", "--seed", 7, "--output_dir", output]
+
+
+ACCELERATE = [
+    *(Case("Accelerate", "deepspeed_with_config_support.py", accelerate_clm, zero, launcher="accelerate", config=NAMED)
+      for zero in ("ZeRO-2", "ZeRO-3", "ZeRO-3, offloaded")),
+    *(Case("Accelerate", "deepspeed_with_config_support.py", accelerate_clm, template=path, launcher="accelerate",
+           only_tessera="DeepSpeed has no fp16 on a CPU") for path in sorted(TEMPLATES.glob("*.json"))),
+] if TEMPLATES.exists() else []
+
+CASES = [*ACCELERATE, *TRL, *LLAMA_FACTORY, *SWIFT]

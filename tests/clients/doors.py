@@ -42,18 +42,25 @@ def _torchrun(python):
     return [python, "-m", "torch.distributed.run", "--nproc-per-node", RANKS, "--master-port", free_port()]
 
 
-def tessera(client, torchrun):
-    """(command before the program, environment)."""
-    python = own_environment(client)
+def _accelerate(python, folder):
+    return [python, "-m", "accelerate.commands.launch", "--config_file", folder / "accelerate.yaml", "--main_process_port", free_port()]
+
+
+def tessera(case, folder):
+    """(command before the program, environment). `folder`: where the case's program has written its files."""
+    python = own_environment(case.environment)
     path = os.pathsep.join(map(str, (ROOT / "tests" / "python" / "start", HERE / "without_gpu", BUILD / "python", ROOT / "python" / "deepspeed")))
-    own = [python, "-m", "deepspeed.launcher.runner", "--num_gpus", RANKS, "--master_port", free_port()]
-    command = _torchrun(python) if torchrun else own
+    if case.launcher == "deepspeed":
+        command = [python, "-m", "deepspeed.launcher.runner", "--num_gpus", RANKS, "--master_port", free_port()]
+    else:
+        command = _torchrun(python) if case.launcher == "torchrun" else _accelerate(python, folder)
     return command, _environment(PYTHONPATH=path)
 
 
-def stock(client, torchrun):
-    """Ranks are always started by torchrun: DeepSpeed's own launcher counts GPUs."""
-    return _torchrun(STOCK_PYTHON), _environment(PYTHONPATH=f"{HERE / 'stock_start'}{os.pathsep}{HERE / 'without_gpu'}", CLIENT_PACKAGES=packages_of(own_environment(client)),
+def stock(case, folder):
+    """Ranks are started by torchrun in place of DeepSpeed's own launcher, which counts GPUs."""
+    command = _accelerate(STOCK_PYTHON, folder) if case.launcher == "accelerate" else _torchrun(STOCK_PYTHON)
+    return command, _environment(PYTHONPATH=f"{HERE / 'stock_start'}{os.pathsep}{HERE / 'without_gpu'}", CLIENT_PACKAGES=packages_of(own_environment(case.environment)),
                                  DS_ACCELERATOR="cpu", LOCAL_SIZE=str(RANKS), PATH=f"{STOCK_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -67,7 +74,7 @@ class Ran:
 
 def run(door, case, program, cwd):
     """`program`: a script or --module and its name, and its arguments. All of its processes are gone afterwards."""
-    command, environment = door(case.environment, case.torchrun)
+    command, environment = door(case, cwd)
     started = subprocess.Popen([*map(str, command), *map(str, program)], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:

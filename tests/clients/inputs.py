@@ -50,6 +50,7 @@ def main(folder):
     for name in ("text", "chat", "preferences", "prompts", "alpaca"):
         (folder / name).mkdir(parents=True)
     write_rows(folder / "text" / "train.jsonl", [{"text": text} for text in texts])
+    (folder / "text" / "train.txt").write_text("\n".join(texts) + "\n")
     write_rows(folder / "chat" / "train.jsonl", [
         {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]} for question, answer in zip(questions, answers)])
     write_rows(folder / "preferences" / "train.jsonl", [

@@ -6,11 +6,13 @@ import struct
 from pathlib import Path
 
 
-def history_of(output):
-    """[(loss, gradient norm)] of the Trainer's log, from the newest state that it saved."""
+def history_of(output, printed):
+    """[(loss, gradient norm)] of the Trainer's log, from the newest state that it saved; or [(perplexity, loss)] of the evaluations that the
+    program printed."""
     states = sorted(Path(output).glob("**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     if not states:
-        return []
+        evaluations = re.findall(r"epoch \d+: perplexity: ([0-9.e+-]+) eval_loss: ([0-9.e+-]+)", printed)
+        return [tuple(map(float, row)) for row in dict.fromkeys(evaluations)]
     rows = json.loads(states[-1].read_text())["log_history"]
     return [(row["loss"], row.get("grad_norm")) for row in rows if "loss" in row]
 
