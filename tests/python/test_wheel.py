@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from ranks import OF_A_RANK
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "python"
@@ -18,7 +19,7 @@ BUILD_TIMEOUT, RUN_TIMEOUT = 3000, 300  # without a compiler cache the engine ta
 
 def environment(**extra):
     """Nothing of the checkout: what is imported comes from the wheels."""
-    unwanted = ("PYTHONPATH", "TESSERA_TORCH")
+    unwanted = ("PYTHONPATH", "TESSERA_TORCH", *OF_A_RANK)
     result = {key: value for key, value in os.environ.items() if key not in unwanted}
     return {**result, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
             "PYTHONDONTWRITEBYTECODE": "1", **extra}
