@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from tessera import _core
-from tessera.config_keys import with_defaults_of
+from tessera.config_keys import params_of, with_defaults_of
 from tessera.error_report import made
 
 
@@ -87,10 +87,10 @@ def _refuse_amsgrad(amsgrad):
         raise RuntimeError("amsgrad is not supported, as in DeepSpeed: leave it False, or use Adam")
 
 
-def _unless_default(**given):
-    """What differs from the defaults of the engine's keys: these are said once, in its table."""
-    known = {"fp32_optimizer_states": True, "amsgrad": False}
-    return {key: value for key, value in given.items() if value is not None and bool(value) != known[key]}
+def _unless_default(type_name, **given):
+    """What differs from the keys' defaults."""
+    keys = params_of("optimizer", type_name)
+    return {key: value for key, value in given.items() if value is not None and bool(value) != keys[key]["default"]}
 
 
 class FusedAdam(NativeOptimizer):
@@ -99,7 +99,7 @@ class FusedAdam(NativeOptimizer):
         self.adam_w_mode = adam_w_mode
         self.set_grad_none = set_grad_none
         super().__init__("Adam", params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
-                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adam_w_mode), **_unless_default(amsgrad=amsgrad)})
+                         {"bias_correction": bool(bias_correction), **_needs_adam_w(adam_w_mode), **_unless_default("Adam", amsgrad=amsgrad)})
 
 
 class DeepSpeedCPUAdam(NativeOptimizer):
@@ -110,7 +110,7 @@ class DeepSpeedCPUAdam(NativeOptimizer):
         self.fp32_optimizer_states = fp32_optimizer_states
         super().__init__("Adam", model_params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay},
                          {"bias_correction": bool(bias_correction), **_needs_adam_w(adamw_mode),
-                          **_unless_default(amsgrad=amsgrad, fp32_optimizer_states=fp32_optimizer_states)})
+                          **_unless_default("Adam", amsgrad=amsgrad, fp32_optimizer_states=fp32_optimizer_states)})
 
 
 class DeepSpeedCPUAdagrad(NativeOptimizer):
@@ -121,14 +121,14 @@ class DeepSpeedCPUAdagrad(NativeOptimizer):
         own = {"lr_decay": lr_decay, "maximize": maximize}
         super().__init__("Adagrad", model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay},
                          {**{key: value for key, value in own.items() if value},
-                          **_unless_default(fp32_optimizer_states=fp32_optimizer_states)})
+                          **_unless_default("Adagrad", fp32_optimizer_states=fp32_optimizer_states)})
 
 
 class FusedLion(NativeOptimizer):
     @with_defaults_of("optimizer", "Lion")
     def __init__(self, model_params, lr, betas, weight_decay, fp32_optimizer_states):
         super().__init__("Lion", model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay},
-                         _unless_default(fp32_optimizer_states=fp32_optimizer_states))
+                         _unless_default("Lion", fp32_optimizer_states=fp32_optimizer_states))
 
 
 class DeepSpeedCPULion(FusedLion):
@@ -291,7 +291,7 @@ def config_block_of(optimizer):
         decoupled, amsgrad = type(optimizer) is torch.optim.AdamW, optimizer.defaults["amsgrad"]
         if everywhere(decoupled_weight_decay=decoupled, amsgrad=amsgrad):
             return {"type": "AdamW" if decoupled else "Adam",
-                    "params": {**own, **_needs_adam_w(decoupled), **_unless_default(amsgrad=amsgrad)}}
+                    "params": {**own, **_needs_adam_w(decoupled), **_unless_default("Adam", amsgrad=amsgrad)}}
     if type(optimizer) is torch.optim.SGD and plain:
         same = {key: optimizer.defaults[key] for key in ("momentum", "dampening", "nesterov", "maximize")}
         if everywhere(**same):
