@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import tiny_models
 from ranks import run_for_json
 
 STAGES = [f"stage {stage}" for stage in range(4)]
@@ -34,3 +35,11 @@ def test_optimizer_and_scheduler_of_the_configuration(runs, case):
     assert runs[case]["lr"] == pytest.approx([1e-3 * rate for rate in rates])
     assert runs[case]["loss"][:2] == pytest.approx(runs["plain"]["loss"][:2], rel=1e-6)
     assert runs[case]["loss"] == runs[NAMED[0]]["loss"]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_every_rank_may_save(kind, here, tmp_path):
+    """Ranks but 0 have no state dict: transformers looks at the partitioned parameters there. GPT-2's head is its embedding."""
+    difference, names = run_for_json(here / "saved_by_all_ranks.py", tmp_path, kind)
+    assert difference == 0
+    assert names == len(tiny_models.make(kind).state_dict()) - (kind == "gpt2")
