@@ -347,14 +347,16 @@ class Engine(Accumulation, nn.Module):
         return torch.device("cpu")
 
     def compile(self, *args, compile_kwargs=None, **kwargs):
-        """torch.compile for the module. At stage 3 the module runs uncompiled, because its parameters come and go."""
+        """torch.compile for the module. At stage 3 for the forward of each unit: parameters come and go in the hooks around it, and
+        what lies outside of units runs uncompiled."""
         kwargs = {**kwargs, **(compile_kwargs or {})}
         for key in ("schedule", "compiled_autograd_enabled"):
             kwargs.pop(key, None)
         if self.stage == 3:
-            logger.warning("compile() does nothing at stage 3")
-            return
-        self.module.compile(*args, **kwargs)
+            for module in self._modules_by_number[1:] or self._modules_by_number:
+                module.forward = torch.compile(module.forward, *args, **kwargs)
+        else:
+            self.module.compile(*args, **kwargs)
         self.is_compiled = True
 
     is_compiled = False
