@@ -252,10 +252,24 @@ def _plain(cls):
     return lambda groups, offloaded, **params: cls(groups, **params)
 
 
+def _of_mup(name):
+    """Rates by width (Yang et al. 2021), of the package mup: a torch optimizer over groups of its own."""
+    def make(groups, offloaded, **params):
+        try:
+            import mup
+        except ImportError as missing:
+            raise made(_core.ConfigError, f"'optimizer.type' is '{name}', an optimizer of the package mup, which is not installed ({missing})",
+                       "the ds_config", "pip install mup, or use Adam") from None
+        return getattr(mup, name)(groups, **params)
+
+    return make
+
+
 _BY_TYPE = {
     "adam": _adam("adam"), "adamw": _adam("adamw"), "adagrad": _plain(DeepSpeedCPUAdagrad), "lamb": _plain(FusedLamb),
     "lion": _plain(FusedLion), "muon": _plain(Muon), "onebitadam": _plain(OneBitAdam),
     "onebitlamb": _plain(OneBitLamb), "zerooneadam": _plain(ZeroOneAdam),
+    "muadam": _of_mup("MuAdam"), "muadamw": _of_mup("MuAdamW"), "musgd": _of_mup("MuSGD"),
 }
 
 

@@ -1,5 +1,8 @@
 """Keys of the block "optimizer" that the Python optimizers read: honoured, or refused by name."""
 
+import sys
+import types
+
 import pytest
 import tessera
 import torch
@@ -118,3 +121,25 @@ def test_without_an_engine_moments_have_the_dtype_of_the_weights(cls, dtype):
         dtypes[wide] = {value.dtype for value in optimizer.state[weight].values() if isinstance(value, torch.Tensor)}
         assert (weight < 1).all()
     assert dtypes == {True: {torch.float32}, False: {dtype}}
+
+
+def by_width(params, impl, lr, **more):
+    """As mup's MuAdam: a matrix whose width is twice its base's gets half the rate."""
+    params = list(params)
+    return impl([{"params": [each for each in params if each.dim() == 2], "lr": lr / 2}, {"params": [each for each in params if each.dim() < 2]}],
+                lr=lr, **more)
+
+
+@pytest.mark.parametrize(("type_name", "impl"), [("MuAdam", torch.optim.Adam), ("MuAdamW", torch.optim.AdamW), ("MuSGD", torch.optim.SGD)])
+def test_mup_makes_its_optimizers(type_name, impl, monkeypatch):
+    """From their parameters, as its documentation has it; here by a stand-in of that name."""
+    monkeypatch.setitem(sys.modules, "mup", types.SimpleNamespace(**{type_name: lambda params, **more: by_width(params, impl, **more)}))
+    expected = by_torch(lambda params, **more: by_width(params, impl, **more))
+    assert by_block(type_name) == pytest.approx(expected, rel=1e-5)
+    assert expected != by_torch(impl)
+
+
+def test_without_mup_its_optimizers_are_refused_by_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mup", None)
+    with pytest.raises(_core.ConfigError, match="'optimizer.type' is 'MuAdam'.*package mup.*not installed.*\n.*where:.*\n.*fix: +pip install mup"):
+        by_block("MuAdam")
