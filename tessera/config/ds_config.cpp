@@ -249,19 +249,26 @@ Dtype compute_dtype_of(const DsConfig& config) {
   return config.value("fp16.enabled") == true ? Dtype::kFp16 : Dtype::kFp32;
 }
 
+// Null where autocast is off.
+std::optional<Dtype> autocast_of(const DsConfig& config) {
+  if (config.value("torch_autocast.enabled") != true) return std::nullopt;
+  return dtype_of(config.value("torch_autocast.dtype")).value_or(Dtype::kBf16);
+}
+
 template <class PlaceOf>
 void check_precision(const DsConfig& config, const PlaceOf& place, Problems& problems) {
   const Dtype compute = compute_dtype_of(config);
-  if (config.value("torch_autocast.enabled") == true && compute != Dtype::kFp32) {
-    problems.add(fmt::format("'torch_autocast.enabled' and '{}.enabled' are both true", name_of(compute)),
-                 place("torch_autocast.enabled"), "keep one: autocast is for fp32 parameters");
-  }
   for (const std::string key :
        {"data_types.grad_accum_dtype", "data_types.param_dtype", "data_types.buffer_dtype", "torch_autocast.dtype"}) {
     const Json& value = config.value(key);
     if (!value.is_null() && short_dtype(value.get<std::string>()) == "int8") {
       problems.add(fmt::format("'{}' is int8, which cannot be trained in", key), place(key), "use fp32, bf16 or fp16");
     }
+  }
+  if (const auto autocast = autocast_of(config); autocast && compute != Dtype::kFp32 && *autocast != compute) {
+    problems.add(
+        fmt::format("'torch_autocast' runs in {}, but '{}.enabled' is true", name_of(*autocast), name_of(compute)),
+        place("torch_autocast.enabled"), fmt::format("keep one, or set torch_autocast.dtype to {}", name_of(compute)));
   }
   const auto param = dtype_of(config.value("data_types.param_dtype"));
   if (param && *param != compute) {
@@ -395,9 +402,7 @@ Dtypes dtypes_of(const DsConfig& config) {
   const bool narrow_states = config.value("optimizer.params.fp32_optimizer_states") == false;
   if (narrow_states || (dtypes.compute == Dtype::kBf16 && is_on("bf16_optimizer_states"))) dtypes.state = dtypes.master;
   dtypes.grad = dtype_of(config.value("data_types.grad_accum_dtype")).value_or(dtypes.compute);
-  if (config.value("torch_autocast.enabled") == true) {
-    dtypes.autocast = dtype_of(config.value("torch_autocast.dtype")).value_or(Dtype::kBf16);
-  }
+  dtypes.autocast = autocast_of(config);
   dtypes.reduce = dtype_of(config.value("communication_data_type")).value_or(dtypes.compute);
   dtypes.cast_inputs = dtypes.compute == Dtype::kFp16 && config.value("fp16.auto_cast") == true;
   dtypes.buffers = dtype_of(config.value("data_types.buffer_dtype"));

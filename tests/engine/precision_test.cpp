@@ -256,6 +256,26 @@ TEST(Autocast, MultipliesMatricesInItsDtypeAndKeepsTheParameters) {
   EXPECT_EQ(at::matmul(x, at::ones({kWidth, 1})).scalar_type(), at::kFloat);  // off again outside
 }
 
+// Parameters and autocast in bf16: what autocast keeps in fp32, such as a loss, is in fp32.
+TEST(Autocast, GoesWithParametersOfItsDtype) {
+  for (const bool on : {false, true}) {
+    json config = base_config(3);
+    config["bf16"] = {{"enabled", true}};
+    config["torch_autocast"] = {{"enabled", on}, {"dtype", "bfloat16"}};
+    const auto engine = initialize(std::make_shared<test::Block>(1), parse(config, 1), {.world = comm::Group::alone()});
+    const at::Tensor x = at::ones({2, kWidth}, at::kBFloat16);
+    const at::Tensor loss = engine->call(
+        [](test::Block& block, const at::Tensor& in) {
+          EXPECT_EQ(block.weight.scalar_type(), at::kBFloat16);
+          const at::Tensor product = at::matmul(in, block.weight);
+          EXPECT_EQ(product.scalar_type(), at::kBFloat16);
+          return at::mse_loss(product, at::zeros_like(product));
+        },
+        x);
+    EXPECT_EQ(loss.scalar_type(), on ? at::kFloat : at::kBFloat16);
+  }
+}
+
 TEST(AutoCast, OfFp16CastsWhatForwardIsGiven) {
   json config = base_config(1);
   config["fp16"] = {{"enabled", true}, {"auto_cast", true}};
