@@ -1,5 +1,5 @@
-"""BERT with its masked-language-model head and GPT-2 in plain PyTorch, by Hugging Face's names, without dropout: two frameworks would
-drop different elements. BERT's arithmetic and first weights are those of tessera/models/bert.cpp.
+"""BERT with its masked-language-model head, GPT-2, by Hugging Face's names, and many small matrices, in plain PyTorch, without dropout: two
+frameworks would drop different elements. BERT's arithmetic and first weights are those of tessera/models/bert.cpp.
 """
 
 import torch
@@ -145,9 +145,29 @@ class Gpt2(nn.Module):
         return functional.cross_entropy(self.lm_head(self.ln_f(x)).flatten(0, 1).float(), labels.flatten())
 
 
+class ManySmall(nn.Module):
+    """What frameworks do for each parameter takes longer here than what is computed with it."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        width = sizes["hidden_size"]
+        self.wte = nn.Embedding(sizes["vocab_size"], width)
+        self.h = nn.ModuleList(Linear(width, width, bias=False) for _ in range(sizes["num_hidden_layers"]))
+
+    @property
+    def blocks(self):
+        return self.h
+
+    def forward(self, ids, labels):
+        x = self.wte(ids)
+        for layer in self.blocks:
+            x = x + layer(x)
+        return functional.cross_entropy(linear(x, self.wte.weight).flatten(0, 1).float(), labels.flatten())
+
+
 def make_model(sizes):
     with torch.device("meta"):  # torch's own initial values would cost seconds and be overwritten
-        model = {"bert": Bert, "gpt2": Gpt2}[sizes["model_type"]](sizes)
+        model = {"bert": Bert, "gpt2": Gpt2, "many-small": ManySmall}[sizes["model_type"]](sizes)
     model.to_empty(device="cpu")
     _tie(model)
     for name, parameter in model.named_parameters():
@@ -159,7 +179,7 @@ def _tie(model):
     """to_empty() gives each name of a shared parameter a tensor of its own."""
     if isinstance(model, Bert):
         model.cls["predictions"].decoder.weight = model.bert["embeddings"].word_embeddings.weight
-    else:
+    elif isinstance(model, Gpt2):
         model.lm_head.weight = model.wte.weight
 
 

@@ -18,6 +18,8 @@ MODELS = {  # sizes by their names in config.json; GPT-2's vocabulary is its own
                   "num_attention_heads": 8, "intermediate_size": 2048},  # 38.9 M
     "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "hidden_size": 768, "num_hidden_layers": 12,
              "num_attention_heads": 12, "intermediate_size": 3072},  # 124.4 M
+    "many-small": {"model_type": "many-small", "vocab_size": 1000, "hidden_size": 32, "num_hidden_layers": 1000,
+                   "intermediate_size": 0},  # 1,000 parameters of 1,024 elements
 }
 OPTIMIZER = {"lr": 1e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}
 NAMES = {"alone": "no communication", "alone-c++": "no communication, C++", "tessera": "Tessera", "tessera-c++": "Tessera in C++",
