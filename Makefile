@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test test-whole storm storm-peers soak long demo bench gpu fuzz sanitize peers peers-test clients format check clean
+.PHONY: help build configured-with-tests test test-whole storm storm-peers soak long demo bench gpu fuzz sanitize peers peers-test clients wheel format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -93,6 +93,10 @@ clients: configured-with-tests  ## Run clients of DeepSpeed, as published, on Te
 	@scripts/setup --test --peers --clients
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python
 	@tests/clients/run $(ARGS)
+
+wheel: configured-with-tests  ## Build the wheel for other machines, into dist/
+	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python
+	@scripts/wheel
 
 peers:  ## Install what the benchmarks compare with (DeepSpeed) into .venv-peers; slow
 	@scripts/setup --peers

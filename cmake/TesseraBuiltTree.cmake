@@ -15,8 +15,10 @@ if(TESSERA_BUILT_SOABI)
   if(TESSERA_BUILT_SOABI STREQUAL Python_SOABI AND TESSERA_BUILT_TORCH STREQUAL release)
     set(TESSERA_FROM_BUILT_TREE TRUE)
     message(STATUS "The engine comes from ${TESSERA_BUILT_TREE}")
-    add_custom_target(tessera_python COMMAND ${CMAKE_COMMAND} --build ${TESSERA_BUILT_TREE} --target tessera_python
-      USES_TERMINAL)
+    foreach(part tessera_python tessera_cli)
+      add_custom_target(${part} COMMAND ${CMAKE_COMMAND} --build ${TESSERA_BUILT_TREE} --target ${part} USES_TERMINAL)
+    endforeach()
+    add_dependencies(tessera_cli tessera_python)  # one after the other
     install(CODE "execute_process(COMMAND ${CMAKE_COMMAND} --install ${TESSERA_BUILT_TREE} --component tessera_python
       --prefix \${CMAKE_INSTALL_PREFIX} COMMAND_ERROR_IS_FATAL ANY)")
   endif()

@@ -28,6 +28,9 @@ foreach(pair tessera_shared:${CMAKE_INSTALL_LIBDIR} tessera_cli:${CMAKE_INSTALL_
     file(RELATIVE_PATH way ${prefix}/${folder} ${prefix}/${place})
     list(APPEND rpath $ORIGIN/${way})
   endforeach()
+  if(target STREQUAL "tessera_cli")  # as a wheel has it, in site-packages/tessera/bin
+    list(APPEND rpath $ORIGIN/.. $ORIGIN/../../torch/lib)
+  endif()
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "${rpath};${torch_folder}")
 endforeach()
 install(TARGETS tessera_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 import tessera
 
-_START = "tessera_cpu_ranks.pth"
+_START = "tessera.pth"
 _CLIENTS = ("transformers", "accelerate", "peft", "trl", "datasets", "bitsandbytes", "lightning", "llamafactory", "ms-swift")
 _OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -79,25 +79,25 @@ def look_at_names(report):
     """Which `deepspeed` programs get."""
     spec = importlib.util.find_spec("deepspeed")
     if spec is None or spec.origin is None:
-        report.fail("there is no package deepspeed", "install Tessera's names, in its repository: pip install ./python/deepspeed")
+        report.fail("there is no package deepspeed", "install Tessera's wheel, in its repository: pip install ./python")
         return
     place = Path(spec.origin).parent
     if "Tessera" not in (place / "__init__.py").read_text(encoding="utf-8"):
         report.warn(f"deepspeed is DeepSpeed itself ({place}): programs train with it, not with Tessera",
-                    "pip uninstall deepspeed, then in Tessera's repository pip install ./python/deepspeed")
+                    "pip uninstall deepspeed")
         return
     report.fine(f"deepspeed is Tessera's ({place})")
     others = {each.version for each in importlib.metadata.distributions(name="deepspeed") if not each.version.endswith("+tessera")}
     if others:
         report.warn(f"the environment also lists deepspeed {', '.join(sorted(others))}, by which clients may judge",
-                    "pip uninstall deepspeed until it finds none, then install Tessera's again")
+                    "pip uninstall deepspeed")
 
 
 def look_at_command(report):
     command, own = shutil.which("deepspeed"), Path(sysconfig.get_path("scripts")) / "deepspeed"
     if command is None:
         report.warn("the command deepspeed is not on PATH",
-                    f"put {own.parent} on PATH" if own.exists() else "use python -m deepspeed.launcher.runner, or install the wheel of ./python/deepspeed")
+                    f"put {own.parent} on PATH" if own.exists() else "use python -m deepspeed.launcher.runner, or install Tessera's wheel")
         return
     first = Path(command).read_bytes().split(b"\n", 1)[0].decode(errors="replace")
     interpreter = first.removeprefix("#!").strip()
