@@ -50,6 +50,41 @@ def test_a_python_program_of_which_a_rank_never_comes_back_from_its_data(tmp_pat
     assert re.search(r'File ".*program.py", line \d+ in reads_where_a_test_looks', result.err), str(result)
 
 
+ONE_FEWER = """
+import sys
+import torch
+import deepspeed
+
+deepspeed.init_distributed("gloo")
+model = torch.nn.Linear(4, 4)
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+    "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": int(sys.argv[1])}})
+for _ in range(4 - engine.global_rank):
+    engine.backward(engine(torch.ones(2, 4)).sum())
+    engine.step()
+if sys.argv[2] == "goes on":
+    torch.distributed.barrier()
+elif sys.argv[2] == "saves":
+    engine.save_checkpoint("checkpoints")
+"""
+
+
+@pytest.mark.sample("goes on-3", "saves-1")
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize(("then", "said"), [
+    ("ends", "rank 1 went away during the reduce-scatter of 'model': its process has ended"),
+    ("goes on", "rank 1 did not join the reduce-scatter of 'model' within 4.00 s; rank 1 is not waiting in a collective"),
+    ("saves", "rank 0 is waiting in the reduce-scatter of 'model' (number 3); rank 1 is waiting in the exchange of 'what a checkpoint keeps'"),
+], ids=["ends", "goes on", "saves"])
+def test_a_rank_that_has_one_batch_fewer_is_named(tmp_path, stage, then, said):
+    """DeepSpeed's threads #7044 and #7844: there it hangs."""
+    (tmp_path / "program.py").write_text(ONE_FEWER)
+    result = finish(start("launch", "--nproc", 2, "--no_python", sys.executable, "-u", "program.py", stage, then, cwd=tmp_path, env=PYTHON),
+                    timeout=90)
+    assert result.code == 1 and said in result.err, str(result)
+
+
 def test_a_rank_of_tessera_train_that_is_stopped(tiny_run, tmp_path):
     output = tmp_path / "out"
     run_file = write_run_file(tmp_path, {**tiny_run, "training": {"max_steps": 100_000}})
