@@ -167,3 +167,19 @@ def test_an_unsupported_torch_is_refused_with_its_version(tmp_path):
 def test_a_source_distribution_says_where_the_wheel_is_built(tmp_path):
     output = configure(tmp_path, f"-DPython_EXECUTABLE={sys.executable}", "-DSKBUILD_STATE=sdist")
     assert "Tessera has no source distribution" in output and "pip wheel --no-deps ./python" in output
+
+
+@pytest.mark.sample()  # it takes a minute
+def test_the_wheel_for_other_machines_carries_its_libraries(tmp_path):
+    """For the C libraries of Ubuntu 22.04 (2.35), Debian 12 (2.36) and Ubuntu 24.04 (2.39)."""
+    run(ROOT / "scripts" / "wheel", "--output", tmp_path)
+    wheel, = tmp_path.glob("*.whl")
+    assert int(re.search(r"manylinux_2_(\d+)_x86_64", wheel.name)[1]) <= 35
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment")
+    run(sys.executable, "-m", "pip", "--python", tmp_path / "environment" / "bin" / "python", "install", "-q", "--no-deps", "--no-index", wheel)
+    package, = tmp_path.glob("environment/lib/python3*/site-packages/tessera")
+    for file in (package / "bin" / "tessera", *package.glob("_*.so")):
+        for name, place in re.findall(r"(\S+) => (\S+)", run("ldd", file)):
+            of_torch = name.startswith(("libtorch", "libc10", "libgomp"))
+            of_system = re.match(r"lib(c|m|stdc\+\+|gcc_s|pthread|dl|rt)\.so", name)
+            assert of_torch or of_system or Path(place).is_relative_to(package.parent), (file, name, place)
