@@ -25,6 +25,11 @@ def test_a_difficulty_for_each_range_of_steps():
     assert [schedule.get_difficulty(step) for step in (0, 5, 6, 10, 11, 99)] == [8, 8, 32, 32, 128, 128]
 
 
+def test_the_first_difficulty_is_whole_units_and_no_less_than_the_easiest():
+    schedule = curriculum("fixed_linear", total_curriculum_step=1000, difficulty_step=16)
+    assert [schedule.get_difficulty(step) for step in (0, 200, 1000)] == [16, 32, 128]
+
+
 def test_the_current_one_follows_until_the_hardest_is_reached():
     schedule = curriculum("fixed_linear", total_curriculum_step=10, difficulty_step=8)
     assert schedule.get_current_difficulty() == 8

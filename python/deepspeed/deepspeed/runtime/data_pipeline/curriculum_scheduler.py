@@ -65,8 +65,9 @@ class CurriculumScheduler:
             return options["difficulty"][passed]
         least, most = self.state["min_difficulty"], self.state["max_difficulty"]
         done = (global_steps / options["total_curriculum_step"]) ** (1 / options.get("root_degree", 1) if kind == "fixed_root" else 1)
+        unit = options["difficulty_step"]
         reached = math.floor(least + done * (most - least))
-        return min(reached - reached % options["difficulty_step"], most)
+        return min(max(reached - reached % unit, math.ceil(least / unit) * unit), most)
 
     def update_difficulty(self, global_steps):
         """Makes that step's the current one, unless the hardest is reached; the current one."""
