@@ -76,6 +76,7 @@ class DeepSpeedFiles:
         state = {**model_states(training), **model, "buffer_names": [*buffers]}
         if hasattr(engine.lr_scheduler, "state_dict"):
             state["lr_scheduler"] = engine.lr_scheduler.state_dict()
+        state["data_sampler"] = engine.data_state()
         save({**state, **client_state}, path / model_name(training, rank))
 
     def _training_of(self, engine, checkpoint):

@@ -473,6 +473,13 @@ class Engine(Accumulation, nn.Module):
 
     # ---- checkpoints
 
+    def data_state(self):
+        """Where training is in its data, for a checkpoint, as rank 0 has it; None: only the program knows."""
+        return None
+
+    def load_data_state(self, state):
+        """Goes on from there."""
+
     def buffers_to_save(self):
         """The whole model's, by name: rank 0's are kept."""
         return kept_values.buffers_of_module(self.module)
@@ -513,6 +520,8 @@ class Engine(Accumulation, nn.Module):
         kept = kept_values.from_saved(stored, shared, trust_pickle or self.trusts_pickle)
         kept_values.put_back(self, kept, of_rank, optimizer_states=load_optimizer_states and not load_module_only,
                              schedule=load_lr_scheduler_states and not load_module_only, own_schedule=has_own_schedule)
+        if "data_sampler" in kept and not load_module_only:
+            self.load_data_state(kept["data_sampler"])
         return stock or path, kept["client"]
 
     def has_own_schedule(self):

@@ -38,6 +38,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         raise AssertionError("initialize needs a model: model=<torch.nn.Module>")
     source = chosen_source(args, config, config_params)
     raw = read_config(source)
+    _refuse_sampling_without_a_loader(raw, place_of(source), engine_class)
     parallelism.refuse_model_parallelism(model, mpu)
     shared_by = tensor_parallel.size_for(model, raw)
     expert_ranks = expert_tensors.size_for(raw)
@@ -106,6 +107,17 @@ def _values_of_the_engine(raw, place, observes):
     kept_in_fp32.setting_of(raw, place)
     _taken_out(values, "data_types", "keep_in_fp32_modules")
     return values
+
+
+def _refuse_sampling_without_a_loader(raw, place, engine_class):
+    """Curriculum and dynamic batching act in the loaders that DeepSpeed's engine makes."""
+    block = raw.get("data_efficiency")
+    sampling = block.get("data_sampling") if isinstance(block, dict) else None
+    for key in ("curriculum_learning", "dynamic_batching"):
+        chosen = sampling.get(key) if isinstance(sampling, dict) else None
+        if isinstance(chosen, dict) and chosen.get("enabled") is True and not hasattr(engine_class, "deepspeed_io"):
+            raise made(_core.ConfigError, f"'data_efficiency.data_sampling.{key}.enabled' is true, and this engine makes no loaders of data", place,
+                       "call deepspeed.initialize, or set it to false")
 
 
 def _count_data_ranks(values, mesh):

@@ -1,5 +1,5 @@
 """What a checkpoint keeps of an engine of Python beside C++'s own: the program's client state, the module's buffers, its
-schedule's and its optimizer's values. Of every rank: the state of an optimizer that Tessera does not know."""
+schedule's and its optimizer's values, and where a curriculum's sampler is. Of every rank: the state of an optimizer that Tessera does not know."""
 
 import base64
 import logging
@@ -24,6 +24,9 @@ def to_save(engine, world, client_state, trust_pickle):
     kept = {"buffers": engine.buffers_to_save()}
     if not engine.has_own_schedule() and hasattr(engine.lr_scheduler, "state_dict"):
         kept["lr_scheduler"] = engine.lr_scheduler.state_dict()
+    data = engine.data_state()
+    if data is not None:
+        kept["data_sampler"] = data
     if engine.basic_optimizer is not None:
         kept["groups"] = [hyperparameters(group) for group in engine.basic_optimizer.param_groups]
 

@@ -77,4 +77,6 @@ def _import(stock, folder, layers):
             "groups": optimizer_groups(source)}
     if source.model.get("lr_scheduler") is not None and own_schedule(source) is None:
         kept["lr_scheduler"] = source.model["lr_scheduler"]
+    if source.model.get("data_sampler") is not None:
+        kept["data_sampler"] = source.model["data_sampler"]
     write(source, folder, *as_client_state(kept))

@@ -8,7 +8,7 @@ from typing import List, Literal, Optional
 import torch
 from pydantic import Field, model_validator
 
-from deepspeed._key_table import default_of, defaults_of, fields_of, reader_of, rows_in, together
+from deepspeed._key_table import default_of, defaults_of, fields_of, rows_in, together
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, DeepSpeedConfigObject
 from deepspeed.runtime.constants import CHECKPOINT_TAG_VALIDATION_MODES
@@ -17,8 +17,6 @@ FP16, BFLOAT16, BFLOAT16_OLD = "fp16", "bf16", "bfloat16"
 ACT_CHKPT = "activation_checkpointing"
 FLOPS_PROFILER = "flops_profiler"
 COMMS_LOGGER = "comms_logger"
-DATA_EFFICIENCY = "data_efficiency"
-CURRICULUM_LEARNING = "curriculum_learning"
 AIO = "aio"
 TIMERS, TIMERS_THROUGHPUT = "timers", "throughput"
 
@@ -227,32 +225,3 @@ class HybridEngineConfig(fields_of("hybrid_engine")):
 
 def get_hybrid_engine_config(param_dict):
     return HybridEngineConfig(**param_dict.get("hybrid_engine", {}))
-
-
-# Data
-
-# What DeepSpeed has beside the table: it names no other key that is absent, and a block that is not checked.
-_DATA_EFFICIENCY_ALSO = {"data_sampling": {"dynamic_batching": {"max_batch_size": None}},
-                         "data_routing": {"random_ltd": {"layer_token_lr_schedule": {"enabled": False}}}}
-
-
-def _filled(given, defaults):
-    """`given` over `defaults`, block by block; a block is taken as it is where the defaults have none."""
-    merged = {key: _filled(given.get(key, {}), value) if isinstance(value, dict) else given.get(key, value)
-              for key, value in defaults.items()}
-    return {**given, **merged}
-
-
-def _present(defaults):
-    """Without what is absent by default, and without blocks of nothing else."""
-    inner = {key: _present(value) if isinstance(value, dict) else value for key, value in defaults.items()}
-    return {key: value for key, value in inner.items() if value is not None and value != {}}
-
-
-def get_data_efficiency_config(param_dict):
-    defaults = _filled(_present(defaults_of(DATA_EFFICIENCY)), _DATA_EFFICIENCY_ALSO)
-    given = param_dict.get(DATA_EFFICIENCY, {})
-    return _filled({key: value for key, value in given.items() if key in defaults}, defaults)
-
-
-get_data_efficiency_enabled = reader_of("data_efficiency.enabled")

@@ -103,12 +103,16 @@ NAMES = {
         deepspeed.runtime.constants: *
     """,
     "deepspeed.runtime.data_pipeline": "",
-    "deepspeed.runtime.data_pipeline.config": """
-        deepspeed._blocks: CURRICULUM_LEARNING DATA_EFFICIENCY get_data_efficiency_config get_data_efficiency_enabled
-    """,
+    "deepspeed.runtime.data_pipeline.config": "deepspeed.runtime.data_pipeline.constants: *",
     "deepspeed.runtime.data_pipeline.data_routing": "",
     "deepspeed.runtime.data_pipeline.data_routing.helper": """
         deepspeed._when_used: convert_to_random_ltd remove_random_ltd_state_dict save_without_random_ltd
+    """,
+    "deepspeed.runtime.data_pipeline.data_sampling": "",
+    "deepspeed.runtime.data_pipeline.data_sampling.utils": """
+        deepspeed.runtime.data_pipeline.data_sampling.data_analyzer: split_dataset split_index
+        deepspeed.runtime.data_pipeline.data_sampling.indexed_dataset: close_mmap_dataset_builder create_mmap_dataset_builder
+        deepspeed.runtime.data_pipeline.data_sampling.indexed_dataset: find_fit_int_dtype
     """,
     "deepspeed.runtime.fp16.fused_optimizer": "deepspeed.runtime.optimizer_classes: FP16_Optimizer",
     "deepspeed.runtime.fp16.onebit": "tessera.optimizers: ZeroOneAdam",

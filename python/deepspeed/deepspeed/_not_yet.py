@@ -65,9 +65,6 @@ MODULES = {
     "deepspeed.runtime.checkpoint_engine": """
         datastates_checkpoint_engine decoupled_checkpoint_engine fast_checkpoint_engine nebula_checkpoint_engine utils
     """,
-    "deepspeed.runtime.data_pipeline": """
-        constants data_sampling
-    """,
     "deepspeed.runtime.data_pipeline.data_routing": """
         basic_layer scheduler utils
     """,

@@ -20,8 +20,6 @@ from deepspeed._blocks import (  # noqa: F401
     get_aio_config,
     get_bfloat16_config,
     get_checkpoint_config,
-    get_data_efficiency_config,
-    get_data_efficiency_enabled,
     get_float16_config,
     get_hybrid_engine_config,
     get_monitor_config,
@@ -33,6 +31,7 @@ from deepspeed.runtime import config_keys as read
 from deepspeed.runtime.config_keys import DeepSpeedConfigError, DtypeEnum  # noqa: F401
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel, ScientificNotationEncoder
 from deepspeed.runtime.constants import ValidationMode
+from deepspeed.runtime.data_pipeline.config import get_data_efficiency_config, get_data_efficiency_enabled
 from deepspeed.runtime.zero.config import ZeroStageEnum, get_zero_config
 from deepspeed.utils.logging import logger
 from tessera import _core

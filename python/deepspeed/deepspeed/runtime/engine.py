@@ -18,13 +18,25 @@ from deepspeed.monitor.monitor import MonitorMaster
 from deepspeed.runtime._key_getters import KeyGetters
 from deepspeed.runtime._step_times import StepTimes
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import TorchCheckpointEngine
-from deepspeed.runtime.dataloader import DeepSpeedDataLoader
+from deepspeed.runtime.constants import DATA_PARALLEL_GROUP, GLOBAL_RANK, GRADIENT_ACCUMULATION_STEPS
+from deepspeed.runtime.data_pipeline.config import get_data_efficiency_config
+from deepspeed.runtime.data_pipeline.constants import (
+    CURRICULUM_LEARNING,
+    DATA_EFFICIENCY,
+    DATA_ROUTING,
+    DATA_SAMPLING,
+    DATA_SAMPLING_NUM_WORKERS,
+    RANDOM_LTD,
+)
+from deepspeed.runtime.dataloader import DeepSpeedDataLoader, RepeatingLoader
 from deepspeed.runtime.optimizer_classes import class_for
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
 from deepspeed.utils import groups, log_dist
-from deepspeed.utils.logging import set_log_level_from_string
+from deepspeed.utils.logging import logger, set_log_level_from_string
 from deepspeed.utils.timer import ThroughputTimer
+from tessera import _core
 from tessera.config_keys import defaults_in
+from tessera.error_report import made
 from tessera.optimizers import NativeOptimizer
 
 _RECOVERY_SCRIPT = "zero_to_fp32.py"
@@ -301,6 +313,9 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
     def deepspeed_io(self, dataset, batch_size=None, route="train", pin_memory=True, data_sampler=None, collate_fn=None,
                      num_local_io_workers=None):
         """A loader of this rank's part of the dataset; shuffled for the route "train"."""
+        curriculum = {}
+        if data_sampler is None and route == "train" and self.curriculum_learning_enabled():
+            curriculum = self._curriculum_for(dataset)
         if data_sampler is None and route != "train" and not isinstance(dataset, IterableDataset):
             data_sampler = DistributedSampler(dataset, self._data.size, self._data.rank, shuffle=False)
         return DeepSpeedDataLoader(
@@ -308,7 +323,58 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
             local_rank=self.local_rank, tput_timer=self.tput_timer if route == "train" else None, collate_fn=collate_fn,
             data_sampler=data_sampler, num_local_io_workers=num_local_io_workers,
             data_parallel_world_size=self._data.size, data_parallel_rank=self._data.rank,
-            dataloader_drop_last=self.dataloader_drop_last())
+            dataloader_drop_last=self.dataloader_drop_last(), deepspeed_dataloader_config=curriculum)
+
+    def _curriculum_for(self, dataset):
+        """What a DeepSpeedDataLoader takes to sample by the configuration's curriculum."""
+        if not hasattr(dataset, "__len__"):
+            raise made(_core.ConfigError, f"a curriculum chooses samples by their number, and a {type(dataset).__name__} has no length",
+                       "data_efficiency.data_sampling.curriculum_learning", "give a dataset with __len__ and __getitem__, or set enabled to false")
+        return {CURRICULUM_LEARNING: True, DATA_EFFICIENCY: self.data_efficiency_config(), DATA_PARALLEL_GROUP: self._data,
+                GRADIENT_ACCUMULATION_STEPS: self.gradient_accumulation_steps(), GLOBAL_RANK: self.global_rank,
+                DATA_SAMPLING_NUM_WORKERS: self.data_sampling_config()[DATA_SAMPLING_NUM_WORKERS]}
+
+    def _curriculum_loader(self):
+        """The training_dataloader, where it samples by a curriculum."""
+        loader = self.training_dataloader
+        loader = loader.loader if isinstance(loader, RepeatingLoader) else loader
+        return loader if getattr(loader, "curriculum_learning_enabled", False) else None
+
+    def set_data_post_process_func(self, post_process_func):
+        """post_process_func(batch, the sampler's state) makes the batch that the training_dataloader gives: for a curriculum that changes
+        samples, such as by cutting them to state["current_difficulties"]["seqlen"]."""
+        loader = self._curriculum_loader()
+        if loader is not None:
+            loader.post_process_func = post_process_func
+        elif self.training_dataloader is not None:
+            logger.warning("set_data_post_process_func() does nothing: the training_dataloader has no curriculum")
+
+    def set_custom_curriculum_learning_schedule(self, schedule_func_dict):
+        """{metric: function of the step}, for metrics whose schedule_type is custom."""
+        loader = self._curriculum_loader()
+        if loader is not None:
+            loader.data_sampler.set_custom_curriculum_learning_schedule(schedule_func_dict)
+
+    def data_state(self):
+        loader = self._curriculum_loader()
+        return None if loader is None else loader.sampler_state()
+
+    def load_data_state(self, state):
+        loader = self._curriculum_loader()
+        if loader is not None:
+            loader.load_sampler_state(state)
+
+    def data_efficiency_config(self):
+        return get_data_efficiency_config(self.config)
+
+    def data_sampling_config(self):
+        return self.data_efficiency_config()[DATA_SAMPLING]
+
+    def curriculum_learning_config(self):
+        return self.data_sampling_config()[CURRICULUM_LEARNING]
+
+    def random_ltd_config(self):
+        return self.data_efficiency_config()[DATA_ROUTING][RANDOM_LTD]
 
     # ---- weights and checkpoints
 

@@ -11,6 +11,7 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config_keys import DeepSpeedConfigError
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.utils import groups, log_dist
+from deepspeed.utils.logging import logger
 from tessera import _core, parallelism, shared_sequences, tensor_parallel
 from tessera.config_source import chosen_source
 from tessera.config_text import read_config
@@ -51,6 +52,8 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
         named = DeepSpeedConfigError(*error.args)
         vars(named).update(vars(error))
         raise named from error
+    if dist.get_rank() == 0:
+        _warn_of_data_efficiency(made_here[0], training_data)
     if mpu is None and parallelism.unit_of(model) is None and (ranks := tensor_parallel.ranks_that_cut(model, "tp")) > 1:
         groups._init_tp_mesh_device(ranks)
     if (ranks := tensor_parallel.ranks_that_cut(model, "ep")) > 1:
@@ -64,6 +67,18 @@ def _engine_class_of(model):
     from deepspeed.runtime.pipe.engine import PipelineEngine  # not at the start: most programs have no pipeline
 
     return PipelineEngine
+
+
+def _warn_of_data_efficiency(engine, training_data):
+    block = engine.data_efficiency_config()
+    sampling = block["data_sampling"]
+    for key in ("curriculum_learning", "dynamic_batching"):
+        if sampling[key]["enabled"] and not (block["enabled"] and sampling["enabled"]):
+            logger.warning(f"data_efficiency.data_sampling.{key}.enabled is true, so it acts, as in DeepSpeed, "
+                           "although enabled is false in a block around it")
+    if sampling["curriculum_learning"]["enabled"] and training_data is None:
+        logger.warning("the curriculum of data_efficiency acts in loaders that the engine makes: give initialize training_data, or call "
+                       "engine.deepspeed_io")
 
 
 def _check_local_rank(args):

@@ -74,9 +74,9 @@ class PipelineEngine(DeepSpeedEngine):
     # ---- data
 
     def take_training_data(self, dataset, collate_fn):
-        """In order, and again from its beginning when it is at its end."""
-        sampler = DistributedSampler(dataset, self._data.size, self._data.rank, shuffle=False)
-        self.set_dataloader(RepeatingLoader(self.deepspeed_io(dataset, data_sampler=sampler, collate_fn=collate_fn)))
+        """In order, or as a curriculum has it, and again from its beginning when it is at its end."""
+        in_order = None if self.curriculum_learning_enabled() else DistributedSampler(dataset, self._data.size, self._data.rank, shuffle=False)
+        self.set_dataloader(RepeatingLoader(self.deepspeed_io(dataset, data_sampler=in_order, collate_fn=collate_fn)))
 
     def set_dataloader(self, loader):
         if self.is_first_stage() or self.is_last_stage():
