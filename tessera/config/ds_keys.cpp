@@ -688,7 +688,7 @@ constexpr Key kDsKeys[] = {
     {"data_efficiency", kBlock, "{}", kHonoured, "which samples train when"},
     {"data_efficiency.enabled", kBoolean, "false", kNotYet,
      "use it; as in DeepSpeed, what is enabled inside acts, and a warning says so where this is false",
-     honoured_in_python("programs have it through deepspeed.initialize")},
+     honoured_in_python("set it to false, or train from Python by deepspeed.initialize")},
     {"data_efficiency.seed", kWhole, "1234", kNoEffect, "of the order of samples", in_python(kHonoured)},
     {"data_efficiency.data_sampling", kBlock, "{}", kHonoured, "which samples come when"},
     {"data_efficiency.data_sampling.enabled", kBoolean, "false", kNoEffect, "use it; as data_efficiency.enabled",

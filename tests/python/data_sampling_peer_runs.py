@@ -1,6 +1,7 @@
 """What data efficiency makes, by whichever package `deepspeed` this Python finds, ours or DeepSpeed's, as two ranks.
 
-    data_sampling_peer_runs.py FOLDER      writes files into FOLDER, and prints JSON: what each case came to
+    data_sampling_peer_runs.py FOLDER                 writes files into FOLDER, and prints JSON: what each case came to
+    data_sampling_peer_runs.py FOLDER CHECKPOINT      goes on with a training whose files and checkpoint are FOLDER's
 """
 
 import json
@@ -165,18 +166,24 @@ def rates(method, schedule):
     return first + steps(other, again, 6)
 
 
-def trained(folder):
-    """[(this rank's samples, loss, difficulty)] of a training with accumulation, by the loader that initialize makes."""
+def made_engine(folder):
+    """With accumulation; its loader also says the difficulty."""
     torch.manual_seed(3)
     model = nn.Linear(1, 1)
     block = block_of(folder, "training", CURRICULA["by value"])
-    engine, _, loader, _ = deepspeed.initialize(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), training_data=Numbered(),
-        config={"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "data_efficiency": block})
+    engine = deepspeed.initialize(
+        model=model, optimizer=torch.optim.Adam(model.parameters(), lr=0.01), training_data=Numbered(),
+        config={"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "data_efficiency": block, "zero_optimization": {"stage": 1},
+                "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "checkpoint": {"format": "deepspeed"}})[0]
     engine.set_data_post_process_func(lambda batch, state: [*batch, state["current_difficulties"]["seqlen"]])
+    return engine
+
+
+def trained(engine, micro_batches):
+    """[(this rank's samples, loss, difficulty)], by the loader that initialize makes."""
     found = []
-    batches = iter(loader)
-    for _ in range(24):
+    batches = iter(engine.training_dataloader)
+    for _ in range(micro_batches):
         x, y, difficulty = next(batches)
         loss = nn.functional.mse_loss(engine(x), y)
         engine.backward(loss)
@@ -197,7 +204,22 @@ def main(folder):
              "batched": {name: batched(name, how) for name, how in BATCHINGS.items()},
              "rates": {f"{method}, {schedule}": rates(method, schedule) for method in ("linear", "sqrt", "none")
                        for schedule in ("none", "exponential", "steps", "warm-up")},
-             "trained": trained(folder)}
+             "trained": trained(engine := made_engine(folder), 24)}
+    engine.save_checkpoint(f"{folder}/checkpoint")
+    print_of_all(found)
+
+
+def go_on(folder, checkpoint):
+    """Where the sampler is after a load, and what it goes on with."""
+    engine = made_engine(folder)
+    engine.load_checkpoint(checkpoint)
+    state = engine.training_dataloader.data_sampler.state_dict()
+    state = {key: [int(each) for each in state[key]] if isinstance(state[key], list) else state[key] for key in (
+        "batch", "curriculum_step", "current_difficulties", "data_cluster_current_position")}
+    print_of_all({"state": state, "steps": engine.global_steps, "trained": trained(engine, 12)})
+
+
+def print_of_all(found):
     of_ranks = [None, None]
     dist.all_gather_object(of_ranks, found)
     if dist.get_rank() == 0:
@@ -205,4 +227,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    (go_on if len(sys.argv) > 2 else main)(*sys.argv[1:])

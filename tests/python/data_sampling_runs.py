@@ -96,7 +96,7 @@ def samples_that_go_on(folder, stage, workers):
 
 
 def samples_of_a_pipeline(folder):
-    """On both stages, which read the same batches."""
+    """On the first stage modulo 7, by x; on the last one by y."""
     seen = []
 
     class Seen(nn.Linear):
@@ -105,7 +105,7 @@ def samples_of_a_pipeline(folder):
             return super().forward(x)
 
     def loss_of(out, y):
-        seen.append((y.flatten().int() % 7).tolist())
+        seen.append(y.flatten().int().tolist())
         return nn.functional.mse_loss(out, y)
 
     model = PipelineModule([Seen(1, 1), nn.Linear(1, 1)], num_stages=2, loss_fn=loss_of)

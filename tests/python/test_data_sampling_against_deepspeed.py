@@ -1,5 +1,6 @@
 """Data efficiency beside DeepSpeed 0.19.8's own: the same bytes of files, samples of each rank, batches and learning rates."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,21 @@ def test_a_training_draws_the_same_samples(runs):
         (samples, losses, difficulties), (their_samples, their_losses, their_difficulties) = (zip(*run["trained"]) for run in (ours, theirs))
         assert samples == their_samples and difficulties == their_difficulties
         assert largest_difference(losses, their_losses) <= 1e-5
+
+
+@pytest.mark.parametrize("saved_by", ["ours", "theirs"])
+def test_checkpoints_go_on_either_way(runs, folders, tmp_path, saved_by):
+    """From DeepSpeed's checkpoint both draw alike, by random numbers that start over. Cluster files are written on, so each run has its own."""
+    found = {}
+    for by, run in (("ours", run_for_json), ("theirs", run_deepspeed_for_json)):
+        folder = shutil.copytree(folders[saved_by == "theirs"], tmp_path / by)
+        found[by] = run(PROGRAM, folder, folder / "checkpoint")
+    for ours, theirs in zip(found["ours"], found["theirs"]):
+        assert ours["steps"] == theirs["steps"] == 12
+        assert ours["state"] == theirs["state"] and ours["state"]["curriculum_step"] == 12
+        assert ours["trained"][0][2] == theirs["trained"][0][2] == 64
+        if saved_by == "theirs":
+            assert [step[0] for step in ours["trained"]] == [step[0] for step in theirs["trained"]]
 
 
 @pytest.mark.parametrize("name", BATCHINGS)

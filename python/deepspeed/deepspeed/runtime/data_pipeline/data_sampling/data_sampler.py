@@ -174,7 +174,7 @@ class DeepSpeedDataSampler:
                        "raise min_difficulty, or check the metrics' files")
         batch = self._batch_of_clusters()
         if self.drop_last and len(batch) < self.micro_batch_times_data_parallel_size:
-            raise made(_core.DataError, f"the curriculum allows {len(batch)} samples, and dataloader_drop_last drops what fills no micro batch", _WHERE,
+            raise made(_core.DataError, f"the curriculum allows no more than {len(batch)} samples in a step, and dataloader_drop_last drops them", _WHERE,
                        "raise min_difficulty, or set dataloader_drop_last to false")
         return {"cluster": name, "batch": batch}
 
@@ -258,7 +258,7 @@ class DeepSpeedDataSampler:
             CURRICULUM_LEARNING_CURRENT_DIFFICULTIES: dict(self.current_difficulties),
             CURRICULUM_LEARNING_DATA_CLUSTER_PATHS: list(self.data_cluster_paths),
             CURRICULUM_LEARNING_DATA_CLUSTER_CURRENT_POSITION: list(self.data_cluster_current_position),
-            CURRICULUM_LEARNING_NP_RNG_STATE: np.random.get_state(),  # NumPy's global one, which DeepSpeed keeps here
+            CURRICULUM_LEARNING_NP_RNG_STATE: np.random.get_state(),  # NumPy's global one, which DeepSpeed 0.19.8 takes from here
             _GENERATOR: self.np_rng.bit_generator.state,
             _ORDERS: [cluster.order() for cluster in self._clusters],
         }
@@ -271,13 +271,13 @@ class DeepSpeedDataSampler:
             self.curriculum_schedulers[name].set_current_difficulty(difficulty)
         self.data_cluster_paths = [os.path.basename(name) for name in state_dict[CURRICULUM_LEARNING_DATA_CLUSTER_PATHS]]
         self.data_cluster_current_position = [int(at) for at in state_dict[CURRICULUM_LEARNING_DATA_CLUSTER_CURRENT_POSITION]]
-        np.random.set_state(state_dict[CURRICULUM_LEARNING_NP_RNG_STATE])
         self._clusters = []
         if not self._draws:
             return
         orders = state_dict.get(_ORDERS)
-        if _GENERATOR in state_dict:
-            self.np_rng.bit_generator.state = state_dict[_GENERATOR]
+        generator = state_dict.get(_GENERATOR, state_dict[CURRICULUM_LEARNING_NP_RNG_STATE])
+        if isinstance(generator, dict):
+            self.np_rng.bit_generator.state = generator
         else:
             logger.warning("DeepSpeed's checkpoints do not say where the sampler's random numbers were: they start over")
         for number, name in enumerate(self.data_cluster_paths):
@@ -315,10 +315,10 @@ class _Cluster:
         self.samples, self._path, self._dtype = np.asarray(samples, dtype=dtype), path, dtype
         self._above, self._up_to = above, up_to  # the difficulties
         self.shuffled_at = []  # states of the generator; a new list each time, because states of the sampler have it
-        self._checksum = None
+        self._order = None
 
     def shuffle(self, generator, writes=True):
-        self.shuffled_at, self._checksum = [*self.shuffled_at, generator.bit_generator.state], None
+        self.shuffled_at, self._order = [*self.shuffled_at, generator.bit_generator.state], None
         samples = np.array(self.samples)
         generator.shuffle(samples)
         self.samples = samples
@@ -326,9 +326,10 @@ class _Cluster:
             self.samples = _written(samples, self._path, self._dtype)
 
     def order(self):
-        if self._checksum is None:
-            self._checksum = _checksum(self.samples)
-        return {"above": self._above, "up_to": self._up_to, "shuffled_at": self.shuffled_at, "checksum": self._checksum}
+        """What makes the samples again; made once, because a state has it of each micro batch."""
+        if self._order is None:
+            self._order = {"above": self._above, "up_to": self._up_to, "shuffled_at": self.shuffled_at, "checksum": _checksum(self.samples)}
+        return self._order
 
 
 def _written(samples, path, dtype):
