@@ -144,6 +144,9 @@ def check_metrics(folder):
 
 @pytest.mark.parametrize("workers, threads, reducers", [(1, 1, 1), (3, 1, 1), (2, 2, 3)])
 def test_values_of_every_sample(tmp_path, workers, threads, reducers):
+    if workers == 1:
+        DataAnalyzer(Texts(), batch_size=16, save_path=str(tmp_path / "at once"), **METRICS, **DTYPES).run_map_reduce()
+        check_metrics(tmp_path / "at once")
     for worker in range(workers):
         analyzer = DataAnalyzer(Texts(), num_workers=workers, worker_id=worker, num_threads=threads, num_threads_reduce=reducers, batch_size=16,
                                 save_path=str(tmp_path), **METRICS, **DTYPES)
@@ -225,6 +228,15 @@ def test_every_sample_of_a_cluster_comes_before_one_comes_again(tmp_path, metric
     for first in (0, 30):
         assert sorted(sum(steps[first:first + 30], [])) == list(range(len(LENGTHS)))
     assert [set(step) for step in steps[:30]] != [set(step) for step in steps[30:]]  # in another order
+
+
+def test_a_dataset_smaller_than_a_micro_batch(tmp_path, metrics):
+    """A step takes all samples, and all once more in another order, as DeepSpeed does."""
+    block = block_of(tmp_path, metrics, clustering_type="single_cluster", min_difficulty=32)
+    whole = sampler_of(block, micro_batch=500, accumulation=1, drop_last=False)
+    assert sorted(next(iter(whole))) == sorted(2 * list(range(len(LENGTHS))))
+    with pytest.raises(ValueError, match="dataloader_drop_last"):
+        next(iter(sampler_of(block, micro_batch=500, accumulation=1)))
 
 
 def test_two_metrics_allow_what_both_allow(tmp_path, metrics):

@@ -135,10 +135,12 @@ class DataAnalyzer:
     def run_map_reduce(self, comm_group=None):
         """Collective over the workers, which are ranks here."""
         self.run_map()
-        dist.barrier(group=comm_group)
+        if self.num_workers > 1:
+            dist.barrier(group=comm_group)
         if self.worker_id == 0:
             self.run_reduce()
-        dist.barrier(group=comm_group)
+        if self.num_workers > 1:
+            dist.barrier(group=comm_group)
 
     def merge_map_results(self, dataset, metric_names, metric_types, save_path, num_workers, num_threads, num_threads_reduce):
         for name, kind in zip(metric_names, metric_types):

@@ -173,10 +173,13 @@ class DeepSpeedDataSampler:
             raise made(_core.DataError, f"no sample is as easy as the curriculum's first difficulties, {now}", _WHERE,
                        "raise min_difficulty, or check the metrics' files")
         batch = self._batch_of_clusters()
-        if self.drop_last and len(batch) < self.micro_batch_times_data_parallel_size:
-            raise made(_core.DataError, f"the curriculum allows no more than {len(batch)} samples in a step, and dataloader_drop_last drops them", _WHERE,
-                       "raise min_difficulty, or set dataloader_drop_last to false")
+        if self.drop_last and len(batch) < self.micro_batch_times_data_parallel_size and not self._may_rise():
+            raise made(_core.DataError, f"the curriculum has no more than {len(batch)} samples for a step, and dataloader_drop_last drops them", _WHERE,
+                       "set dataloader_drop_last to false, or make train_batch_size smaller")
         return {"cluster": name, "batch": batch}
+
+    def _may_rise(self):
+        return any(schedule.get_current_difficulty() < schedule.state[CURRICULUM_LEARNING_MAX_DIFFICULTY] for schedule in self.curriculum_schedulers.values())
 
     def _note_cluster(self, name):
         self.data_cluster_paths.append(name)
@@ -184,7 +187,8 @@ class DeepSpeedDataSampler:
 
     def _batch_of_clusters(self):
         sizes = [len(cluster.samples) for cluster in self._clusters]
-        chosen = self.np_rng.choice(len(sizes), self.global_batch_size, replace=True, p=[size / sum(sizes) for size in sizes])
+        total = sum(sizes)
+        chosen = self.np_rng.choice(len(sizes), self.global_batch_size, replace=True, p=[size / total for size in sizes])
         batch = []
         for number, count in enumerate(np.bincount(chosen, minlength=len(sizes)).tolist()):
             batch += self._taken(number, count)
