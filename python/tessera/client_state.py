@@ -12,6 +12,7 @@ import argparse
 import base64
 import collections
 import datetime
+import enum
 import functools
 import importlib
 import io
@@ -19,6 +20,7 @@ import json
 import logging
 import pathlib
 import pickle
+import sys
 import types
 
 import torch
@@ -144,6 +146,8 @@ def _class(name):
 def _kind_of(value):
     if isinstance(value, pathlib.PurePath):
         return "path"
+    if isinstance(value, enum.Enum) and not isinstance(value, (int, float, str)):
+        return "enum"
     name = f"{type(value).__module__}:{type(value).__qualname__}"
     if name.startswith("numpy:") and type(value).__name__ != "ndarray" and hasattr(value, "dtype"):
         return "number"
@@ -175,6 +179,20 @@ def _torch_name(parts):
     return found
 
 
+def _parts_of_enum(value):
+    return [type(value).__module__, type(value).__qualname__, value.name] if value.name is not None else None
+
+
+def _member(parts):
+    """Of an enumeration that the program has imported; else its name. Nothing is imported or called for what the file names."""
+    module, qualified, name = parts
+    found = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = vars(found).get(part) if isinstance(found, (type, types.ModuleType)) else None
+    members = found.__members__ if isinstance(found, enum.EnumMeta) else {}
+    return members.get(name, f"{qualified}.{name}")
+
+
 _FACTORIES = {kind.__name__: kind for kind in (bool, int, float, str, list, dict, tuple, set)} | {"None": None}
 _KINDS = {
     "dict": _Kind("builtins:dict", lambda value: [list(item) for item in value.items()], dict),
@@ -192,6 +210,7 @@ _KINDS = {
     "deque": _Kind("collections:deque", lambda value: [list(value), value.maxlen], lambda parts: collections.deque(*parts)),
     "namespace": _Kind("argparse:Namespace", vars, lambda parts: argparse.Namespace(**parts)),
     "simple_namespace": _Kind("types:SimpleNamespace", vars, lambda parts: types.SimpleNamespace(**parts)),
+    "enum": _Kind("enum:Enum", _parts_of_enum, _member),
     "path": _Kind("pathlib:PurePath", str, pathlib.Path),
     "datetime": _Kind("datetime:datetime", lambda value: value.isoformat(), datetime.datetime.fromisoformat),
     "timedelta": _Kind("datetime:timedelta", lambda value: [value.days, value.seconds, value.microseconds],

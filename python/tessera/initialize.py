@@ -66,6 +66,8 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         mesh = shared_sequences.mesh_of(sharing, mpu)
     else:
         mesh = _core.Mesh.data_parallel(world_of(_data_parallel_group(mpu))) if mesh is None else mesh_of(mesh)
+    if mpu is not None and placements is tensor_parallel.placements:
+        placements = tensor_parallel.placements_on(mesh)
     parallelism.check_mesh_param(mesh_param, mesh.data.size)
     parallelism.refuse_spread_experts(model, mesh.data)
 

@@ -217,6 +217,12 @@ def placements(name, parameter):
     return {"tp": parameter.partition_dim} if _is_part_of_megatron_s(parameter) else {}
 
 
+def placements_on(mesh):
+    """The same without axes that the mesh has not got: Megatron and GPT-NeoX mark the parameters of layers that nobody shares, too."""
+    axes = dict(mesh.axes)
+    return lambda name, parameter: {axis: place for axis, place in placements(name, parameter).items() if axis in axes}
+
+
 def note_parts(model, mesh, where):
     """Of layers of the program's own (Megatron's and GPT-NeoX'), which are this rank's equal parts along `partition_dim`. Collective."""
     if "tp" not in dict(mesh.axes):

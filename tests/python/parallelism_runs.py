@@ -58,6 +58,21 @@ def an_mpu_of_size_one():
 
 
 @run
+def a_unit_of_one_tensor_rank():
+    """Megatron and GPT-NeoX mark the parameters of their layers whether ranks share them or not."""
+    model, found = made(), []
+    expected = plainly_trained(model, adamw(model))
+    for mark in ("tensor_model_parallel", "model_parallel"):
+        model = made()
+        for parameter in model.parameters():
+            setattr(parameter, mark, True)
+            parameter.partition_dim = 0
+        found.append(trained(start(model, config=config(2), mpu=Unit(get_tensor_model_parallel_world_size=1))[0]))
+        groups.mpu = None
+    return {"expected": expected, "results": found}
+
+
+@run
 def meshes():
     found = {str(mesh): trains(mesh_param=mesh) for mesh in [(1, 2), (2, 1), (1, 1), 2, ("a", "b")]}
     found["group"] = list(dist.get_process_group_ranks(groups._get_data_parallel_group()))

@@ -4,6 +4,7 @@ import argparse
 import base64
 import collections
 import datetime
+import enum
 import io
 import math
 import pathlib
@@ -17,6 +18,10 @@ import torch
 from tessera import _core
 from tessera.client_state import decode, decode_old, encode
 
+class Model(enum.Enum):
+    ENCODER, DECODER = "encoder", object()
+
+
 VALUES = {
     "plain": {"none": None, "yes": True, "count": 3, "large": 10**30, "rate": 0.1 + 0.2, "name": "ä\udc80", "empty": {}, "list": [1, [2.5]]},
     "not finite": [math.inf, -math.inf],
@@ -29,6 +34,7 @@ VALUES = {
     "collections": [collections.OrderedDict([("b", 1), ("a", 2)]), collections.Counter("aab"), collections.deque([1, 2], 5),
                     collections.defaultdict(list, {"x": [1]}), collections.defaultdict(None, {})],
     "namespaces": [argparse.Namespace(lr=0.1, names=["a"]), types.SimpleNamespace(x=(1,))],
+    "enumerations": [Model.ENCODER, {"kind": Model.DECODER}, {Model.ENCODER: 1}],
     "torch": [torch.Size([2, 3]), torch.bfloat16, torch.device("cpu")],
 }
 
@@ -43,6 +49,18 @@ def test_values_come_back_with_their_types(name):
     back = through(VALUES[name])
     assert back == VALUES[name]
     assert repr(back) == repr(VALUES[name])  # the types and orders, too
+
+
+def test_a_member_of_an_enumeration_that_is_not_imported_comes_back_as_its_name(monkeypatch):
+    """Its module is not imported for that, and no attribute of one that is imported is made."""
+    text, tensors = encode({"kind": Model.ENCODER}, "client_state")
+    assert decode(text.replace(__name__, "antigravity"), tensors) == {"kind": "Model.ENCODER"}
+    assert "antigravity" not in sys.modules
+    lazy = types.ModuleType("lazy")
+    lazy.__getattr__ = lambda name: pytest.fail(f"{name} was asked for")
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    assert decode(text.replace(__name__, "lazy"), tensors) == {"kind": "Model.ENCODER"}
+    assert decode(text.replace('"Model"', '"VALUES"'), tensors) == {"kind": "VALUES.ENCODER"}
 
 
 def test_a_number_that_is_none():

@@ -45,6 +45,13 @@ def test_an_mpu_of_sizes_1_trains_as_without_it(runs):
     assert norms == pytest.approx(run["expected"][1], rel=1e-5)
 
 
+def test_layers_that_megatron_marks_and_nobody_shares_are_whole(runs):
+    run = runs["a_unit_of_one_tensor_rank"]
+    for losses, norms in run["results"]:
+        assert losses == pytest.approx(run["expected"][0], rel=2e-6)
+        assert norms == pytest.approx(run["expected"][1], rel=1e-5)
+
+
 def test_a_mesh_of_data_and_shared_sequences_is_made_and_what_is_none_is_refused(runs):
     run = runs["meshes"]
     assert run["(2, 1)"][:2] == NOTHING and run["group"] == [0, 1]

@@ -17,6 +17,7 @@ import deepspeed
 import pytest
 import ranks
 from deepspeed import _names
+from deepspeed.accelerator import get_accelerator
 from deepspeed.ops.adam import FusedAdam
 
 DROPIN = ranks.ROOT / "python" / "deepspeed"
@@ -163,6 +164,15 @@ def test_what_megatron_deepspeed_imports_at_its_start_says_what_is_missing_once_
                 lambda: FPDT_LogitsLoss.apply):
         with pytest.raises(NotImplementedError, match=r"deepspeed\.[\w.]+ is not in Tessera: a program can import it"):
             use()
+
+
+def test_an_operator_that_is_not_there_has_a_builder_that_cannot_load_it():
+    """As DeepSpeed's accelerator for CPUs has: Megatron-DeepSpeed asks for FlashAttentionBuilder at its start."""
+    builder = get_accelerator().create_op_builder("FlashAttentionBuilder")
+    assert type(builder) is get_accelerator().get_op_builder("NotImplementedBuilder") and not builder.is_compatible()
+    with pytest.raises(NotImplementedError, match="NotImplementedBuilder.load"):
+        builder.load()
+    assert get_accelerator().get_op_builder("CPUAdamBuilder") is deepspeed.ops.op_builder.CPUAdamBuilder
 
 
 @pytest.mark.parametrize("statement", [

@@ -134,7 +134,7 @@ ATTRIBUTES = {
     """,
     "deepspeed.ops.op_builder": """
         CCLCommBuilder DeepCompileBuilder EvoformerAttnBuilder FPQuantizerBuilder FlashAttentionBuilder GDSBuilder
-        InferenceBuilder InferenceCoreBuilder InferenceCutlassBuilder NotImplementedBuilder PinMemoryBuilder
+        InferenceBuilder InferenceCoreBuilder InferenceCutlassBuilder PinMemoryBuilder
         QuantizerBuilder RaggedOpsBuilder RaggedUtilsBuilder RandomLTDBuilder ShareMemCommBuilder SpatialInferenceBuilder
         StochasticTransformerBuilder TransformerBuilder
     """,

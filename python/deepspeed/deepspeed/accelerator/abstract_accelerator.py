@@ -160,7 +160,9 @@ class DeepSpeedAccelerator(abc.ABC):
         return "deepspeed.ops.op_builder"
 
     def get_op_builder(self, class_name):
-        return getattr(importlib.import_module(self.op_builder_dir()), class_name)
+        """Of an operator that is not there, a builder that cannot load it: programs ask before they know whether they need one."""
+        builders = importlib.import_module(self.op_builder_dir())
+        return getattr(builders, class_name, builders.NotImplementedBuilder)
 
     def create_op_builder(self, class_name):
         return self.get_op_builder(class_name)()

@@ -40,6 +40,7 @@ def _builder(class_name, op_name):
     return type(class_name, (OpBuilder,), {"NAME": op_name, "__module__": __name__})
 
 
+NotImplementedBuilder = _builder("NotImplementedBuilder", "deepspeed_not_implemented")  # of what get_op_builder does not know
 AsyncIOBuilder = _builder("AsyncIOBuilder", "async_io")
 CPUAdagradBuilder = _builder("CPUAdagradBuilder", "cpu_adagrad")
 CPUAdamBuilder = _builder("CPUAdamBuilder", "cpu_adam")
