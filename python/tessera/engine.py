@@ -5,6 +5,7 @@ announces forwards at stage 3, and keeps the client's optimizer and learning-rat
 """
 
 import contextlib
+import inspect
 import logging
 import weakref
 from pathlib import Path
@@ -325,7 +326,17 @@ class Engine(Accumulation, nn.Module):
         if self.basic_optimizer is not None:
             self.basic_optimizer._opt_called = True  # torch's schedulers warn when their optimizer has not stepped
         if self.core.was_step_applied and self.lr_scheduler is not None:
-            self.lr_scheduler.step(**(lr_kwargs or {}))
+            self._step_schedule(lr_kwargs or {})
+
+    def _step_schedule(self, lr_kwargs):
+        """Megatron's schedule is told how many samples the step had, which train_batch() has no argument for: as by DeepSpeed, the batch's."""
+        step = self.lr_scheduler.step
+        try:
+            inspect.signature(step).bind(**lr_kwargs)
+        except TypeError:
+            step(self.train_batch_size())
+        else:
+            step(**lr_kwargs)
 
     def _check_groups(self):
         groups = len(self.optimizer.param_groups)

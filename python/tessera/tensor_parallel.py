@@ -227,10 +227,14 @@ def note_parts(model, mesh, where):
     """Of layers of the program's own (Megatron's and GPT-NeoX'), which are this rank's equal parts along `partition_dim`. Collective."""
     if "tp" not in dict(mesh.axes):
         return
+    from tessera import zero  # not at the start: it imports this module
+
     axis = _core.TensorAxis(group=mesh.group(["tp"]), key=where)
     for name, parameter in model.named_parameters():
         if _is_part_of_megatron_s(parameter) and not hasattr(parameter, "tessera_part"):
-            own = getattr(parameter, "ds_shape", parameter.shape)[parameter.partition_dim]
+            if zero.is_partitioned(parameter):
+                zero.made_whole(parameter)
+            own = parameter.shape[parameter.partition_dim]
             parameter.tessera_part = Part(axis, axis.cut(axis.size * own, f"rows of '{name}'"), parameter.partition_dim, "tp")
 
 

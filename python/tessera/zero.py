@@ -280,9 +280,10 @@ class Init:
                  pin_memory=False, config_dict_or_path=None, config=None, enabled=True, dtype=None, mpu=None,
                  zero_param_parallel_group=None, zero_quantized_weights=False, zero_quantized_nontrainable_weights=False,
                  sequence_data_parallel_group=None, param_swapper=None, tensor_overrides=True):
-        parallelism.check_unit(mpu, "the argument mpu of zero.Init")
-        _refuse_arguments(remote_device, zero_param_parallel_group, zero_quantized_weights,
-                          zero_quantized_nontrainable_weights, param_swapper)
+        if enabled:
+            parallelism.check_unit(mpu, "the argument mpu of zero.Init", may_cut_layers=True)
+            _refuse_arguments(remote_device, zero_param_parallel_group, zero_quantized_weights,
+                              zero_quantized_nontrainable_weights, param_swapper)
         source = config_dict_or_path if config_dict_or_path is not None else config
         config = read_config(source) if source else {}
         self._kept_in_fp32 = kept_in_fp32.setting_of(config, place_of(source))

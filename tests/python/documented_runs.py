@@ -67,6 +67,26 @@ def one_loss_of_two_engines():
     return {"expected": expected, "results": results}
 
 
+class Samples:
+    """A schedule in the way of Megatron's, told how many samples each step had."""
+
+    def __init__(self):
+        self.told = []
+
+    def step(self, increment):
+        self.told.append(increment)
+
+
+@run
+def a_schedule_that_counts_samples():
+    schedule = Samples()
+    engine, *_ = start(made(), lr_scheduler=schedule, config=config(1))
+    trained(engine, steps=2)
+    engine.backward(engine(*own(2)))
+    engine.step({"increment": 5})
+    return {"told": schedule.told, "batch": engine.train_batch_size()}
+
+
 @run
 def several_backwards_for_one_step():
     """coalesce_grad_reduction: as many as the program likes, whatever gradient_accumulation_steps says."""

@@ -11,6 +11,7 @@ warnings.filterwarnings("ignore")
 import tessera  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from tessera import zero  # noqa: E402
 from tessera.mesh import mesh_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
@@ -164,11 +165,14 @@ def tensor_parallel_layers_of_the_program():
         found = other.consolidated_state_dict(keeps_on=None)
         loaded.append(max(float((found[name] - value).abs().max()) for name, value in whole.state_dict().items()))
     weights = said(engine.save_weights, "unused.pt")
-    by_unit, *_ = tessera.initialize(model=tensor_parallel(groups["tp"]), config=config(1, **settings), mpu=Unit(groups))
-    results.append(on_engine(by_unit, dist.get_rank(groups["dp_shard"]), 4, groups["dp_shard"]))
-    together = by_unit.consolidated_state_dict()
-    if together:
-        loaded.append(max(float((together[name] - value).abs().max()) for name, value in whole.state_dict().items()))
+    for stage in (1, 3):  # at 3 partitioned beforehand
+        model = tensor_parallel(groups["tp"])
+        zero.Init(model, mpu=Unit(groups), enabled=stage == 3)
+        by_unit, *_ = tessera.initialize(model=model, config=config(stage, **settings), mpu=Unit(groups))
+        results.append(on_engine(by_unit, dist.get_rank(groups["dp_shard"]), 4, groups["dp_shard"]))
+        together = by_unit.consolidated_state_dict()
+        if together:
+            loaded.append(max(float((together[name] - value).abs().max()) for name, value in whole.state_dict().items()))
     return {"expected": expected, "results": results, "difference of what was loaded": loaded, "weights alone": weights}
 
 

@@ -139,6 +139,7 @@ def zero_init():
         "zero_quantized_nontrainable_weights": {"zero_quantized_nontrainable_weights": True},
         "remote_device": {"remote_device": "nvme"}, "param_swapper": {"param_swapper": object()},
         "both groups": {"data_parallel_group": dist.group.WORLD, "sequence_data_parallel_group": dist.group.WORLD},
+        "not enabled": {"mpu": Unit(get_pipeline_model_parallel_world_size=2), "remote_device": "nvme", "enabled": False},
         "fine": {"mpu": Unit(get_tensor_model_parallel_world_size=1), "remote_device": "cpu", "pin_memory": True},
     }
     found = {name: said(deepspeed.zero.Init, **arguments) for name, arguments in cases.items()}

@@ -34,6 +34,11 @@ def test_coalesced_backwards_are_for_sharded_stages_and_followed_by_their_step(r
     assert len(others) == 3 * 3 and all("inside" in each for each in others)
 
 
+def test_a_schedule_that_must_be_told_of_samples_is_told_the_batch_unless_the_program_says(runs):
+    run = runs["a_schedule_that_counts_samples"]
+    assert run["told"] == [run["batch"], run["batch"], 5]
+
+
 @pytest.mark.parametrize("stage", range(4))
 def test_backward_by_hand_in_fp16_needs_the_scale(runs, stage):
     found = runs["backward_by_hand_in_fp16"][stage]

@@ -95,9 +95,9 @@ def test_zero_init_refuses_arguments_that_it_does_not_honour(runs, argument):
 
 def test_zero_init_partitions_over_the_group_that_it_is_given(runs):
     run = runs["zero_init"]
-    assert_refused(run["mpu"], "is 2: tensor parallelism", "the argument mpu of zero.Init")
+    assert_refused(run["mpu"], "is 2: and its tensor-parallel group has 1 rank", "the argument mpu of zero.Init")
     assert_refused(run["both groups"], "both given")
-    assert run["fine"] == NOTHING
+    assert run["fine"] == run["not enabled"] == NOTHING
     assert run["parts"] == [16, 8]  # of 16 elements: all on a rank alone, half on each of two
 
 
