@@ -67,6 +67,8 @@ class Engine(Accumulation, nn.Module):
         zero.take_from_earlier_engines(model)
         mark_leaves_of_config(model, self._values)
         names, modules = self._tree(model, config, optimizer, device)
+        if self.stage == 3:
+            zero.show_empty_in_state_dicts(model)
         self._names = names  # id of a parameter -> its first name
         self._modules_by_number = modules
         self._count_again()

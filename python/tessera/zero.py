@@ -101,6 +101,22 @@ class _Place:
         return _Place, (_no_engine, None)
 
 
+def show_empty_in_state_dicts(model):
+    """From now on what is sharded is an empty tensor in state_dict(), as in DeepSpeed: programs save that, or look for tensors that share memory,
+    which one without an address cannot answer."""
+    for module in model.modules():
+        if module._parameters and _empty_what_is_sharded not in module._state_dict_hooks.values():
+            module.register_state_dict_post_hook(_empty_what_is_sharded)
+
+
+def _empty_what_is_sharded(module, state, prefix, metadata):
+    del metadata
+    for name, parameter in module._parameters.items():
+        shown = state.get(prefix + name)
+        if is_partitioned(parameter) and shown is not None and shown is not parameter and shown.numel() < parameter.ds_numel:
+            state[prefix + name] = torch.empty(0, dtype=shown.dtype, device=shown.device)
+
+
 def external_key(parameter):
     return getattr(parameter, "ds_id", id(parameter))
 

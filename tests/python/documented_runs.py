@@ -3,6 +3,7 @@ function here returns with what plain PyTorch computes in the same processes. Pr
 """
 
 import gc
+import io
 import tempfile
 import warnings
 from pathlib import Path
@@ -85,6 +86,23 @@ def a_schedule_that_counts_samples():
     engine.backward(engine(*own(2)))
     engine.step({"increment": 5})
     return {"told": schedule.told, "batch": engine.train_batch_size()}
+
+
+@run
+def state_dicts_of_sharded_weights():
+    """As DeepSpeed-Chat saves them on rank 0 alone, and as transformers looks whether tensors share memory."""
+    model = made()
+    start(model, config=config(3))
+    state = model.state_dict()
+    kept = io.BytesIO()
+    torch.save(state, kept)
+    kept.seek(0)
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        whole = {name: list(value.shape) for name, value in model.state_dict().items()}
+    return {"elements": {name: value.numel() for name, value in torch.load(kept).items()},
+            "of parameters": {name: parameter.numel() for name, parameter in model.named_parameters(remove_duplicate=False)},
+            "addresses": [value.untyped_storage().data_ptr() for value in state.values() if not value.numel()],
+            "whole": whole, "expected": {name: list(value.shape) for name, value in made().state_dict().items()}}
 
 
 @run

@@ -34,6 +34,13 @@ def test_coalesced_backwards_are_for_sharded_stages_and_followed_by_their_step(r
     assert len(others) == 3 * 3 and all("inside" in each for each in others)
 
 
+def test_what_is_sharded_is_empty_in_a_state_dict_that_can_be_saved(runs):
+    run = runs["state_dicts_of_sharded_weights"]
+    assert run["elements"] == run["of parameters"] and 0 in run["elements"].values()
+    assert set(run["addresses"]) == {0}
+    assert run["whole"] == run["expected"]
+
+
 def test_a_schedule_that_must_be_told_of_samples_is_told_the_batch_unless_the_program_says(runs):
     run = runs["a_schedule_that_counts_samples"]
     assert run["told"] == [run["batch"], run["batch"], 5]
