@@ -181,13 +181,11 @@ def take_from_earlier_engines(model):
 
 
 class _Gathering:
-    """Partitioned parameters among `params`, by who holds them; everything else is skipped. Collective."""
+    """Partitioned parameters among `params`, by who holds them, in one order on every rank; everything else is skipped. Collective."""
 
     def __init__(self, params):
         self.pieces, self.units = [], {}
-        for parameter in params:
-            if not is_partitioned(parameter):
-                continue
+        for parameter in sorted(filter(is_partitioned, params), key=lambda parameter: parameter.ds_id):
             engine, place = engine_of(parameter)
             if engine is not None and engine.is_alive:
                 units = self.units.setdefault(engine, [])

@@ -106,6 +106,27 @@ def state_dicts_of_sharded_weights():
 
 
 @run
+def parameters_named_in_another_order_on_each_rank():
+    """As transformers names them, from a set: made under zero.Init, and of an engine."""
+    found = []
+    with deepspeed.zero.Init():
+        model = made()
+    for _ in range(2):
+        parameters = list(model.parameters())
+        named = parameters[::-1] if dist.get_rank() else parameters
+        with deepspeed.zero.GatheredParameters(named, modifier_rank=0):
+            for number, parameter in enumerate(parameters):
+                parameter.data.fill_(number if dist.get_rank() == 0 else -1)
+        with deepspeed.zero.GatheredParameters(named):
+            own = [[float(parameter.min()), float(parameter.max())] for parameter in parameters]
+        of_all = [None] * dist.get_world_size()
+        dist.all_gather_object(of_all, own)
+        found += of_all
+        start(model, config=config(3))
+    return {"found": found, "expected": [[number, number] for number in range(len(parameters))]}
+
+
+@run
 def several_backwards_for_one_step():
     """coalesce_grad_reduction: as many as the program likes, whatever gradient_accumulation_steps says."""
     parts, accumulation = 3, 2

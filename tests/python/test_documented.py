@@ -41,6 +41,13 @@ def test_what_is_sharded_is_empty_in_a_state_dict_that_can_be_saved(runs):
     assert run["whole"] == run["expected"]
 
 
+def test_gathered_parameters_may_be_named_in_any_order(runs):
+    run = runs["parameters_named_in_another_order_on_each_rank"]
+    assert len(run["found"]) == 4
+    for found in run["found"]:
+        assert found == run["expected"]
+
+
 def test_a_schedule_that_must_be_told_of_samples_is_told_the_batch_unless_the_program_says(runs):
     run = runs["a_schedule_that_counts_samples"]
     assert run["told"] == [run["batch"], run["batch"], 5]
