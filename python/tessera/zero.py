@@ -13,7 +13,7 @@ import threading
 import torch
 from torch import nn
 
-from tessera import _core, kept_in_fp32, packed_weights, parallelism, storage_ids  # noqa: F401  storage_ids acts by itself
+from tessera import _core, kept_in_fp32, packed_weights, parallelism
 from tessera.config_source import place_of
 from tessera.config_text import read_config
 from tessera.error_report import made
