@@ -22,6 +22,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tests/support/far_stream.h"
+
 namespace tessera::test {
 namespace {
 
@@ -182,6 +184,7 @@ class Call {
 };
 
 void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  drain_far_stream(current_far_stream());
   Call call(op);
   const auto end = [stack](size_t count) { return stack->end() - static_cast<std::ptrdiff_t>(count); };
   for (auto value = end(op.schema().arguments().size()); value != stack->end(); ++value) *value = call.near(*value);
@@ -190,6 +193,7 @@ void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) {
+  drain_far_stream(current_far_stream());
   const auto near = [](const at::Tensor& tensor) { return tensor.is_cpu() ? tensor : near_of(tensor); };
   near(to).copy_(near(from));
   return to;
@@ -214,10 +218,29 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   at::Device getDevice() const override { return kDevice; }
   void setDevice(at::Device) const override {}
   void uncheckedSetDevice(at::Device) const noexcept override {}
-  c10::Stream getStream(at::Device) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
-  c10::Stream getDefaultStream(at::Device) const override { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::Stream getStream(at::Device) const override { return stream(current_far_stream()); }
+  c10::Stream getDefaultStream(at::Device) const override { return stream(0); }
+  c10::Stream getStreamFromGlobalPool(at::Device, bool /*is_high_priority*/) const override {
+    return stream(new_far_stream());
+  }
+  c10::Stream getNewStream(at::Device, int /*priority*/) const override { return stream(new_far_stream()); }
+  c10::Stream exchangeStream(c10::Stream next) const override { return stream(exchange_far_stream(next.id())); }
+  void* getStreamNativeHandle(const c10::Stream of) const override { return far_stream_handle(of.id()); }
+  bool queryStream(const c10::Stream& of) const override { return is_far_stream_idle(of.id()); }
+  void synchronizeStream(const c10::Stream& of) const override { drain_far_stream(of.id()); }
+
+  void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag) const override {
+    record_far_event(event, on.id());
+  }
+  void block(void* event, const c10::Stream& waiting) const override { block_on_far_event(event, waiting.id()); }
+  bool queryEvent(void* event) const override { return has_far_event_passed(event); }
+  void synchronizeEvent(void* event) const override { await_far_event(event); }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { destroy_far_event(event); }
+
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+
+ private:
+  static c10::Stream stream(c10::StreamId id) { return c10::Stream(c10::Stream::UNSAFE, kDevice, id); }
 };
 
 class Hooks final : public at::PrivateUse1HooksInterface {
@@ -233,6 +256,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 };
 
 void register_far_device() {
+  set_near_of([](const void* far_address) { return memory().near_of(far_address); });
   c10::register_privateuse1_backend("far");
   c10::SetAllocator(kFar, &memory());
   static const c10::impl::DeviceGuardImplRegistrar guard(kFar, new Guard);

@@ -3,8 +3,8 @@
 // own; an operator whose tensors are on two devices is an error, as there. Backward runs on a thread of its own, as
 // there.
 //
-// The operators are the CPU's, on a second mapping of the same memory, one after the other. Its random numbers are a
-// generator of its own.
+// The operators are the CPU's, on a second mapping of the same memory, one after the other, each after what is queued
+// on the current stream (far_stream.h). Its random numbers are a generator of its own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
