@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/backends.h"
 #include "tessera/comm/mpi/library.h"
+#include "tessera/comm/nccl/library.h"
 #include "tessera/comm/own_address.h"
 #include "tessera/comm/rendezvous.h"
 #include "tessera/comm/shm/segment.h"
@@ -123,6 +124,19 @@ std::string state_of(const std::string& backend, const Obstacles& found) {
   return kUsable;
 }
 
+// Loads it, as a rank whose tensors are on a device would.
+Fact nccl_fact() {
+  Fact fact{.topic = kBackends, .name = "nccl", .value = "no: TESSERA_NCCL_LIBRARY is off"};
+  if (!nccl::library_name()) return fact;
+  try {
+    const int version = nccl::library_of_this_process().version;
+    fact.value = fmt::format("{}.{}.{}, for tensors on devices", version / 10000, version / 100 % 100, version % 100);
+  } catch (const Error& error) {
+    fact.value = fmt::format("no: {}; tensors on devices go through host memory", error.report().what);
+  }
+  return fact;
+}
+
 std::vector<Fact> backend_facts() {
   const Obstacles found = obstacles();
   const std::string wanted = env_text("TESSERA_BACKEND").value_or("auto");
@@ -143,7 +157,7 @@ std::vector<Fact> backend_facts() {
   facts.push_back({.topic = kBackends,
                    .name = "plugins for MPI",
                    .value = plugins.empty() ? "none" : fmt::format("{}", fmt::join(plugins, ", "))});
-  facts.push_back({.topic = kBackends, .name = "nccl", .value = "no: tensors on devices go through host memory"});
+  facts.push_back(nccl_fact());
   return facts;
 }
 

@@ -1,6 +1,6 @@
 // How the collectives of a group reach the other ranks. One implementation a kind of connection:
-// MessageExchange sends messages over any c10d::Backend, shm::ShmExchange shares memory within a host, and
-// TwoLevelExchange is made of both.
+// MessageExchange sends messages over any c10d::Backend, shm::ShmExchange shares memory within a host,
+// TwoLevelExchange is made of both, and nccl::NcclExchange connects devices.
 //
 // A start function returns at once. Tensors are contiguous, on the CPU (StagedExchange: anywhere), and borrowed until
 // wait() of the result returns; whoever gives the result up without waiting leaves them to the exchange, which keeps
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <atomic>
 #include <chrono>
@@ -23,7 +24,7 @@
 namespace tessera::comm {
 
 // Why a collective cannot end: which rank it waits for (its number in the world that was connected, whichever of its
-// ranks the exchange is among), and whether that rank is only late.
+// ranks the exchange is among; -1: none is known), and whether that rank is only late.
 class PeerFailure : public std::runtime_error {
  public:
   PeerFailure(int peer, bool late, const std::string& reason) : std::runtime_error(reason), peer_(peer), late_(late) {}
@@ -44,6 +45,11 @@ class Exchange {
     virtual ~Pending() = default;
     virtual void wait(TimePoint deadline) = 0;  // throws PeerFailure
     virtual void wait_for_result(TimePoint deadline) { wait(deadline); }
+
+    // The other end of a collective on a device: what is queued on `stream` from now on finds the result. Not to be
+    // called besides wait(). Returns at once, but for a transport of host memory, which waits for the result and queues
+    // its copies on the current stream.
+    virtual void wait_on(const c10::Stream& /*stream*/, TimePoint deadline) { wait_for_result(deadline); }
   };
   using PendingPtr = std::unique_ptr<Pending>;
 
@@ -57,6 +63,10 @@ class Exchange {
   // needs memory.
   virtual PendingPtr reduce_scatter(const at::Tensor& shard, const at::Tensor& full, double scale, uint64_t tag,
                                     int64_t bucket_numel) = 0;
+
+  // buffer = scale * sum of every rank's, for an exchange that does it in one; else it is made of others.
+  virtual bool all_reduces(const at::Tensor& /*buffer*/) { return false; }
+  virtual PendingPtr all_reduce(const at::Tensor& buffer, double scale, uint64_t tag);
 
   // incoming[r] = rank r's outgoing[this rank]; empty ones are not sent. The rank's own is not touched.
   virtual PendingPtr all_to_all(const std::vector<at::Tensor>& incoming, const std::vector<at::Tensor>& outgoing,
@@ -72,6 +82,10 @@ class Exchange {
   // Of these ranks alone, this one among them, numbered in the order given: over the same connections, which both keep
   // open. Tags must differ from those of other exchanges over them.
   virtual std::unique_ptr<Exchange> among(const std::vector<int>& ranks) const = 0;
+
+  // For collectives that each rank may begin between those of this exchange in an order of its own; counts its bytes
+  // with this one's. Null: this serves, as tags tell them apart.
+  virtual std::unique_ptr<Exchange> channel() const { return nullptr; }
 
   // Flat and uninitialized, in memory from which collectives are fastest. Outlives the exchange.
   virtual at::Tensor empty(int64_t numel, const at::TensorOptions& options);

@@ -1,6 +1,8 @@
 #include "tessera/comm/group.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -32,13 +34,32 @@ std::string message_name(const std::string& label, int from, int to) {
   return fmt::format("message '{}' from rank {} to rank {}", label, from, to);
 }
 
+// Keeps `exchange`, which counts for both.
+std::shared_ptr<Exchange> channel_of(const std::shared_ptr<Exchange>& exchange) {
+  const std::shared_ptr<Exchange> own = exchange->channel();
+  if (!own) return exchange;
+  const auto both = std::make_shared<std::pair<std::shared_ptr<Exchange>, std::shared_ptr<Exchange>>>(exchange, own);
+  return {both, own.get()};
+}
+
 }  // namespace
 
-void Collective::finish() { finish_until(Until::kOver); }
+void Collective::finish() { finish_until({}); }
 
-void Collective::take_result() { finish_until(Until::kResult); }
+void Collective::take_result() { finish_until({.result_alone = true}); }
 
-void Collective::finish_until(Until until) {
+// What a host transport and sums made here queue goes to the current stream.
+void Collective::wait_on(const c10::Stream& stream) {
+  finish_until({.stream = &stream});
+  if (stream.device_type() == at::kCPU) return;
+  const c10::Stream current = c10::impl::VirtualGuardImpl(stream.device_type()).getStream(stream.device());
+  if (current == stream) return;
+  c10::Event queued(stream.device_type());
+  queued.record(current);
+  queued.block(stream);
+}
+
+void Collective::finish_until(const Until& until) {
   TESSERA_INVARIANT(finish_ != nullptr);
   const Finish finish = std::move(finish_);
   finish_ = nullptr;
@@ -64,7 +85,7 @@ Group::Group(Group& parent, const std::string& channel)
       name_(parent.name_),
       place_(parent.place_),
       connection_(parent.connection_),
-      exchange_(parent.exchange_),
+      exchange_(parent.exchange_ ? channel_of(parent.exchange_) : nullptr),
       count_(parent.count_),
       channel_(fmt::format("{}/{}{}", parent.channel_, channel, parent.channels_++)) {}
 
@@ -155,10 +176,11 @@ Collective Group::start(const Move& move, const Start& start_exchange) {
   } catch (const PeerFailure& failure) {
     explain(failure, move.operation);
   }
-  return Collective([this, pending, move, awaited, begin](Collective::Until until) {
+  return Collective([this, pending, move, awaited, begin](const Collective::Until& until) {
     const WaitBoard::Waiting waiting(connection_->board, awaited);
     wait(move.operation, [&](Exchange::TimePoint deadline) {
-      until == Collective::Until::kOver ? pending->wait(deadline) : pending->wait_for_result(deadline);
+      if (until.stream != nullptr) return pending->wait_on(*until.stream, deadline);
+      until.result_alone ? pending->wait_for_result(deadline) : pending->wait(deadline);
     });
     const auto end = steady_clock::now();
     if (tracing()) trace({move.lane, traced(move.operation), begin, end, static_cast<int64_t>(move.bytes)});
@@ -197,15 +219,22 @@ void Group::explain(const PeerFailure& failure, const std::string& operation) co
 
 Error Group::explained(const PeerFailure& failure, const std::string& operation) const {
   WaitBoard& board = connection_->board;
-  const std::string peer = ranks_in_words({failure.peer()}, board.places());
+  if (failure.peer() < 0 && !failure.late()) {
+    return Error(ErrorKind::kPeer, {fmt::format("the {}{} failed: {}", operation, of_group(), failure.what()), where(),
+                                    "look at the end of the other ranks' output; NCCL_DEBUG=WARN makes NCCL say more"});
+  }
+  const std::string peer = failure.peer() < 0 ? "" : ranks_in_words({failure.peer()}, board.places());
   if (!failure.late() && !board.hang_noticed()) {
     return Error(ErrorKind::kPeer,
                  {fmt::format("{} went away during the {}{}: {}", peer, operation, of_group(), failure.what()), where(),
                   "look at the end of that rank's output"});
   }
-  const std::string missed = failure.late() ? fmt::format("{} did not join the {}{} within {}", peer, operation,
-                                                          of_group(), format_duration(connection_->timeout))
-                                            : fmt::format("{} gave up during the {}{}", peer, operation, of_group());
+  const std::string within = format_duration(connection_->timeout);
+  const std::string missed =
+      failure.peer() < 0
+          ? fmt::format("the {}{} did not end within {}, though all ranks have begun it", operation, of_group(), within)
+      : failure.late() ? fmt::format("{} did not join the {}{} within {}", peer, operation, of_group(), within)
+                       : fmt::format("{} gave up during the {}{}", peer, operation, of_group());
   return Error(ErrorKind::kPeer,
                {fmt::format("{}; {}", missed, board.report_hang(missed)), where(),
                 "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
@@ -221,7 +250,7 @@ Collective Group::start_all_gather(at::Tensor full, at::Tensor shard, const std:
   TESSERA_INVARIANT(full.numel() == numel * size());
   if (!connection_ || numel == 0) {
     if (numel > 0 && full.data_ptr() != shard.data_ptr()) full.copy_(shard);
-    return Collective([](Collective::Until) {});
+    return Collective([](const Collective::Until&) {});
   }
   const Move move{fmt::format("all-gather of '{}'", label), TraceLane::kGather, full.nbytes(), "all_gather_into_tensor",
                   shard.nbytes()};
@@ -231,9 +260,9 @@ Collective Group::start_all_gather(at::Tensor full, at::Tensor shard, const std:
 Collective Group::start_reduce_scatter(at::Tensor shard, at::Tensor full, double scale, const std::string& label,
                                        int64_t bucket_numel) {
   TESSERA_INVARIANT(full.numel() == shard.numel() * size());
-  if (shard.numel() == 0) return Collective([](Collective::Until) {});
+  if (shard.numel() == 0) return Collective([](const Collective::Until&) {});
   if (!connection_)
-    return Collective([full, shard, scale](Collective::Until) mutable { ordered_sum({full}, scale, shard); });
+    return Collective([full, shard, scale](const Collective::Until&) mutable { ordered_sum({full}, scale, shard); });
   const Move move{fmt::format("reduce-scatter of '{}'", label), TraceLane::kReduce, full.nbytes(),
                   "reduce_scatter_tensor", shard.nbytes()};
   return start(move, [&](Exchange& exchange) {
@@ -241,23 +270,37 @@ Collective Group::start_reduce_scatter(at::Tensor shard, at::Tensor full, double
   });
 }
 
+bool Group::all_reduces_in_one(const at::Tensor& buffer, const std::string& operation) {
+  try {
+    return exchange_->all_reduces(buffer);
+  } catch (const PeerFailure& failure) {
+    explain(failure, operation);
+  }
+}
+
 Collective Group::start_all_reduce(at::Tensor buffer, double scale, const std::string& label, int64_t bucket_numel) {
   const int64_t numel = buffer.numel();
   if (!connection_) {
-    return Collective([buffer, scale](Collective::Until) mutable { ordered_sum({buffer}, scale, buffer); });
+    return Collective([buffer, scale](const Collective::Until&) mutable { ordered_sum({buffer}, scale, buffer); });
+  }
+  const Move move{fmt::format("all-reduce of '{}'", label), TraceLane::kReduce, buffer.nbytes(), "all_reduce",
+                  buffer.nbytes()};
+  if (all_reduces_in_one(buffer, move.operation)) {
+    return start(move,
+                 [&](Exchange& exchange) { return exchange.all_reduce(buffer, scale, next_tag(move.operation)); });
   }
   if (Exchange::reduces_in_shards(numel, size())) {
     const int64_t shard_numel = numel / size();
     const at::Tensor shard = buffer.narrow(0, rank_ * shard_numel, shard_numel);
     auto reducing = std::make_shared<Collective>(start_reduce_scatter(shard, buffer, scale, label, bucket_numel));
-    return Collective([this, reducing, buffer, shard, label](Collective::Until) {
+    return Collective([this, reducing, buffer, shard, label](const Collective::Until&) {
       reducing->finish();
       start_all_gather(buffer, shard, label).finish();
     });
   }
   auto all = at::empty({size() * numel}, buffer.options());
   auto gathering = std::make_shared<Collective>(start_all_gather(all, buffer.view({numel}), label));
-  return Collective([this, gathering, all, buffer, scale](Collective::Until) mutable {
+  return Collective([this, gathering, all, buffer, scale](const Collective::Until&) mutable {
     gathering->finish();
     ordered_sum(all.chunk(size()), scale, buffer);
   });
@@ -267,7 +310,7 @@ Collective Group::start_all_to_all(std::vector<at::Tensor> incoming, std::vector
                                    const std::string& label) {
   TESSERA_INVARIANT(static_cast<int>(incoming.size()) == size() && incoming.size() == outgoing.size());
   incoming[rank_].copy_(outgoing[rank_]);
-  if (!connection_) return Collective([](Collective::Until) {});
+  if (!connection_) return Collective([](const Collective::Until&) {});
   Move move{fmt::format("exchange of '{}'", label), TraceLane::kExchange, 0, "all_to_all", 0};
   for (const at::Tensor& each : outgoing) move.bytes += each.nbytes();
   move.message_bytes = move.bytes;
@@ -307,7 +350,7 @@ std::vector<GroupUse> Group::uses() const { return connection_ ? connection_->us
 int64_t Group::bytes_sent() const { return connection_ ? exchange_->bytes_sent() : 0; }
 
 Collective Group::start_broadcast(at::Tensor buffer, int root, const std::string& label) {
-  if (!connection_) return Collective([](Collective::Until) {});
+  if (!connection_) return Collective([](const Collective::Until&) {});
   const Move move{fmt::format("broadcast of '{}' from rank {}", label, member(root)), TraceLane::kExchange,
                   buffer.nbytes(), "broadcast", buffer.nbytes()};
   return start(move, [&](Exchange& exchange) { return exchange.broadcast(buffer, root, next_tag(move.operation)); });

@@ -4,6 +4,8 @@
 //   …
 //   gathering.finish();                                                     // waits; `full` is filled
 //
+// On a device there is a second end: gathering.wait_on(stream) returns at once, and that stream waits instead.
+//
 // Each collective carries a label saying what it moves (a unit's name). Messages are matched by (collective, label,
 // sequence number), so a rank that runs something other than its peers is never given the wrong bytes: both wait, and
 // when the timeout expires the error names rank, collective and label of each. A peer that dies is an error at once.
@@ -27,6 +29,10 @@
 #include <string>
 #include <vector>
 
+namespace c10 {
+class Stream;
+}
+
 namespace tessera {
 class Error;
 }
@@ -37,9 +43,9 @@ class Exchange;
 class PeerFailure;
 struct World;
 
-// A collective in flight, as a group's start_… functions return it. Move-only; finish() or take_result() must be called
-// exactly once, or the handle destroyed during unwinding, in which case the messages in flight keep their tensors alive
-// until they end.
+// A collective in flight, as a group's start_… functions return it. Move-only; finish(), take_result() or wait_on()
+// must be called exactly once, or the handle destroyed during unwinding, in which case the messages in flight keep
+// their tensors alive until they end.
 class Collective {
  public:
   Collective() = default;
@@ -50,14 +56,21 @@ class Collective {
   // little ahead the wait for those behind.
   void take_result();
 
+  // What is queued on `stream` from now on finds the result. The host does not wait where NCCL connects the ranks; the
+  // tensors are then held until the collective has ended, and one that never does fails the call after it.
+  void wait_on(const c10::Stream& stream);
+
   bool in_flight() const { return finish_ != nullptr; }
 
  private:
   friend class Group;
-  enum class Until { kOver, kResult };
-  using Finish = std::function<void(Until)>;
+  struct Until {
+    bool result_alone = false;
+    const c10::Stream* stream = nullptr;  // … only orders this one
+  };
+  using Finish = std::function<void(const Until&)>;
   explicit Collective(Finish finish) : finish_(std::move(finish)) {}
-  void finish_until(Until until);
+  void finish_until(const Until& until);
   Finish finish_;
 };
 
@@ -158,6 +171,7 @@ class Group {
   Collective start(const Move& move, const Start& start_exchange);
   template <class Wait>
   void wait(const std::string& operation, const Wait& wait_until);
+  bool all_reduces_in_one(const at::Tensor& buffer, const std::string& operation);
   bool look_until(const std::vector<std::string>& keys) const;
   [[noreturn]] void explain_missing(const std::vector<std::string>& keys, const std::string& label) const;
   uint64_t next_tag(const std::string& operation);

@@ -23,6 +23,7 @@
 #include "tessera/comm/group.h"
 #include "tessera/comm/mpi/library.h"
 #include "tessera/comm/mpi/meeting.h"
+#include "tessera/comm/nccl/device_links.h"
 #include "tessera/comm/own_address.h"
 #include "tessera/comm/staged_exchange.h"
 #include "tessera/comm/store/bounded_store.h"
@@ -62,6 +63,10 @@ constexpr size_t kMpich = 2;
 std::string backend_of(const InitOptions& options) {
   return options.backend.empty() ? env_text("TESSERA_BACKEND").value_or("auto") : options.backend;
 }
+
+constexpr const char* kRankOrder = "rank_order";
+
+std::string sums_of_devices() { return env_choice("TESSERA_NCCL_SUMS", {"nccl", kRankOrder}).value_or("nccl"); }
 
 bool connects_by_mpi(const InitOptions& options) { return strcasecmp(backend_of(options).c_str(), "mpi") == 0; }
 
@@ -176,7 +181,8 @@ c10::intrusive_ptr<c10d::Store> open_store_through_mpi(World& world, millisecond
 // What a rank says of itself when it joins, a line each; what has to be the same before anything else can be compared
 // (agreement.h): the others would wait for a connection that it makes in another way, or not at all.
 std::string facts_of_joining(const World& world, const std::string& backend) {
-  return fmt::format("{} of Tessera\nWORLD_SIZE={}\nTESSERA_BACKEND={}", TESSERA_VERSION, world.size, backend);
+  return fmt::format("{} of Tessera\nWORLD_SIZE={}\nTESSERA_BACKEND={}\nTESSERA_NCCL_SUMS={}", TESSERA_VERSION,
+                     world.size, backend, sums_of_devices());
 }
 
 void require_same_facts(const std::vector<std::string>& facts, const std::string& place) {
@@ -208,8 +214,10 @@ std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> 
       world.master_port > 0 ? fmt::format("{}:{}", world.master_addr, world.master_port) : kStoreOfTorch;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(bounded));
   wait_for_everybody(*store, world, place, facts_of_joining(world, backend), timeout);
+  auto links = std::make_shared<nccl::DeviceLinks>(
+      store, nccl::DeviceLinks::Options{world.rank, timeout, sums_of_devices() == kRankOrder});
   std::shared_ptr<Exchange> exchange =
-      make_staged_exchange(make_exchange(backend, {store, world, timeout}), world.rank);
+      make_staged_exchange(make_exchange(backend, {store, world, timeout}), world.rank, world.size, std::move(links));
   log_debug("joined a world of {} as '{}'", world.size, name);
   std::shared_ptr<Group::Connection> connection(
       new Group::Connection{store, timeout, WaitBoard(store, world.rank, world.size)});

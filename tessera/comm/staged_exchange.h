@@ -1,8 +1,9 @@
-// An exchange of tensors on devices, made of one that moves host memory: what a rank sends is copied into that memory
-// first, what arrives is copied out of it. CPU tensors pass through as they are, so each rank may have either.
+// An exchange of tensors anywhere, made of one that moves host memory. CPU tensors pass through it as they are. Tensors
+// on devices go to NCCL where it connects the ranks (nccl/device_links.h); else what a rank sends is copied into host
+// memory first, and what arrives is copied out of it: then ranks may share a device, each rank's tensor may be
+// anywhere, and sums have the bits that they have on the CPU.
 //
-// Sums have the bits that they have on the CPU. A GPU's own links (NCCL) would be faster; this needs none, and ranks
-// may share a device.
+// Messages between two ranks always go through host memory: they are told apart by tags, which NCCL does not know.
 #pragma once
 
 #include <memory>
@@ -11,6 +12,12 @@
 
 namespace tessera::comm {
 
-std::unique_ptr<Exchange> make_staged_exchange(std::unique_ptr<Exchange> of_host_memory, int rank);
+namespace nccl {
+class DeviceLinks;
+}
+
+// `links`: null: without NCCL.
+std::unique_ptr<Exchange> make_staged_exchange(std::unique_ptr<Exchange> of_host_memory, int rank, int size,
+                                               std::shared_ptr<nccl::DeviceLinks> links);
 
 }  // namespace tessera::comm

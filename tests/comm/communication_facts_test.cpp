@@ -54,6 +54,9 @@ TEST(CommunicationFacts, ABackendThatCannotBeUsedSaysWhy) {
     warning += fact.name == "TESSERA_BACKEND" ? fact.warning.value_or("") : "";
   unsetenv("TESSERA_BACKEND");
   EXPECT_THAT(warning, HasSubstr("no such backend"));
+  setenv("TESSERA_NCCL_LIBRARY", "off", 1);
+  EXPECT_EQ(value_of("nccl"), "no: TESSERA_NCCL_LIBRARY is off");
+  unsetenv("TESSERA_NCCL_LIBRARY");
 }
 
 }  // namespace
