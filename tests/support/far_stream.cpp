@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
+#include <utility>
 
 namespace tessera::test {
 namespace {
