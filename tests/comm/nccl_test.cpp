@@ -319,9 +319,10 @@ TEST(Nccl, ARankThatIsMissedByAStreamAloneFailsTheNextCall) {
     warm_up(world);
     if (world->rank() == 1) return stay_away();
     world->start_all_gather(at::empty({2}, there()), at::ones({1}, there()), "layers.3").wait_on(new_stream());
-    std::this_thread::sleep_for(seconds(8));
-    world->start_broadcast(at::ones({1}, there()), 0, "the next call").finish();
+    std::this_thread::sleep_for(seconds(9));
+    auto next = world->start_broadcast(at::ones({1}, there()), 0, "the next call");
     ADD_FAILURE() << "nothing was thrown";
+    next.finish();
   };
   const auto outcomes = outcomes_of_ranks(2, body, within(seconds(2), with_nccl()));
   EXPECT_EQ(outcomes[0].exit_code, 1);
