@@ -1,55 +1,11 @@
 """What is run of each client: published programs, unchanged, with configurations as their documentation has them. Those that no package has
-come from checkouts in the folder that CLIENTS names.
+are in checkouts.py.
 """
 
-import json
-import os
-import shutil
-from dataclasses import dataclass, field
 from pathlib import Path
 
-STEPS = 6
-AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
-        "zero_allow_untested_optimizer": True}
-STAGES = {
-    "ZeRO-1": {"stage": 1},
-    "ZeRO-2": {"stage": 2, "allgather_partitions": True, "overlap_comm": False, "reduce_scatter": True, "contiguous_gradients": True},
-    "ZeRO-2, offloaded": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
-    "ZeRO-3": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True, "reduce_bucket_size": "auto",
-               "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"},
-    "ZeRO-3, offloaded": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True, "offload_optimizer": {"device": "cpu"},
-                          "offload_param": {"device": "cpu"}},
-}
-
-
-@dataclass
-class Case:
-    client: str
-    name: str
-    program: object  # a function (inputs, output, ds_config) -> the program and its arguments
-    zero: str = "ZeRO-2"
-    environment: str = ""
-    launcher: str = "deepspeed"  # or torchrun, accelerate: as the client's documentation starts it
-    template: Path = None  # the whole ds_config, of the client's own
-    config: dict = field(default_factory=dict)
-    tolerance: float = 1e-5  # relative, of losses and norms
-    only_tessera: str = ""  # why DeepSpeed itself does not run it here
-
-    def ds_config(self, folder):
-        path = folder / "ds_config.json"
-        if self.template is not None:
-            shutil.copy(self.template, path)
-            return path
-        path.write_text(json.dumps({**AUTO, "zero_optimization": STAGES[self.zero], **self.config}, indent=1))
-        return path
-
-    @property
-    def full_name(self):
-        return f"{self.client}: {self.name}, {self.template.name if self.template else self.zero}"
-
-
-TRAINER = ["--max_steps", STEPS, "--logging_steps", 1, "--save_steps", STEPS, "--per_device_train_batch_size", 2, "--report_to", "none",
-           "--disable_tqdm", "true", "--seed", 7]
+import checkouts
+from case import STAGES, STEPS, TRAINER, Case
 
 
 def trl(script, data, *more):
@@ -105,29 +61,4 @@ SWIFT = [
     Case("ms-swift", "sft, LoRA", swift("sft", "chat", "--tuner_type", "lora", "--lora_rank", 4), "ZeRO-2, offloaded", "ms-swift", launcher="torchrun"),
 ]
 
-CHECKOUTS = Path(os.environ.get("CLIENTS", "/nowhere"))
-TEMPLATES = CHECKOUTS / "accelerate" / "examples" / "deepspeed_config_templates"
-NAMED = {"optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto", "torch_adam": True, "adam_w_mode": True}},
-         "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto",
-                                                           "total_num_steps": "auto"}}, "gradient_accumulation_steps": 1}
-
-
-def accelerate_clm(inputs, output, ds_config):
-    """By `accelerate launch` with the file that `accelerate config` writes."""
-    Path(ds_config).with_name("accelerate.yaml").write_text(
-        f"compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nnum_machines: 1\nnum_processes: 2\nmachine_rank: 0\n"
-        f"deepspeed_config: {{deepspeed_config_file: {ds_config}, zero3_init_flag: true}}\n")
-    text = inputs / "text" / "train.txt"
-    return [CHECKOUTS / "accelerate" / "examples" / "by_feature" / "deepspeed_with_config_support.py", "--train_file", text, "--validation_file", text,
-            "--model_name_or_path", inputs / "llama", "--block_size", 32, "--per_device_train_batch_size", 2, "--num_train_epochs", 3,
-            "--learning_rate", "1e-3", "--seed", 7, "--output_dir", output]
-
-
-ACCELERATE = [
-    *(Case("Accelerate", "deepspeed_with_config_support.py", accelerate_clm, zero, launcher="accelerate", config=NAMED)
-      for zero in ("ZeRO-2", "ZeRO-3", "ZeRO-3, offloaded")),
-    *(Case("Accelerate", "deepspeed_with_config_support.py", accelerate_clm, template=path, launcher="accelerate",
-           only_tessera="DeepSpeed has no fp16 on a CPU") for path in sorted(TEMPLATES.glob("*.json"))),
-] if TEMPLATES.exists() else []
-
-CASES = [*ACCELERATE, *TRL, *LLAMA_FACTORY, *SWIFT]
+CASES = [*checkouts.CASES, *TRL, *LLAMA_FACTORY, *SWIFT]

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release"))
 STOCK_PYTHON = (ROOT / ".venv-peers").resolve() / "bin" / "python"  # DeepSpeed compiles its operators anew for each path that it is found by
-RANKS, RUN_SECONDS = 2, 900
+RUN_SECONDS = 900
 
 
 def own_environment(name):
@@ -31,15 +31,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def _environment(**own):
+def _environment(case, **own):
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ACCELERATE_"))}
     return {**inherited, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1", "WANDB_DISABLED": "true", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1",
-            "DISABLE_VERSION_CHECK": "1", **own}
+            "DISABLE_VERSION_CHECK": "1", "CLIENT_LAUNCHER": case.launcher, **own}
 
 
-def _torchrun(python):
-    return [python, "-m", "torch.distributed.run", "--nproc-per-node", RANKS, "--master-port", free_port()]
+def _torchrun(python, ranks):
+    return [python, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", free_port()]
 
 
 def _accelerate(python, folder):
@@ -49,19 +49,21 @@ def _accelerate(python, folder):
 def tessera(case, folder):
     """(command before the program, environment). `folder`: where the case's program has written its files."""
     python = own_environment(case.environment)
-    path = os.pathsep.join(map(str, (ROOT / "tests" / "python" / "start", HERE / "without_gpu", BUILD / "python", ROOT / "python" / "deepspeed")))
+    path = os.pathsep.join(map(str, (ROOT / "tests" / "python" / "start", HERE / "without_gpu", BUILD / "python", ROOT / "python" / "deepspeed",
+                                    *case.path)))
     if case.launcher == "deepspeed":
-        command = [python, "-m", "deepspeed.launcher.runner", "--num_gpus", RANKS, "--master_port", free_port()]
+        command = [python, "-m", "deepspeed.launcher.runner", "--num_gpus", case.ranks, "--master_port", free_port()]
     else:
-        command = _torchrun(python) if case.launcher == "torchrun" else _accelerate(python, folder)
-    return command, _environment(PYTHONPATH=path)
+        command = _torchrun(python, case.ranks) if case.launcher == "torchrun" else _accelerate(python, folder)
+    return command, _environment(case, PYTHONPATH=path, PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def stock(case, folder):
     """Ranks are started by torchrun in place of DeepSpeed's own launcher, which counts GPUs."""
-    command = _accelerate(STOCK_PYTHON, folder) if case.launcher == "accelerate" else _torchrun(STOCK_PYTHON)
-    return command, _environment(PYTHONPATH=f"{HERE / 'stock_start'}{os.pathsep}{HERE / 'without_gpu'}", CLIENT_PACKAGES=packages_of(own_environment(case.environment)),
-                                 DS_ACCELERATOR="cpu", LOCAL_SIZE=str(RANKS), PATH=f"{STOCK_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
+    command = _accelerate(STOCK_PYTHON, folder) if case.launcher == "accelerate" else _torchrun(STOCK_PYTHON, case.ranks)
+    path = os.pathsep.join(map(str, (HERE / "stock_start", HERE / "without_gpu", *case.path)))
+    return command, _environment(case, PYTHONPATH=path, CLIENT_PACKAGES=packages_of(own_environment(case.environment)),
+                                 DS_ACCELERATOR="cpu", LOCAL_SIZE=str(case.ranks), PATH=f"{STOCK_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 class Ran:

@@ -1,21 +1,34 @@
-"""What the clients train: a tiny Llama of random weights with a tokenizer, and texts, conversations, preferences and prompts.
+"""What the clients train: tiny models of random weights with a tokenizer, and texts, conversations, preferences, prompts, translations, and
+sentences that mean the same or not.
 
     inputs.py FOLDER        (in an environment with transformers; each client reads the same files)
 """
 
 import json
 import random
+import struct
 import sys
 from pathlib import Path
 
 import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, disable_progress_bars
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 WORDS = "the a small old red boat house girl wolf king sees finds takes likes leaves in under near behind over lake wood hill town".split()
 CHAT = ("{% for message in messages %}{{ '<' + message['role'] + '> ' + message['content'] + ' </s> ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}")
-SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "bos_token": "<s>", "eos_token": "</s>"}
+SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "[MASK]"}
 
 
 def tokenizer():
@@ -37,17 +50,69 @@ def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def main(folder):
-    folder = Path(folder)
+def tiny_models():
+    """{folder: model}."""
     torch.manual_seed(0)
-    tokens = tokenizer()
-    model = LlamaForCausalLM(LlamaConfig(
+    yield "llama", LlamaForCausalLM(LlamaConfig(
         vocab_size=64, hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
         max_position_embeddings=256, pad_token_id=0, bos_token_id=2, eos_token_id=3))
-    model.save_pretrained(folder / "llama")
-    tokens.save_pretrained(folder / "llama")
+    still = {"attention_dropout": 0.0, "dropout": 0.0}
+    yield "opt", OPTForCausalLM(OPTConfig(vocab_size=264, hidden_size=48, word_embed_proj_dim=48, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4,
+                                          max_position_embeddings=256, pad_token_id=0, bos_token_id=2, eos_token_id=3, **still))
+    # As many words as its tokenizer: run_mlm.py resizes it at stage 3, where transformers leaves the bias as it was, for DeepSpeed too.
+    yield "bert", BertForMaskedLM(BertConfig(vocab_size=len(SPECIAL) + 3 + len(WORDS), hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+                                             max_position_embeddings=512, pad_token_id=0))
+    yield "t5", T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, pad_token_id=0,
+                                                    decoder_start_token_id=0, eos_token_id=3))
+
+
+def save_tokenizer(tokens, folder):
+    """By the name of its class that transformers 4 knows too."""
+    tokens.save_pretrained(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
+def write_bytes_tokenizer(folder):
+    """GPT-2's and OPT's kind, which DeepSpeed-Chat saves as files of its own: one token a byte."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate([*SPECIAL.values(), *letters])}))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", **SPECIAL}))
+
+
+def write_hub_folder(folder, name, splits):
+    """What load_dataset(folder, name) reads in place of a data set of the hub. `splits`: {"train": Dataset, …}."""
+    files = "".join(f"  - split: {split}\n    path: {split}.parquet\n" for split in splits)
+    for split, rows in splits.items():
+        rows.to_parquet(folder / f"{split}.parquet")
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{files}---\n")
+
+
+def write_indexed(path, documents):
+    """Token numbers as Megatron's indexed data sets keep them: `.bin` has them as int32, `.idx` lengths, places in bytes and first sequences."""
+    lengths = [len(document) for document in documents]
+    places = [4 * sum(lengths[:number]) for number in range(len(lengths))]
+    path.with_suffix(".bin").write_bytes(b"".join(struct.pack(f"<{len(document)}i", *document) for document in documents))
+    path.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, len(lengths), len(lengths) + 1) + struct.pack(f"<{len(lengths)}i", *lengths)
+        + struct.pack(f"<{len(places)}q", *places) + struct.pack(f"<{len(lengths) + 1}q", *range(len(lengths) + 1)))
+
+
+def main(folder):
+    disable_progress_bars()
+    folder = Path(folder)
+    tokens = tokenizer()
+    (folder / "bert-vocabulary").mkdir()
+    (folder / "bert-vocabulary" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
+    for name, model in tiny_models():
+        model.save_pretrained(folder / name)
+        if name == "opt":
+            write_bytes_tokenizer(folder / name)
+        else:
+            save_tokenizer(tokens, folder / name)
     texts, questions, answers, others = (sentences(seed, 96) for seed in range(4))
-    for name in ("text", "chat", "preferences", "prompts", "alpaca"):
+    for name in ("text", "chat", "preferences", "prompts", "alpaca", "wmt16", "glue", "wikitext"):
         (folder / name).mkdir(parents=True)
     write_rows(folder / "text" / "train.jsonl", [{"text": text} for text in texts])
     (folder / "text" / "train.txt").write_text("\n".join(texts) + "\n")
@@ -61,6 +126,19 @@ def main(folder):
     (folder / "alpaca" / "plain.json").write_text(json.dumps([{"text": text} for text in texts]))
     (folder / "alpaca" / "dataset_info.json").write_text(json.dumps({
         "tales": {"file_name": "tales.json"}, "plain": {"file_name": "plain.json", "columns": {"prompt": "text"}}}))
+    translated = Dataset.from_list([{"translation": {"en": question, "ro": answer}} for question, answer in zip(questions, answers)])
+    write_hub_folder(folder / "wmt16", "ro-en", {"train": translated, "validation": translated.select(range(16))})
+    write_hub_folder(folder / "wikitext", "wikitext-2-v1", {"train": Dataset.from_list([{"text": text + "\n"} for text in texts])})
+    preferred = Dataset.from_list([{"prompt": f"<user> {question}", "response": answer, "chosen": f" {answer}", "rejected": f" {other}"}
+                                   for question, answer, other in zip(questions, answers, others)])
+    DatasetDict(train=preferred, test=preferred.select(range(24))).save_to_disk(folder / "rm-static")
+    draw = random.Random(5)
+    write_indexed(folder / "indexed", [[draw.randrange(126) for _ in range(draw.randint(40, 90))] for _ in range(200)])
+    pairs = [{"sentence1": question, "sentence2": question if number % 2 else answer, "label": number % 2, "idx": number}
+             for number, (question, answer) in enumerate(zip(questions, answers))]
+    same = Dataset.from_list(pairs, Features({"sentence1": Value("string"), "sentence2": Value("string"),
+                                              "label": ClassLabel(names=["not_equivalent", "equivalent"]), "idx": Value("int32")}))
+    write_hub_folder(folder / "glue", "mrpc", {"train": same, "validation": same.select(range(32)), "test": same.select(range(32))})
 
 
 if __name__ == "__main__":

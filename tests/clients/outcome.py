@@ -5,32 +5,50 @@ import re
 import struct
 from pathlib import Path
 
+import torch
+
 
 def history_of(output, printed):
-    """[(loss, gradient norm)] of the Trainer's log, from the newest state that it saved; or [(perplexity, loss)] of the evaluations that the
-    program printed."""
+    """[(loss, gradient norm)] that on_cpu.py noted; or those of the Trainer's log, from the newest state that it saved, and what it evaluated at the
+    end; or [(perplexity, loss)] of the evaluations that the program printed."""
+    noted = Path(output) / "steps.json"
+    if noted.exists():
+        return [tuple(row) for row in json.loads(noted.read_text())]
     states = sorted(Path(output).glob("**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     if not states:
         evaluations = re.findall(r"epoch \d+: perplexity: ([0-9.e+-]+) eval_loss: ([0-9.e+-]+)", printed)
         return [tuple(map(float, row)) for row in dict.fromkeys(evaluations)]
     rows = json.loads(states[-1].read_text())["log_history"]
-    return [(row["loss"], row.get("grad_norm")) for row in rows if "loss" in row]
+    steps = [(row["loss"], row.get("grad_norm")) for row in rows if "loss" in row]
+    return [*steps, *_results_of(Path(output) / "all_results.json")]
+
+
+def _results_of(path):
+    """(value,) of each metric, without times and counts."""
+    results = json.loads(path.read_text()) if path.exists() else {}
+    named = {name: value for name, value in results.items() if not re.search(r"runtime|_per_second|samples|epoch|flos|bytes", name)}
+    return [(value,) for _, value in sorted(named.items())]
 
 
 def weights_of(output):
-    """{name: [dtype, shape]} of all safetensors files beside the final model's configuration."""
+    """{name: [dtype, shape]} of all safetensors files beside the final model's configuration, and of a pytorch_model.bin."""
     found = {}
     for path in sorted(Path(output).glob("*.safetensors")):
         with open(path, "rb") as file:
             length, = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(length))
         found.update({name: [entry["dtype"], entry["shape"]] for name, entry in header.items() if name != "__metadata__"})
+    for path in Path(output).glob("pytorch_model.bin"):
+        try:
+            found.update({name: [str(value.dtype), list(value.shape)] for name, value in torch.load(path, map_location="cpu").items()})
+        except RuntimeError:
+            found[path.name] = "cannot be loaded"
     return found
 
 
 def reason_in(text):
     """The line of a failed run that says most: that of the last exception."""
-    lines = [line for line in text.splitlines() if re.search(r"(Error|Exception|error):? ", line) and "ChildFailedError" not in line]
+    lines = [line for line in text.splitlines() if re.search(r"(Error|Exception|error):? |^terminate called", line) and "ChildFailedError" not in line]
     return (lines or text.splitlines() or ["nothing was printed"])[-1].strip()[:300]
 
 
