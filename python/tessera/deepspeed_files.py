@@ -12,7 +12,7 @@ def in_order_of_numbers(name):
 def files_like(folder, pattern):
     found = sorted((str(path) for path in Path(folder).glob(pattern)), key=in_order_of_numbers)
     if not found:
-        raise FileNotFoundError(f"no file in {folder} matches {pattern}; name one tag's folder, such as global_step10")
+        raise FileNotFoundError(f"no file in {folder} matches {pattern}; {_way_out(folder)}")
     return found
 
 
@@ -23,5 +23,17 @@ def model_state_file(folder, stage):
     name = "zero_pp_rank_0_mp_rank_00_model_states.pt" if stage == 3 else "mp_rank_00_model_states.pt"
     path = Path(folder) / name
     if not path.exists():
-        raise FileNotFoundError(f"{path} is missing: a stage {stage} checkpoint has it")
+        own = f"; {_way_out(folder)}" if _is_tesseras(folder) else ""
+        raise FileNotFoundError(f"{path} is missing: a stage {stage} checkpoint has it{own}")
     return str(path)
+
+
+def _is_tesseras(folder):
+    return (Path(folder) / "manifest.json").is_file()
+
+
+def _way_out(folder):
+    if _is_tesseras(folder):
+        return ('these are Tessera\'s own files: save with "checkpoint": {"format": "deepspeed"} in the configuration, which writes DeepSpeed\'s '
+                "beside them, or convert the folder by python -m tessera.export_deepspeed")
+    return "name one tag's folder, such as global_step10"

@@ -24,3 +24,10 @@ def test_what_is_missing_is_named(tmp_path):
         zero_to_fp32.get_model_state_file(tmp_path, 3)
     with pytest.raises(AttributeError, match="not in Tessera yet"):
         zero_to_fp32.parse_optim_states
+
+
+def test_of_a_checkpoint_in_tesseras_own_files_the_way_to_deepspeeds_is_told(tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    for of_a_file in (zero_to_fp32.get_optim_files, zero_to_fp32.get_model_state_files, lambda folder: zero_to_fp32.get_model_state_file(folder, 2)):
+        with pytest.raises(FileNotFoundError, match='"checkpoint": {"format": "deepspeed"}.*tessera.export_deepspeed'):
+            of_a_file(tmp_path)
