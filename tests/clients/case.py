@@ -1,7 +1,6 @@
 """A case: a client's program, how it is started, and the ds_config that it is given."""
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +25,8 @@ class Case:
     program: object  # a function (inputs, output, ds_config) -> the program and its arguments
     zero: str = "ZeRO-2"  # of STAGES, or a name for what the program sets itself
     environment: str = ""
-    launcher: str = "deepspeed"  # or torchrun, accelerate: as the client's documentation starts it
+    launcher: str = "deepspeed"  # or torchrun, accelerate: as the client's documentation starts it; alone: a single process
+    after: tuple = ()  # of (launcher, program): what is run in the same folder once it has ended well
     ranks: int = 2
     template: Path = None  # the whole ds_config, of the client's own
     config: dict = field(default_factory=dict)
@@ -38,7 +38,8 @@ class Case:
     def ds_config(self, folder):
         path = folder / "ds_config.json"
         if self.template is not None:
-            shutil.copy(self.template, path)
+            given = self.template.read_text()
+            path.write_text(json.dumps({**json.loads(given), **self.config}, indent=1) if self.config else given)
             return path
         if self.zero in STAGES:
             path.write_text(json.dumps({**AUTO, "zero_optimization": STAGES[self.zero], **self.config}, indent=1))

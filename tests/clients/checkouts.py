@@ -5,6 +5,7 @@ from pathlib import Path
 
 import deepspeed_examples
 import megatron_loops
+import peft_examples
 from case import TRAINER, Case
 from deepspeed_examples import BFLOAT16
 from laid_out import CHECKOUTS, HERE, lay_out
@@ -128,4 +129,4 @@ OF_BLOGS = [
     Case("a tutorial", "run_bert.py", run_bert, environment="transformers", launcher="torchrun", ranks=4, template=BLOG / "ds_config.json"),
 ] if BLOG.exists() else []
 
-CASES = [*ACCELERATE, *OF_NLP, *OF_BLOGS, *OF_TRANSFORMERS, *deepspeed_examples.CASES, *megatron_loops.CASES]
+CASES = [*ACCELERATE, *OF_NLP, *OF_BLOGS, *OF_TRANSFORMERS, *deepspeed_examples.CASES, *megatron_loops.CASES, *peft_examples.CASES]

@@ -38,11 +38,15 @@ def _environment(case, **own):
             "DISABLE_VERSION_CHECK": "1", "CLIENT_LAUNCHER": case.launcher, **own}
 
 
-def _torchrun(python, ranks):
-    return [python, "-m", "torch.distributed.run", "--nproc-per-node", ranks, "--master-port", free_port()]
+def _alone(python, case, folder):
+    return [python]
 
 
-def _accelerate(python, folder):
+def _torchrun(python, case, folder):
+    return [python, "-m", "torch.distributed.run", "--nproc-per-node", case.ranks, "--master-port", free_port()]
+
+
+def _accelerate(python, case, folder):
     return [python, "-m", "accelerate.commands.launch", "--config_file", folder / "accelerate.yaml", "--main_process_port", free_port()]
 
 
@@ -54,13 +58,13 @@ def tessera(case, folder):
     if case.launcher == "deepspeed":
         command = [python, "-m", "deepspeed.launcher.runner", "--num_gpus", case.ranks, "--master_port", free_port()]
     else:
-        command = _torchrun(python, case.ranks) if case.launcher == "torchrun" else _accelerate(python, folder)
+        command = {"torchrun": _torchrun, "accelerate": _accelerate, "alone": _alone}[case.launcher](python, case, folder)
     return command, _environment(case, PYTHONPATH=path, PATH=f"{python.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 def stock(case, folder):
     """Ranks are started by torchrun in place of DeepSpeed's own launcher, which counts GPUs."""
-    command = _accelerate(STOCK_PYTHON, folder) if case.launcher == "accelerate" else _torchrun(STOCK_PYTHON, case.ranks)
+    command = {"accelerate": _accelerate, "alone": _alone}.get(case.launcher, _torchrun)(STOCK_PYTHON, case, folder)
     path = os.pathsep.join(map(str, (HERE / "stock_start", HERE / "without_gpu", *case.path)))
     return command, _environment(case, PYTHONPATH=path, CLIENT_PACKAGES=packages_of(own_environment(case.environment)),
                                  DS_ACCELERATOR="cpu", LOCAL_SIZE=str(case.ranks), PATH=f"{STOCK_PYTHON.parent}{os.pathsep}{os.environ['PATH']}")

@@ -9,15 +9,19 @@ import torch
 
 
 def history_of(output, printed):
-    """[(loss, gradient norm)] that on_cpu.py noted; or those of the Trainer's log, from the newest state that it saved, and what it evaluated at the
-    end; or [(perplexity, loss)] of the evaluations that the program printed."""
+    """[(loss, gradient norm)] that on_cpu.py noted; or [(loss, learning rate)] of mmengine's logs; or the first of the Trainer's log, from the newest
+    state that it saved, and what it evaluated at the end; or [(perplexity, loss)] of the evaluations that the program printed."""
     noted = Path(output) / "steps.json"
     if noted.exists():
         return [tuple(row) for row in json.loads(noted.read_text())]
+    scalars = [json.loads(line) for path in sorted(Path(output).glob("**/vis_data/scalars.json")) for line in path.read_text().splitlines()]
+    if scalars:
+        return [(row["loss"], row["lr"]) for row in scalars if "loss" in row]
     states = sorted(Path(output).glob("**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     if not states:
-        evaluations = re.findall(r"epoch \d+: perplexity: ([0-9.e+-]+) eval_loss: ([0-9.e+-]+)", printed)
-        return [tuple(map(float, row)) for row in dict.fromkeys(evaluations)]
+        evaluations = re.findall(r"epoch \d+: perplexity: ([0-9.e+-]+) eval_loss: ([0-9.e+-]+)|"
+                                 r"epoch=\d+: train_ppl=tensor\(([0-9.e+-]+)\) train_epoch_loss=tensor\(([0-9.e+-]+)\)", printed)
+        return [tuple(map(float, filter(None, row))) for row in dict.fromkeys(evaluations)]
     rows = json.loads(states[-1].read_text())["log_history"]
     steps = [(row["loss"], row.get("grad_norm")) for row in rows if "loss" in row]
     return [*steps, *_results_of(Path(output) / "all_results.json")]
