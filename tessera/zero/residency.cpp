@@ -105,14 +105,14 @@ void Residency::drop(size_t unit) {
 void Residency::drop_and_evict(const std::vector<size_t>& units) {
   for (const size_t unit : units) {
     --holders_[unit];
-    evict(unit);
+    evict(unit, Unit::Views::kKeepBytes);
   }
 }
 
-void Residency::evict(size_t unit) {
+void Residency::evict(size_t unit, Unit::Views views) {
   if (holders_[unit] > 0 || units_[unit]->state() == UnitState::kSharded) return;
   units_[unit]->finish_gather();
-  units_[unit]->release();
+  units_[unit]->release(views);
 }
 
 void Residency::evict_all() {

@@ -33,11 +33,11 @@ class Residency {
   // One holder fewer; where that was the last, the unit goes or stays as the policy says.
   void drop(size_t unit);
 
-  // One holder fewer of each; without holders they go.
+  // One holder fewer of each; without holders they go. What a client has kept of them stays.
   void drop_and_evict(const std::vector<size_t>& units);
 
   // Reshards the unit if nobody holds it.
-  void evict(size_t unit);
+  void evict(size_t unit, Unit::Views views = Unit::Views::kFollow);
   void evict_all();
 
   // After a forward without gradients, or a backward: nothing prefetched is kept for the next.

@@ -1,6 +1,7 @@
 #include "tessera/zero/unit.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -263,11 +264,17 @@ void Unit::finish_gather() {
   state_ = UnitState::kGathered;
 }
 
-void Unit::release() {
+void Unit::release(Views views) {
   if (!policy_.shard_parameters) return;
   TESSERA_INVARIANT(state_ == UnitState::kGathered);
   const at::NoGradGuard no_grad;
   attach_placeholders();
+  if (views == Views::kKeepBytes && full_.storage().use_count() > 1) {
+    const std::vector<int64_t> shape = full_.sizes().vec();
+    const at::TensorOptions options = full_.options();
+    full_.reset();
+    full_ = at::empty(shape, options);
+  }
   free_storage(full_);
   coarse_ = false;
   state_ = UnitState::kSharded;

@@ -19,9 +19,10 @@
 //
 // Note [Views survive release]. Each parameter is a view into `full` (set_data). Releasing a unit frees the bytes under
 // the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view,
-// also those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. The parameters
-// themselves become placeholders meanwhile, so that touching one by mistake is an error that says so (unreadable.h);
-// those that persist, copies of their values.
+// also those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. Views of what a
+// client gathered and gave back keep the bytes instead: it may have kept them. The parameters themselves become
+// placeholders meanwhile, so that touching one by mistake is an error that says so (unreadable.h); those that persist,
+// copies of their values.
 //
 // Owned by ShardedModel; used by the thread that runs forward, backward and step.
 #pragma once
@@ -119,7 +120,11 @@ class Unit {
   };
   void start_gather(Values values = Values::kOfPasses);
   void finish_gather();
-  void release();
+  enum class Views {
+    kFollow,     // are empty until the next gather, and have its values then
+    kKeepBytes,  // stay what they are
+  };
+  void release(Views views = Views::kFollow);
   bool has(Values values) const { return values == Values::kOfPasses || !coarse_; }  // while gathered
 
   // owned() elements: what the optimizer updates. For a frozen unit: undefined.

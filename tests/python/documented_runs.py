@@ -106,6 +106,24 @@ def state_dicts_of_sharded_weights():
 
 
 @run
+def weights_kept_from_inside():
+    """As DeepSpeed-Chat keeps them to save them: on a CPU without a copy."""
+    model = made()
+    engine, *_ = start(model, optimizer=adamw(model), config=config(3, optimizer=False))
+    parameters = dict(model.named_parameters())
+    kept, copies = {}, {}
+    for name, parameter in parameters.items():
+        with deepspeed.zero.GatheredParameters([parameter]):
+            kept[name], copies[name] = parameter.data.cpu(), parameter.detach().clone()
+    at_once = [name for name in kept if not torch.equal(kept[name], copies[name])]
+    trained(engine, steps=2)
+    with deepspeed.zero.GatheredParameters(list(parameters.values())):
+        same = [name for name, parameter in parameters.items() if torch.equal(parameter, copies[name])]
+    return {"kept": len(kept), "others at once": at_once, "others after training": [name for name in kept if not torch.equal(kept[name], copies[name])],
+            "untrained": same}
+
+
+@run
 def parameters_named_in_another_order_on_each_rank():
     """As transformers names them, from a set: made under zero.Init, and of an engine."""
     found = []

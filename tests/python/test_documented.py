@@ -34,6 +34,11 @@ def test_coalesced_backwards_are_for_sharded_stages_and_followed_by_their_step(r
     assert len(others) == 3 * 3 and all("inside" in each for each in others)
 
 
+def test_what_a_program_keeps_from_inside_gathered_parameters_stays(runs):
+    run = runs["weights_kept_from_inside"]
+    assert run == {"kept": 20, "others at once": [], "others after training": [], "untrained": []}
+
+
 def test_what_is_sharded_is_empty_in_a_state_dict_that_can_be_saved(runs):
     run = runs["state_dicts_of_sharded_weights"]
     assert run["elements"] == run["of parameters"] and 0 in run["elements"].values()
