@@ -126,7 +126,7 @@ std::string state_of(const std::string& backend, const Obstacles& found) {
 
 // Loads it, as a rank whose tensors are on a device would.
 Fact nccl_fact() {
-  Fact fact{.topic = kBackends, .name = "nccl", .value = "no: TESSERA_NCCL_LIBRARY is off"};
+  Fact fact{.topic = kBackends, .name = "nccl", .value = "no: TESSERA_NCCL_LIBRARY names no library"};
   if (!nccl::library_name()) return fact;
   try {
     const int version = nccl::library_of_this_process().version;

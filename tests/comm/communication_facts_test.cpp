@@ -54,8 +54,9 @@ TEST(CommunicationFacts, ABackendThatCannotBeUsedSaysWhy) {
     warning += fact.name == "TESSERA_BACKEND" ? fact.warning.value_or("") : "";
   unsetenv("TESSERA_BACKEND");
   EXPECT_THAT(warning, HasSubstr("no such backend"));
+  EXPECT_EQ(value_of("nccl"), "no: TESSERA_NCCL_LIBRARY names no library");
   setenv("TESSERA_NCCL_LIBRARY", "off", 1);
-  EXPECT_EQ(value_of("nccl"), "no: TESSERA_NCCL_LIBRARY is off");
+  EXPECT_EQ(value_of("nccl"), "no: TESSERA_NCCL_LIBRARY names no library");
   unsetenv("TESSERA_NCCL_LIBRARY");
 }
 

@@ -41,9 +41,8 @@ std::string name_of(at::Device device) {
 }
 
 // Empty where NCCL serves it in this process.
-std::string refusal_here(at::Device device) {
-  const auto name = library_name();
-  if (!name || (!device.is_cuda() && !env_text("TESSERA_NCCL_LIBRARY"))) return kOff;
+std::string refusal_here() {
+  if (!library_name()) return kOff;
   try {
     library_of_this_process();
     return "";
@@ -72,7 +71,7 @@ Told told_here(at::Device device) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, kernel);
   const std::string host = env_text("TESSERA_HOST").value_or(host_name());
-  return {refusal_here(device), fmt::format("{} of {}", name_of(device), host), kernel};
+  return {refusal_here(), fmt::format("{} of {}", name_of(device), host), kernel};
 }
 
 }  // namespace
@@ -102,6 +101,11 @@ void DeviceLinks::say_where(at::Device device) {
   const Told own = told_here(device);
   own_refusal_ = own.refusal;
   connection_->set(place_key(options_.rank), own.text());
+  if (own.refusal == kOff && device.is_cuda() && options_.rank == 0) {
+    log_info(
+        "tensors on CUDA devices go through host memory. TESSERA_NCCL_LIBRARY=libnccl.so.2 lets NCCL connect the "
+        "devices, which has not run on a GPU yet: compare the losses of a few steps");
+  }
   if (!own.refusal.empty()) return;
   run_ = std::make_shared<Run>(library_of_this_process(), connection_, options_.timeout);
   log_debug("NCCL {} serves {}", run_->library.version, own.device);

@@ -2,7 +2,8 @@
 // store, when its first tensor on a device comes; nobody needs it before. Where a member has no NCCL, or two members
 // have the same device, which NCCL refuses, all of them are without; rank 0 among them says why, once a run.
 //
-// CUDA devices are served by libnccl.so.2, others only by a library that TESSERA_NCCL_LIBRARY names.
+// Only where TESSERA_NCCL_LIBRARY names the library (library.h). Rank 0 of a run on CUDA devices says once where it
+// does not.
 #pragma once
 
 #include <atomic>

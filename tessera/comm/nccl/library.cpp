@@ -32,8 +32,8 @@ void find(void* library, const std::string& library_name, const char* name, Func
 }  // namespace
 
 std::optional<std::string> library_name() {
-  const std::string name = env_text(kVariable).value_or("libnccl.so.2");
-  return name == "off" ? std::nullopt : std::optional(name);
+  const std::optional<std::string> name = env_text(kVariable);
+  return name == "off" ? std::nullopt : name;
 }
 
 Library load_library(const std::string& name) {

@@ -1,8 +1,9 @@
 // NCCL, loaded at run time: its C interface (nccl.h of NCCL 2.14, which later releases of NCCL 2 keep) as far as it is
 // used here, declared from NVIDIA's documentation, so that neither NCCL's nor CUDA's headers are needed to build.
 //
-// libnccl.so.2 is looked for as any library is: a CUDA LibTorch has brought it into the process already.
-// TESSERA_NCCL_LIBRARY names another file, or "off". Loaded once in a process and never unloaded; any thread.
+// TESSERA_NCCL_LIBRARY names the file: libnccl.so.2 is looked for as any library is, and a CUDA LibTorch has brought it
+// into the process already. It is not used unasked, as it has not run on a GPU yet. Loaded once in a process and never
+// unloaded; any thread.
 #pragma once
 
 #include <cstddef>
@@ -64,7 +65,7 @@ struct Library {
 // ncclScalarHostImmediate, of red_op_create_pre_mul_sum
 inline constexpr int kScalarOnHost = 1;
 
-// What TESSERA_NCCL_LIBRARY names, "libnccl.so.2" where it is not set; nothing where it is "off".
+// What TESSERA_NCCL_LIBRARY names; nothing where it is not set, or "off".
 std::optional<std::string> library_name();
 
 // ErrorKind::kMachine: it cannot be loaded, lacks a function, or is older than 2.14.
