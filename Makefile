@@ -89,7 +89,7 @@ peers-test: configured-with-tests  ## Install DeepSpeed, and compare losses and 
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python
 	@scripts/run_tests --peers
 
-clients: configured-with-tests  ## Run clients of DeepSpeed, as published, on Tessera and on DeepSpeed, into tests/clients/results.md, half an hour (ARGS="--only TRL")
+clients: configured-with-tests  ## Run clients of DeepSpeed, as published, on Tessera and on DeepSpeed, into tests/clients/results.md, about an hour (ARGS="--only TRL")
 	@scripts/setup --test --peers --clients
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python
 	@tests/clients/run $(ARGS)

@@ -64,17 +64,28 @@ Outcome attempt(Work work) {
   return outcome;
 }
 
-// All ranks save under the tag of rank 0, and beside training only if all of them can.
+// All ranks save under the tag of rank 0, and beside training only if all of them can. Hosts may have other names for
+// one folder.
 void agree_on_how(SaveInput& input) {
   comm::Group& world = input.model.world();
-  const auto texts =
-      world.exchange_texts((input.options.in_background ? "&" : " ") + input.tag, "how to save a checkpoint");
-  std::vector<std::string> tags;
+  std::error_code none;  // the name as it is then
+  const std::string folder = fs::absolute(input.folder, none).lexically_normal().string();
+  const auto texts = world.exchange_texts(
+      fmt::format("{}{}\n{}", input.options.in_background ? '&' : ' ', input.tag, folder), "how to save a checkpoint");
+  std::vector<std::string> tags, folders;
   for (const std::string& text : texts) {
-    tags.push_back(text.substr(1));
+    const size_t end = text.find('\n');
+    tags.push_back(text.substr(1, end - 1));
+    folders.push_back(text.substr(end + 1));
     if (text.front() != '&') input.options.in_background = false;
   }
   input.tag = tags.front();
+  const auto other = std::find_if(folders.begin(), folders.end(), [&](const auto& each) { return each != folder; });
+  if (world.rank() == 0 && other != folders.end()) {
+    log_warning(
+        "ranks 0 and {} save to different folders, '{}' and '{}': unless these are one, no checkpoint comes of it",
+        other - folders.begin(), folder, *other);
+  }
   if (input.options.tag_validation == TagValidation::kIgnore) return;
   for (size_t rank = 0; rank < tags.size(); ++rank) {
     if (tags[rank] == tags.front()) continue;

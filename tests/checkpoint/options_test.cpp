@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tessera/base/error.h"
@@ -22,6 +23,7 @@ using test::Frozen;
 using test::take_steps;
 using test::ThreeBlocks;
 using test::weights_of;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class CheckpointOptions : public testing::Test {
@@ -245,6 +247,18 @@ TEST_F(CheckpointOptions, TagsArePlainNames) {
     EXPECT_THAT(error_of([&] { engine->save_checkpoint(path("run"), tag); }), HasSubstr("cannot be a checkpoint tag"));
   }
   EXPECT_THAT(error_of([&] { engine->save_checkpoint(""); }), HasSubstr("the folder to save to is empty"));
+}
+
+TEST_F(CheckpointOptions, RanksThatNameDifferentFoldersAreToldBothNames) {
+  const auto outcomes = test::outcomes_of_ranks(2, [&](const std::shared_ptr<comm::Group>& world) {
+    const auto engine = initialize(std::make_shared<ThreeBlocks>(), config_of(1, 2), {.world = world});
+    const std::string link = path("mine" + std::to_string(world->rank()));
+    std::filesystem::create_directory_symlink(path("."), link);
+    engine->save_checkpoint(link + "/run", "one");
+  });
+  for (const auto& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcomes.front().output, AllOf(HasSubstr("ranks 0 and 1 save to different folders"),
+                                             HasSubstr("mine0/run"), HasSubstr("mine1/run")));
 }
 
 TEST_F(CheckpointOptions, RanksThatNameDifferentTagsAreWarnedOrStopped) {
