@@ -103,7 +103,7 @@ class _Place:
 
 def show_empty_in_state_dicts(model):
     """From now on what is sharded is an empty tensor in state_dict(), as in DeepSpeed: programs save that, or look for tensors that share memory,
-    which one without an address cannot answer."""
+    which one without an address cannot answer. Rank 0 warns once, as whoever saves that saves nothing."""
     for module in model.modules():
         if module._parameters and _empty_what_is_sharded not in module._state_dict_hooks.values():
             module.register_state_dict_post_hook(_empty_what_is_sharded)
@@ -115,6 +115,14 @@ def _empty_what_is_sharded(module, state, prefix, metadata):
         shown = state.get(prefix + name)
         if is_partitioned(parameter) and shown is not None and shown is not parameter and shown.numel() < parameter.ds_numel:
             state[prefix + name] = torch.empty(0, dtype=shown.dtype, device=shown.device)
+            _warn_of_empty_state_dict()
+
+
+@functools.cache
+def _warn_of_empty_state_dict():
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        logger.warning("state_dict() of a model at stage 3 has empty tensors where parameters are sharded: save it with save_checkpoint or "
+                       "save_16bit_model, or gather the parameters first (zero.GatheredParameters)")
 
 
 def external_key(parameter):

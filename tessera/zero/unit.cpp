@@ -269,7 +269,7 @@ void Unit::release(Views views) {
   TESSERA_INVARIANT(state_ == UnitState::kGathered);
   const at::NoGradGuard no_grad;
   attach_placeholders();
-  if (views == Views::kKeepBytes && full_.storage().use_count() > 1) {
+  if (views == Views::kKeepBytes && !is_bytes() && full_.storage().use_count() > 1) {
     const std::vector<int64_t> shape = full_.sizes().vec();
     const at::TensorOptions options = full_.options();
     full_.reset();

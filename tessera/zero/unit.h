@@ -20,9 +20,9 @@
 // Note [Views survive release]. Each parameter is a view into `full` (set_data). Releasing a unit frees the bytes under
 // the StorageImpl of `full` and leaves the object; gathering allocates them again and fills them. So every other view,
 // also those that autograd saved (`weight.t()` inside a linear), is valid again after the gather. Views of what a
-// client gathered and gave back keep the bytes instead: it may have kept them. The parameters themselves become
-// placeholders meanwhile, so that touching one by mistake is an error that says so (unreadable.h); those that persist,
-// copies of their values.
+// client gathered and gave back keep the bytes instead, as it may have kept them on purpose; not where parameters are
+// bytes, of which libraries hold second references. The parameters themselves become placeholders meanwhile, so that
+// touching one by mistake is an error that says so (unreadable.h); those that persist, copies of their values.
 //
 // Owned by ShardedModel; used by the thread that runs forward, backward and step.
 #pragma once

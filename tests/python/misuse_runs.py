@@ -2,6 +2,8 @@
 """
 
 import copy
+import io
+import logging
 import os
 import pickle
 import sys
@@ -243,7 +245,13 @@ def weights_read_at_stage_3():
     engine, *_ = start(config=config(3))
     one_step(engine)
     weight = engine.module.embedding.weight
-    found = [said(weight.mean), said(lambda: weight.data.clone()), said(torch.save, engine.module.state_dict(), os.devnull)]
+    found = [said(weight.mean), said(lambda: weight.data.clone()), said(torch.save, weight, os.devnull)]
+    warned = io.StringIO()
+    handler = logging.StreamHandler(warned)
+    logging.getLogger("tessera").addHandler(handler)
+    found.append(said(torch.save, engine.module.state_dict(), os.devnull))
+    logging.getLogger("tessera").removeHandler(handler)
+    found[-1][1] = warned.getvalue()
     may_be_asked = [weight.numel(), list(weight.shape), str(weight.dtype), weight.grad is None, list(weight.detach().shape)]
     with deepspeed.zero.GatheredParameters([weight]):
         finite = bool(torch.isfinite(weight.mean()))

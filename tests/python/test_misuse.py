@@ -103,8 +103,11 @@ def test_a_keyword_of_backward_that_changes_gradients_is_refused(runs):
 
 
 def test_a_sharded_weight_that_is_read_says_so_and_is_not_nan(runs):
-    """Its size is 0, as in DeepSpeed, where the mean of it is NaN and torch.save writes a file of nothing."""
-    refusals, may_be_asked, finite = runs["weights_read_at_stage_3"]
+    """Its size is 0, as in DeepSpeed, where the mean of it is NaN and torch.save writes a file of nothing. A state dict of such weights may be
+    saved, as DeepSpeed-Chat does before it puts them together; that is said."""
+    (*refusals, of_state_dict), may_be_asked, finite = runs["weights_read_at_stage_3"]
+    assert of_state_dict[0] == "nothing" and "has empty tensors where parameters are sharded" in of_state_dict[1]
+    assert "save_16bit_model" in of_state_dict[1]
     for kind, text in refusals:
         assert kind == "RuntimeError"
         assert "are sharded (ZeRO stage 3)" in text
