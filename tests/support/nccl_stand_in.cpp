@@ -41,6 +41,7 @@
 namespace {
 
 using namespace tessera::test::stand_in;
+using tessera::test::FarAccess;
 using tessera::test::FarStreamHandle;
 
 enum Result : int {
@@ -334,15 +335,35 @@ class Execution {
   std::vector<std::function<void()>> then_;
 };
 
+const char* name_of(Kind kind) {
+  static constexpr const char* kNames[] = {
+      "", "ncclSend or ncclRecv", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclBroadcast"};
+  return kNames[kind];
+}
+
+void add_accesses(const Operation& operation, const Communicator& comm, std::vector<FarAccess>& accesses) {
+  const bool gathers = operation.kind == kAllGather, scatters = operation.kind == kReduceScatter;
+  const size_t bytes = operation.bytes(), all = bytes * static_cast<size_t>(comm.size);
+  const bool sends = operation.kind != kBroadcast || comm.rank == operation.peer;
+  const bool receives = operation.kind != kBroadcast || !sends || operation.send != operation.receive;
+  if (operation.send != nullptr && sends) accesses.push_back({operation.send, scatters ? all : bytes, false});
+  if (operation.receive != nullptr && receives) accesses.push_back({operation.receive, gathers ? all : bytes, true});
+}
+
 void enqueue(const CommunicatorPtr& comm, FarStreamHandle* stream, std::vector<Operation> operations) {
+  std::vector<FarAccess> accesses;
+  for (const Operation& each : operations) add_accesses(each, *comm, accesses);
+  const char* const name = name_of(operations.front().kind);
   auto* const execution = new Execution(comm, stream, std::move(operations));
-  stream->enqueue(
-      stream,
-      [](void* argument) {
-        const std::unique_ptr<Execution> own(static_cast<Execution*>(argument));
-        own->run();
-      },
-      execution);
+  stream->enqueue(stream, {.name = name,
+                           .accesses = accesses.data(),
+                           .count = accesses.size(),
+                           .run =
+                               [](void* argument) {
+                                 const std::unique_ptr<Execution> own(static_cast<Execution*>(argument));
+                                 own->run();
+                               },
+                           .argument = execution});
 }
 
 // What a thread has called since its outermost group began.
