@@ -27,22 +27,33 @@ namespace {
 using std::chrono::seconds;
 using test::far_device;
 using test::outcomes_of_ranks;
-using test::spawn_ranks;
 using test::World;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
 // `of_rank_1`: set there alone.
 test::SpawnOptions with_nccl(const Variables& of_all = {}, const Variables& of_rank_1 = {}) {
   const auto set = [=](int rank) {
+    far_device();
+    test::set_far_mode({.late = true, .seed = 5, .records = true});
     setenv("TESSERA_NCCL_LIBRARY", TESSERA_NCCL_STAND_IN, 1);
     for (const auto& [name, value] : of_all) setenv(name, value, 1);
     for (const auto& [name, value] : of_rank_1) rank == 1 ? setenv(name, value, 1) : 0;
   };
   return {.timeout = seconds(20), .ranks_a_host = 1, .backend = "gloo", .before_joining = set};
+}
+
+// Streams are late, and every two operations on the same bytes are ordered.
+void spawn_late_ranks(int count, const test::RankBody& body, const test::SpawnOptions& options) {
+  const auto watched = [&](const World& world) {
+    body(world);
+    EXPECT_THAT(test::far_facts().races, IsEmpty());
+  };
+  test::spawn_ranks(count, watched, options);
 }
 
 test::SpawnOptions within(seconds timeout, test::SpawnOptions options) {
@@ -146,14 +157,14 @@ TEST_P(NcclOf, EveryCollectiveGivesWhatTheHostsGivesWhateverComesLate) {
       for (const int64_t shard_numel : {1, 33, 70001}) collectives_equal_the_hosts(world, dtype, shard_numel);
     }
   };
-  spawn_ranks(GetParam(), body, with_nccl({{"STAND_IN_SEED", "7"}}));
+  spawn_late_ranks(GetParam(), body, with_nccl({{"STAND_IN_SEED", "7"}}));
 }
 
 TEST_P(NcclOf, SumsInRankOrderHaveTheBitsOfTheFormula) {
   const auto body = [](const World& world) {
     test::collectives_of_device_agree_with_their_formulas(world, far_device());
   };
-  spawn_ranks(GetParam(), body, with_nccl({{"STAND_IN_SEED", "8"}, {"TESSERA_NCCL_SUMS", "rank_order"}}));
+  spawn_late_ranks(GetParam(), body, with_nccl({{"STAND_IN_SEED", "8"}, {"TESSERA_NCCL_SUMS", "rank_order"}}));
 }
 
 at::Tensor sum_in_rank_order(int size, int64_t numel, at::ScalarType dtype) {
@@ -171,7 +182,7 @@ TEST(Nccl, SumsAreNotInRankOrderUnlessThatIsAskedFor) {
     expect_close(sum, sum_in_rank_order(3, kNumel, at::kFloat));
     EXPECT_FALSE(at::equal(sum.cpu(), sum_in_rank_order(3, kNumel, at::kFloat)));
   };
-  spawn_ranks(3, body, with_nccl());
+  spawn_late_ranks(3, body, with_nccl());
 }
 
 // A bucket of 64 elements: many pieces.
@@ -184,7 +195,7 @@ TEST(Nccl, ShardsInFp32OfA16BitGradientAreAddedInRankOrder) {
     const at::Tensor sum = sum_in_rank_order(3, 3 * kShard, at::kBFloat16);
     EXPECT_TRUE(at::equal(shard.cpu(), sum.narrow(0, world->rank() * kShard, kShard)));
   };
-  spawn_ranks(3, body, with_nccl({{"STAND_IN_SEED", "9"}}));
+  spawn_late_ranks(3, body, with_nccl({{"STAND_IN_SEED", "9"}}));
 }
 
 TEST(Nccl, BytesAreCountedAsTheHostTransportCountsThem) {
@@ -200,7 +211,7 @@ TEST(Nccl, BytesAreCountedAsTheHostTransportCountsThem) {
     };
     EXPECT_EQ(sent_by(far_device()), sent_by(at::kCPU));
   };
-  spawn_ranks(3, body, with_nccl());
+  spawn_late_ranks(3, body, with_nccl());
 }
 
 // Every rank begins with another group; each group has a channel more, whose collectives come in another order still.
@@ -224,7 +235,7 @@ TEST(Nccl, GroupsAndChannelsMayBeginInDifferentOrders) {
       EXPECT_TRUE(at::equal(results[i].cpu(), at::cat(expected))) << i;
     }
   };
-  spawn_ranks(4, body, with_nccl({{"STAND_IN_SEED", "10"}}));
+  spawn_late_ranks(4, body, with_nccl({{"STAND_IN_SEED", "10"}}));
 }
 
 // Both ranks send before they receive, more than is on its way at once.
@@ -251,7 +262,7 @@ TEST(Nccl, MessagesOfTwoRanksGoBothWaysAtOnceInOrder) {
     EXPECT_EQ(*sent, 2 * kNumel * 4);
     world->barrier("both are done");
   };
-  spawn_ranks(2, body, with_nccl({{"STAND_IN_SEED", "12"}}));
+  spawn_late_ranks(2, body, with_nccl({{"STAND_IN_SEED", "12"}}));
 }
 
 void warm_up(const World& world) {
@@ -287,7 +298,7 @@ TEST(Nccl, AStreamWaitsWhileTheHostGoesOnAndTensorsAreHeld) {
     other.synchronize();
     EXPECT_TRUE(at::equal(later.cpu(), at::full({2000}, 7.0f)));
   };
-  spawn_ranks(2, body, with_nccl({{"STAND_IN_SEED", "11"}}));
+  spawn_late_ranks(2, body, with_nccl({{"STAND_IN_SEED", "11"}}));
 }
 
 // Longer than the others take to give up and to say who is missing.

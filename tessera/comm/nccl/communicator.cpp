@@ -148,6 +148,7 @@ class Communicator::State {
   // Until it is over.
   void wait(const Operation& operation, TimePoint deadline) {
     await(deadline, [&] { return operation.stage == Operation::Stage::kOver; });
+    operation.done.synchronize();  // it has passed; tools that follow streams see that the host has waited for it
   }
 
   void wait_on(const Operation& operation, const c10::Stream& stream, TimePoint deadline) {
