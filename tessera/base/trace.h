@@ -17,6 +17,8 @@ enum class TraceLane {
   kExchange,
   kOptimizer,
   kIo,
+  kToHost,    // copies between a device and the host's memory
+  kToDevice,  // …
 };
 
 struct TraceEvent {

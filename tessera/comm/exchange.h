@@ -76,7 +76,11 @@ class Exchange {
   virtual PendingPtr send(const at::Tensor& buffer, int to, uint64_t tag) = 0;
   virtual PendingPtr receive(const at::Tensor& buffer, int from, uint64_t tag) = 0;
 
-  // Waits until peers have read what collectives sent whose results are there. Throws PeerFailure.
+  // Whether tensors on that device travel from device to device. Every rank asks.
+  virtual bool connects(c10::Device /*device*/) { return false; }
+
+  // Waits until peers have read what collectives sent whose results are there. Throws PeerFailure, also that of a
+  // collective for which only a stream has waited.
   virtual void settle(TimePoint /*deadline*/) {}
 
   // Of these ranks alone, this one among them, numbered in the order given: over the same connections, which both keep

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,6 +18,7 @@
 #include "tessera/base/trace.h"
 #include "tessera/comm/collective_log.h"
 #include "tessera/comm/connection.h"
+#include "tessera/comm/current_stream.h"
 #include "tessera/comm/exchange.h"
 #include "tessera/comm/ordered_sum.h"
 #include "tessera/comm/store/bounded_store.h"
@@ -42,6 +43,10 @@ std::shared_ptr<Exchange> channel_of(const std::shared_ptr<Exchange>& exchange) 
   return {both, own.get()};
 }
 
+c10::OptionalStreamGuard queueing_on(const c10::Stream* stream) {
+  return stream == nullptr ? c10::OptionalStreamGuard() : c10::OptionalStreamGuard(*stream);
+}
+
 }  // namespace
 
 void Collective::finish() { finish_until({}); }
@@ -52,11 +57,19 @@ void Collective::take_result() { finish_until({.result_alone = true}); }
 void Collective::wait_on(const c10::Stream& stream) {
   finish_until({.stream = &stream});
   if (stream.device_type() == at::kCPU) return;
-  const c10::Stream current = c10::impl::VirtualGuardImpl(stream.device_type()).getStream(stream.device());
+  const c10::Stream current = current_stream(stream.device());
   if (current == stream) return;
   c10::Event queued(stream.device_type());
   queued.record(current);
   queued.block(stream);
+}
+
+void Collective::take_for(const at::Tensor& result) {
+  result.is_cpu() ? take_result() : wait_on(current_stream(result.device()));
+}
+
+void Collective::finish_for(const at::Tensor& result) {
+  result.is_cpu() ? finish() : wait_on(current_stream(result.device()));
 }
 
 void Collective::finish_until(const Until& until) {
@@ -270,6 +283,15 @@ Collective Group::start_reduce_scatter(at::Tensor shard, at::Tensor full, double
   });
 }
 
+bool Group::connects(c10::Device device) {
+  if (!connection_) return true;
+  try {
+    return exchange_->connects(device);
+  } catch (const PeerFailure& failure) {
+    explain(failure, "connection of devices");
+  }
+}
+
 bool Group::all_reduces_in_one(const at::Tensor& buffer, const std::string& operation) {
   try {
     return exchange_->all_reduces(buffer);
@@ -293,15 +315,17 @@ Collective Group::start_all_reduce(at::Tensor buffer, double scale, const std::s
     const int64_t shard_numel = numel / size();
     const at::Tensor shard = buffer.narrow(0, rank_ * shard_numel, shard_numel);
     auto reducing = std::make_shared<Collective>(start_reduce_scatter(shard, buffer, scale, label, bucket_numel));
-    return Collective([this, reducing, buffer, shard, label](const Collective::Until&) {
-      reducing->finish();
-      start_all_gather(buffer, shard, label).finish();
+    return Collective([this, reducing, buffer, shard, label](const Collective::Until& until) {
+      const c10::OptionalStreamGuard on_stream = queueing_on(until.stream);
+      reducing->finish_until(until.whole());
+      start_all_gather(buffer, shard, label).finish_until(until.whole());
     });
   }
   auto all = at::empty({size() * numel}, buffer.options());
   auto gathering = std::make_shared<Collective>(start_all_gather(all, buffer.view({numel}), label));
-  return Collective([this, gathering, all, buffer, scale](const Collective::Until&) mutable {
-    gathering->finish();
+  return Collective([this, gathering, all, buffer, scale](const Collective::Until& until) mutable {
+    const c10::OptionalStreamGuard on_stream = queueing_on(until.stream);
+    gathering->finish_until(until.whole());
     ordered_sum(all.chunk(size()), scale, buffer);
   });
 }

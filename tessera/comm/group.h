@@ -43,8 +43,8 @@ class Exchange;
 class PeerFailure;
 struct World;
 
-// A collective in flight, as a group's start_… functions return it. Move-only; finish(), take_result() or wait_on()
-// must be called exactly once, or the handle destroyed during unwinding, in which case the messages in flight keep
+// A collective in flight, as a group's start_… functions return it. Move-only; one of the functions that wait must be
+// called exactly once, or the handle destroyed during unwinding, in which case the messages in flight keep
 // their tensors alive until they end.
 class Collective {
  public:
@@ -60,6 +60,11 @@ class Collective {
   // tensors are then held until the collective has ended, and one that never does fails the call after it.
   void wait_on(const c10::Stream& stream);
 
+  // For whoever uses `result` next: where that is on a device, the current stream waits; else as take_result() or
+  // finish() do.
+  void take_for(const at::Tensor& result);
+  void finish_for(const at::Tensor& result);
+
   bool in_flight() const { return finish_ != nullptr; }
 
  private:
@@ -67,6 +72,7 @@ class Collective {
   struct Until {
     bool result_alone = false;
     const c10::Stream* stream = nullptr;  // … only orders this one
+    Until whole() const { return {.stream = stream}; }
   };
   using Finish = std::function<void(const Until&)>;
   explicit Collective(Finish finish) : finish_(std::move(finish)) {}
@@ -145,7 +151,11 @@ class Group {
   Collective start_send(at::Tensor buffer, int to, const std::string& label);
   Collective start_receive(at::Tensor buffer, int from, const std::string& label);
 
+  // Whether tensors on that device travel from device to device, and not through the host's memory. Collective.
+  bool connects(c10::Device device);
+
   // Waits until others have read all that this rank has sent in collectives whose results were taken, of any channel.
+  // After a device has run what waited for its collectives: throws where one of those has failed.
   void settle();
 
   // Bytes of tensors that this rank has sent to others since the start, over all channels; a subgroup counts its own.

@@ -133,7 +133,12 @@ class StagedExchange final : public Exchange {
     return arriving(host_->receive(arrived, from, tag), {{buffer, arrived}});
   }
 
-  void settle(TimePoint deadline) override { host_->settle(deadline); }
+  bool connects(at::Device device) override { return links_of(device) != nullptr; }
+
+  void settle(TimePoint deadline) override {
+    host_->settle(deadline);
+    if (links_) links_->require_well();
+  }
 
   at::Tensor empty(int64_t numel, const at::TensorOptions& options) override {
     return options.device().is_cpu() ? host_->empty(numel, options) : at::empty({numel}, options);
@@ -146,7 +151,11 @@ class StagedExchange final : public Exchange {
   Exchange* links_of(const std::vector<at::Tensor>& tensors) {
     const at::Device device = tensors.front().device();
     const auto is_there = [device](const at::Tensor& tensor) { return tensor.device() == device; };
-    if (!links_ || device.is_cpu() || !std::all_of(tensors.begin(), tensors.end(), is_there)) return nullptr;
+    return std::all_of(tensors.begin(), tensors.end(), is_there) ? links_of(device) : nullptr;
+  }
+
+  Exchange* links_of(at::Device device) {
+    if (!links_ || device.is_cpu()) return nullptr;
     const std::lock_guard lock(mutex_);
     if (!has_asked_) device_ = links_->exchange_of(members_, device, sent_on_device_);
     has_asked_ = true;

@@ -22,7 +22,8 @@ namespace {
 using nlohmann::json;
 using std::chrono::steady_clock;
 
-constexpr std::array kLaneNames{"compute", "gather", "reduce", "exchange", "optimizer", "I/O"};
+constexpr std::array kLaneNames{"compute",   "gather", "reduce",         "exchange",
+                                "optimizer", "I/O",    "device to host", "host to device"};
 constexpr int kRowsOfLane = 1000;  // thread numbers
 
 double microseconds(steady_clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }

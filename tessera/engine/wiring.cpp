@@ -1,6 +1,7 @@
 #include "tessera/engine/wiring.h"
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/engine/same_run.h"
 #include "tessera/engine/traffic.h"
@@ -14,7 +15,8 @@ namespace {
 using storage::scalar_type;
 
 // Only what is sharded is offloaded. Where the CPU trains, the host's memory is the device's, so "cpu" moves nothing.
-zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io, at::Device device) {
+zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io, at::Device device,
+                         int ranks_of_host) {
   const auto swap_file = [&io](const config::OffloadOptions& options, const std::string& key) {
     return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path, io, key) : nullptr;
   };
@@ -32,10 +34,20 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
     offload.fetches = std::make_shared<storage::BufferPool>(
         static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
   }
+  if (offload.optimizer_on_host || offload.parameters_on_host) {
+    const auto pins = [](bool is_there, const config::OffloadOptions& options) {
+      return is_there && options.pin_memory;
+    };
+    const bool any = pins(offload.optimizer_on_host, offload.optimizer_options) ||
+                     pins(offload.parameters_on_host, offload.param_options);
+    const int64_t limit = any ? storage::PinnedMemory::usual_limit(ranks_of_host) : 0;
+    offload.link = std::make_shared<storage::HostLink>(device, storage::PinnedMemory::create(device.type(), limit));
+  }
   return offload;
 }
 
-zero::Policy policy_of(const config::DsConfig& config, int ranks, at::Device device) {
+zero::Policy policy_of(const config::DsConfig& config, const comm::Group& sharers, at::Device device) {
+  const int ranks = sharers.size();
   const config::Dtypes& dtypes = config.dtypes;
   const config::GradientAveraging& averaging = config.averaging;
   zero::Policy policy = zero::policy_of_stage(config.zero.stage, scalar_type(dtypes.compute), ranks);
@@ -50,7 +62,7 @@ zero::Policy policy_of(const config::DsConfig& config, int ranks, at::Device dev
   if (averaging.gradient_allreduce_op == "sum") policy.averaging.before = policy.averaging.after = 1;
   policy.reduction = config.zero.reduction;
   policy.residency = config.zero.residency;
-  policy.offload = offload_of(config.zero, storage::io_options_of(config.aio), device);
+  policy.offload = offload_of(config.zero, storage::io_options_of(config.aio), device, sharers.local_size());
   policy.publishes_lazily = config.own.lazy_publish.value_or(false);
   const bool has_that_choice = config.zero.stage == 1 || config.zero.stage == 2;  // as in DeepSpeed
   policy.refuses_unused = has_that_choice && !config.zero.ignore_unused_parameters;
@@ -153,14 +165,14 @@ void check_whole_model(const zero::Policy& policy) {
   }
 }
 
-// Pinned memory makes copies to a device faster, and is taken from what the host can page out: both are worth a word.
-void warn_of_pageable_memory(const config::DsConfig& config, const zero::Policy& policy) {
-  if (!policy.offload.optimizer_on_host && !policy.offload.parameters_on_host) return;
-  for (const config::ResolvedKey& key : config.keys) {
-    if (key.given && key.path.ends_with(".pin_memory") && key.value == true) {
-      log_warning("{}: '{}' is not supported yet: offloaded state is in pageable memory", key.where, key.path);
-    }
-  }
+// What the host can neither page out nor use for files any more.
+void say_what_is_pinned(const zero::Policy& policy) {
+  if (!policy.offload.link || policy.offload.link->memory().limit() == 0) return;
+  const storage::PinnedMemory& memory = policy.offload.link->memory();
+  log_info(
+      "offloaded state takes {} of pinned host memory on this rank, of at most {} (half of what this host has, "
+      "shared by its ranks)",
+      format_bytes(static_cast<uint64_t>(memory.pinned_bytes())), format_bytes(static_cast<uint64_t>(memory.limit())));
 }
 
 void place_buffers(std::vector<at::Tensor>& buffers, at::Device device, std::optional<at::ScalarType> floating) {
@@ -209,7 +221,7 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
   }
   const std::shared_ptr<comm::Group> sharers = mesh->data_group();
   require_same_run({tree, config, *wiring.optimizer, wiring.groups}, *mesh);
-  zero::Policy policy = policy_of(config, sharers->size(), device);
+  zero::Policy policy = policy_of(config, *sharers, device);
   policy.placeholders_as_deepspeed = tree.placeholders_as_deepspeed;
   policy.traffic = traffic_of(config.zero, *mesh, device);
   const zero::OptimizerNeeds needs{.states = wiring.optimizer->state_names().size(),
@@ -217,8 +229,8 @@ Wiring wire(ModelTree tree, const config::DsConfig& config, const InitializeOpti
                                    .sign_errors = wiring.optimizer->averages_by_signs()};
   if (needs.sign_errors) keep_whole(policy, *mesh);
   if (wiring.optimizer->takes_whole_model()) check_whole_model(policy);
-  if (mesh->rank() == 0) warn_of_pageable_memory(config, policy);
   wiring.sharded = zero::ShardedModel::create(std::move(tree.modules), needs, policy, mesh, options.fill);
+  if (mesh->rank() == 0) say_what_is_pinned(policy);
   const std::string traffic = traffic_in_words(*wiring.sharded);
   if (mesh->rank() == 0 && !traffic.empty()) log_info("{}", traffic);
   return wiring;

@@ -88,7 +88,7 @@ at::Tensor sent_rows(const RowsOfRanks& between, const at::Tensor& rows) {
     sent += between.sent[rank];
     received += between.received[rank];
   }
-  between.group->start_all_to_all(incoming, outgoing, "tokens for experts").finish();
+  between.group->start_all_to_all(incoming, outgoing, "tokens for experts").finish_for(arrived);
   return arrived;
 }
 
@@ -127,7 +127,7 @@ at::Tensor counts_for_own(const at::Tensor& counts, int64_t experts, const Exper
     outgoing.push_back(counts.narrow(0, axis.of_rank(rank, experts).begin, own));
     incoming.push_back(all.select(0, rank));
   }
-  axis.group()->start_all_to_all(incoming, outgoing, "tokens of experts").finish();
+  axis.group()->start_all_to_all(incoming, outgoing, "tokens of experts").finish_for(all);
   return all;
 }
 

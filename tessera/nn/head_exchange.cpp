@@ -24,7 +24,7 @@ std::vector<at::Tensor> all_to_all(const HeadExchange& exchange, const at::Tenso
     received.push_back(at::empty(sizes[rank], from.options().requires_grad(false)));
     incoming.push_back(received.back().view({-1}));
   }
-  exchange.group->start_all_to_all(incoming, outgoing, "tokens for heads").finish();
+  exchange.group->start_all_to_all(incoming, outgoing, "tokens for heads").finish_for(from);
   return received;
 }
 

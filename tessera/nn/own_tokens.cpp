@@ -25,7 +25,7 @@ at::Tensor all_rows(const TensorAxis& axis, const at::Tensor& own, int64_t token
   at::Tensor all = axis.group().empty(numel * axis.size(), own.options().requires_grad(false));
   const at::Tensor place = all.narrow(0, axis.rank() * numel, numel);
   place.view({rows, width}).copy_(own);
-  axis.group().start_all_gather(all, place, axis.name()).finish();
+  axis.group().start_all_gather(all, place, axis.name()).finish_for(all);
   return all.view({rows * axis.size(), width}).narrow(0, 0, tokens);
 }
 
@@ -38,7 +38,7 @@ at::Tensor sum_of_own(const TensorAxis& axis, const at::Tensor& rows) {
   full.narrow(0, 0, tokens).copy_(rows);
   full.narrow(0, tokens, full.size(0) - tokens).zero_();
   at::Tensor sum = at::empty({own, width}, options);
-  axis.group().start_reduce_scatter(sum.view({-1}), full.view({-1}), /*scale=*/1, axis.name()).finish();
+  axis.group().start_reduce_scatter(sum.view({-1}), full.view({-1}), /*scale=*/1, axis.name()).finish_for(sum);
   return sum;
 }
 

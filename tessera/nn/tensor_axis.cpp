@@ -28,7 +28,7 @@ using SharedGroup = std::shared_ptr<comm::Group>;
 at::Tensor summed(comm::Group& group, const at::Tensor& own, const std::string& name) {
   at::Tensor sum = group.empty(own.numel(), own.options().requires_grad(false)).view(own.sizes());
   sum.copy_(own);
-  group.start_all_reduce(sum.view({-1}), 1, name).finish();
+  group.start_all_reduce(sum.view({-1}), 1, name).finish_for(sum);
   return sum;
 }
 
@@ -241,7 +241,7 @@ at::Tensor TensorAxis::of_all(const at::Tensor& own) const {
   if (size_ == 1) return own.unsqueeze(0);
   const at::NoGradGuard no_grad;
   at::Tensor all = group().empty(own.numel() * size(), own.options().requires_grad(false));
-  group().start_all_gather(all, own.contiguous().view({-1}), name_).finish();
+  group().start_all_gather(all, own.contiguous().view({-1}), name_).finish_for(all);
   std::vector<int64_t> shape = own.sizes().vec();
   shape.insert(shape.begin(), size());
   return all.view(shape);

@@ -37,19 +37,19 @@ double sum_block(const Element* values, int64_t count) {
   return std::accumulate(lanes.begin(), lanes.end(), 0.0);
 }
 
-double sum_on_device(const at::Tensor& flat) {
+at::Tensor sum_on_device(const at::Tensor& flat) {
   at::Tensor sum = at::zeros({}, flat.options().dtype(at::kDouble));
   for (const at::Tensor& chunk : flat.split(kWidened)) {
     sum += at::linalg_vector_norm(chunk, 2, std::nullopt, /*keepdim=*/false, at::kDouble).square();
   }
-  return sum.item<double>();
+  return sum;
 }
 
 }  // namespace
 
 double sum_of_squares(const at::Tensor& flat) {
   TESSERA_INVARIANT(flat.is_contiguous());
-  if (!flat.is_cpu()) return sum_on_device(flat);
+  if (!flat.is_cpu()) return sum_on_device(flat).item<double>();
   const int64_t numel = flat.numel();
   std::vector<double> blocks((numel + kBlock - 1) / kBlock);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, flat.scalar_type(), "sum_of_squares", [&] {
@@ -63,6 +63,23 @@ double sum_of_squares(const at::Tensor& flat) {
   });
   return std::accumulate(blocks.begin(), blocks.end(), 0.0);
 }
+
+void SumOfSquares::add(const at::Tensor& flat) {
+  if (flat.is_cpu()) {
+    on_host_ += sum_of_squares(flat);
+  } else {
+    const at::Tensor sum = sum_on_device(flat);
+    on_device_ = on_device_.defined() ? on_device_.add(sum) : sum;
+  }
+}
+
+void SumOfSquares::add(const SumOfSquares& other) {
+  on_host_ += other.on_host_;
+  if (!other.on_device_.defined()) return;
+  on_device_ = on_device_.defined() ? on_device_.add(other.on_device_) : other.on_device_;
+}
+
+double SumOfSquares::value() const { return on_device_.defined() ? on_host_ + on_device_.item<double>() : on_host_; }
 
 double clip_divisor(double norm, double max_norm) {
   if (max_norm <= 0) return 1;

@@ -285,14 +285,17 @@ void add_model_state(const ModelCensus& model, const TrainingSetup& setup, std::
   const auto add = [&](const char* what, Place place, int64_t bytes, bool certain = true) {
     if (bytes > 0) terms.push_back({what, place, bytes, certain});
   };
+  const auto add_resting = [&](const char* what, Place place, int64_t bytes, bool pins, bool certain = true) {
+    if (bytes > 0) terms.push_back({what, place, bytes, certain, pins && place == Place::kHost});
+  };
   const auto add_optimizers = [&](const char* what, int64_t numel, int64_t bytes_each) {
-    add(what, place_of(setup.optimizer, setup), traffic.optimizer_numel * bytes_each);
+    add_resting(what, place_of(setup.optimizer, setup), traffic.optimizer_numel * bytes_each, setup.pins_optimizer);
     add(what, Place::kDevice, (numel - traffic.optimizer_numel) * bytes_each);
   };
 
   if (setup.stage == 3) {
     const Place place = setup.params == OffloadTo::kNone ? Place::kDevice : host;
-    add("parameters", place, model.bytes(compute, setup.ranks) - traffic.params_bytes);
+    add_resting("parameters", place, model.bytes(compute, setup.ranks) - traffic.params_bytes, setup.pins_params);
     add("parameters", Place::kNvme, traffic.params_bytes);
     add_gather_source(model, setup, add);
   } else {
@@ -322,6 +325,12 @@ int64_t targets_of(const Architecture& net, const TrainingSetup& setup) {
 int64_t MemoryNeed::bytes(Place place) const {
   int64_t sum = 0;
   for (const MemoryTerm& term : terms) sum += term.place == place ? term.bytes : 0;
+  return sum;
+}
+
+int64_t MemoryNeed::pinned_bytes() const {
+  int64_t sum = 0;
+  for (const MemoryTerm& term : terms) sum += term.pinned ? term.bytes : 0;
   return sum;
 }
 
@@ -369,6 +378,8 @@ TrainingSetup setup_of(const config::DsConfig& config, int64_t ranks) {
                       .prefetch_bucket_size = config.zero.residency.prefetch_bucket_size,
                       .secondary_ranks = std::max<int64_t>(1, config.zero.traffic.zero_hpz_partition_size),
                       .quantized_weights = config.zero.traffic.quantized_weights,
+                      .pins_optimizer = config.zero.offload_optimizer.pin_memory,
+                      .pins_params = config.zero.offload_param.pin_memory,
                       .wide_products = !kernels::has_fast_products(storage::scalar_type(config.dtypes.compute))};
   if (config.optimizer) {
     const std::string& type = config.optimizer->type;

@@ -63,8 +63,9 @@ struct TrainingSetup {
   int64_t secondary_ranks = 1;  // that hold the parameters between them; 1: all ranks do
   bool quantized_weights = false;
 
-  bool on_cpu = true;         // the device is this host
-  bool wide_products = true;  // products of 16-bit matrices are computed in fp32 (nn/layers.h)
+  bool on_cpu = true;                              // the device is this host
+  bool pins_optimizer = true, pins_params = true;  // otherwise: what of them rests in the host's memory
+  bool wide_products = true;                       // products of 16-bit matrices are computed in fp32 (nn/layers.h)
 };
 
 // Of a micro batch's tokens, those that the head runs on.
@@ -75,6 +76,7 @@ struct MemoryTerm {
   Place place = Place::kDevice;
   int64_t bytes = 0;
   bool certain = false;  // no run does without it: the lower bound by which a run is refused
+  bool pinned = false;   // of the host, for a device's copies (storage/pinned_memory.h): as much as its limit allows
 };
 
 struct MemoryNeed {
@@ -82,6 +84,7 @@ struct MemoryNeed {
 
   int64_t bytes(Place place) const;
   int64_t certain_bytes(Place place) const;
+  int64_t pinned_bytes() const;  // of bytes(kHost)
 };
 
 MemoryNeed memory_need(const ModelCensus& model, const TrainingSetup& setup);

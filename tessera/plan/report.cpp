@@ -19,13 +19,17 @@ const char* dtype_name(config::Dtype dtype) {
 
 std::string places_text(const MemoryNeed& need, bool on_cpu) {
   std::string text = fmt::format("{:>10}", bytes_text(need.bytes(Place::kDevice)));
-  if (!on_cpu) text += fmt::format("  {:>10}", bytes_text(need.bytes(Place::kHost)));
+  if (!on_cpu) {
+    text += fmt::format("  {:>10}  {:>10}", bytes_text(need.bytes(Place::kHost)), bytes_text(need.pinned_bytes()));
+  }
   return text + fmt::format("  {:>10}", bytes_text(need.bytes(Place::kNvme)));
 }
 
 Json places_json(const MemoryNeed& need) {
-  return {
-      {"device", need.bytes(Place::kDevice)}, {"host", need.bytes(Place::kHost)}, {"nvme", need.bytes(Place::kNvme)}};
+  return {{"device", need.bytes(Place::kDevice)},
+          {"host", need.bytes(Place::kHost)},
+          {"pinned", need.pinned_bytes()},
+          {"nvme", need.bytes(Place::kNvme)}};
 }
 
 const char* place_name(Place place, bool on_cpu) {
@@ -123,12 +127,15 @@ std::string report_text(const EstimateReport& report) {
   std::string text = header(report);
   if (report.has_config) text += terms_text(report);
   text += fmt::format("\n{:<43}{:>10}{}  {:>10}  fits\n", "a rank needs", on_cpu ? "memory" : "device",
-                      on_cpu ? "" : fmt::format("  {:>10}", "host"), "NVMe");
+                      on_cpu ? "" : fmt::format("  {:>10}  {:>10}", "host", "pinned"), "NVMe");
   for (const TrainingSetup& row : report.rows) {
     const MemoryNeed need = need_of(report, row);
     text += fmt::format("{:<43}{}  {}\n", describe(row), places_text(need, on_cpu), fit_text(report, need));
   }
-  if (on_cpu) text += "on a CPU, offload to cpu moves nothing\n";
+  text += on_cpu
+              ? "on a CPU, offload to cpu moves nothing\n"
+              : "pinned: what of the host's memory is page-locked for the copies of a device, which is at most half of "
+                "what the host has, shared by its ranks; the rest of it is pageable\n";
   return text;
 }
 

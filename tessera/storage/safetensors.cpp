@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/accumulate.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -31,15 +32,9 @@ uint64_t byte_count(at::ScalarType dtype, int64_t numel) {
   return static_cast<uint64_t>(numel) * c10::elementSize(dtype);
 }
 
-int64_t numel_of(const std::vector<int64_t>& shape) {
-  int64_t product = 1;
-  for (const int64_t size : shape) product *= size;
-  return product;
-}
-
 }  // namespace
 
-int64_t TensorEntry::numel() const { return numel_of(shape); }
+int64_t TensorEntry::numel() const { return c10::multiply_integers(shape); }
 
 struct SafetensorsFile::Mapping {
   const char* data = nullptr;
@@ -183,7 +178,7 @@ void SafetensorsFile::release(const std::string& name) const {
 
 uint64_t data_bytes(const std::vector<PlannedTensor>& plan) {
   uint64_t bytes = 0;
-  for (const PlannedTensor& planned : plan) bytes += byte_count(planned.dtype, numel_of(planned.shape));
+  for (const PlannedTensor& planned : plan) bytes += byte_count(planned.dtype, c10::multiply_integers(planned.shape));
   return bytes;
 }
 
@@ -193,7 +188,7 @@ std::string safetensors_header(const std::vector<PlannedTensor>& plan,
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
   for (const PlannedTensor& planned : plan) {
-    const uint64_t end = offset + byte_count(planned.dtype, numel_of(planned.shape));
+    const uint64_t end = offset + byte_count(planned.dtype, c10::multiply_integers(planned.shape));
     header[planned.name] = {
         {"dtype", safetensors_name(planned.dtype)}, {"shape", planned.shape}, {"data_offsets", {offset, end}}};
     offset = end;
@@ -216,7 +211,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Planne
 void SafetensorsWriter::add(const at::Tensor& tensor) {
   TESSERA_INVARIANT(next_ < plan_.size());
   const PlannedTensor& planned = plan_[next_++];
-  TESSERA_INVARIANT(tensor.scalar_type() == planned.dtype && tensor.numel() == numel_of(planned.shape));
+  TESSERA_INVARIANT(tensor.scalar_type() == planned.dtype && tensor.numel() == c10::multiply_integers(planned.shape));
   const at::Tensor bytes = tensor.detach().cpu().contiguous();
   output_.append(bytes.const_data_ptr(), bytes.nbytes());
 }

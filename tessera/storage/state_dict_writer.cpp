@@ -1,5 +1,6 @@
 #include "tessera/storage/state_dict_writer.h"
 
+#include <c10/util/accumulate.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 
@@ -86,12 +87,6 @@ std::vector<int64_t> row_major_strides(const std::vector<int64_t>& shape) {
   return strides;
 }
 
-int64_t numel_of(const std::vector<int64_t>& shape) {
-  int64_t numel = 1;
-  for (const int64_t size : shape) numel *= size;
-  return numel;
-}
-
 }  // namespace
 
 class StateDictWriter::Zip {
@@ -168,7 +163,7 @@ FileSum StateDictWriter::finish() {
   for (const Entry& entry : entries_) {
     pickle.string(entry.name).global("torch._utils", "_rebuild_tensor_v2").op("((").string("storage");
     pickle.global("torch", storage_class(entry.dtype)).string(std::to_string(entry.record)).string("cpu");
-    pickle.integer(numel_of(entry.shape)).op("tQ").integer(0);                   // TUPLE BINPERSID, then the offset
+    pickle.integer(c10::multiply_integers(entry.shape)).op("tQ").integer(0);     // TUPLE BINPERSID, then the offset
     pickle.tuple(entry.shape).tuple(row_major_strides(entry.shape)).op("\x89");  // NEWFALSE: requires_grad
     pickle.global("collections", "OrderedDict").op(")RtR");  // EMPTY_TUPLE REDUCE: hooks; TUPLE REDUCE
   }

@@ -3,8 +3,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/StreamGuard.h>
+
+#include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/comm/current_stream.h"
 #include "tessera/zero/sharded_step.h"
 
 namespace tessera::zero {
@@ -12,6 +16,12 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why, const std::string& fix) {
   throw Error(ErrorKind::kConfig, {"a delayed update " + why, "tessera.delayed_update", fix});
+}
+
+// On which a device computes, for another thread to go on there.
+std::optional<c10::Stream> stream_of(const ShardedModel& model) {
+  const at::Device device = model.policy().device.value_or(at::kCPU);
+  return device.is_cpu() ? std::nullopt : std::optional(comm::current_stream(device));
 }
 
 }  // namespace
@@ -51,12 +61,14 @@ StepResult DelayedUpdate::step(std::span<const optim::ParamGroup> groups, const 
   StepResult result = plan.result;
   if (!result.skipped) {
     take_gradients();
-    running_ = std::async(std::launch::async,
-                          [this, plan = std::move(plan), groups = std::vector(groups.begin(), groups.end())] {
-                            at::init_num_threads();  // as many as the thread that trains has
-                            StateTiles tiles(model_, optimizer_.elementwise(), &grads_);
-                            update_state(model_, tiles, optimizer_, groups, plan, [](Unit&) {});
-                          });
+    running_ = std::async(
+        std::launch::async,
+        [this, plan = std::move(plan), groups = std::vector(groups.begin(), groups.end()), stream = stream_of(model_)] {
+          at::init_num_threads();  // as many as the thread that trains has
+          const c10::OptionalStreamGuard same_order(stream);
+          StateTiles tiles(model_, optimizer_.elementwise(), &grads_);
+          update_state(model_, tiles, optimizer_, groups, plan, [](Unit&) {});
+        });
   }
   model_.reducer().clear();
   return result;

@@ -55,7 +55,7 @@ void GatherSource::start_refresh(const at::Tensor& shard, const std::string& lab
 }
 
 void GatherSource::finish_refresh() {
-  if (refreshing_.in_flight()) std::exchange(refreshing_, {}).finish();
+  if (refreshing_.in_flight()) std::exchange(refreshing_, {}).finish_for(kept_);
 }
 
 void GatherSource::start_gather(const at::Tensor& full, const std::string& label) {
@@ -70,7 +70,7 @@ void GatherSource::start_gather(const at::Tensor& full, const std::string& label
 }
 
 void GatherSource::take_gathered(const at::Tensor& full) {
-  for (comm::Collective& each : gathering_) each.take_result();
+  for (comm::Collective& each : gathering_) each.take_for(arrives_);
   gathering_.clear();
   if (quantizes_) {
     for (int64_t rank = 0; rank < groups_.shard->size(); ++rank) {

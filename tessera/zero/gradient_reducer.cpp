@@ -35,6 +35,7 @@ GradientReducer::GradientReducer(std::vector<Unit*> units, const Policy& policy,
     gradients_[unit].arrived.assign(count, false);
     gradients_[unit].used.assign(count, false);
   }
+  if (policy_.offload.link) staging_.emplace(policy_.offload.link);
 }
 
 GradientReducer::~GradientReducer() {
@@ -156,12 +157,44 @@ void GradientReducer::finish_oldest() {
   if (reduction.quantized) {
     reduction.result = reduction.quantized->take_result();
   } else {
-    reduction.collective.take_result();
+    reduction.collective.take_for(reduction.result);
   }
   const DataGroups& groups = groups_[reduction.unit];
   if (groups.replicate->size() > 1) {  // each of them has the sum over its own shard group
-    groups.replicate->start_all_reduce(reduction.result, /*scale=*/1, units_[reduction.unit]->name()).finish();
+    groups.replicate->start_all_reduce(reduction.result, /*scale=*/1, units_[reduction.unit]->name())
+        .finish_for(reduction.result);
   }
+  const bool rests_there = units_[reduction.unit]->grad().is_on(reduction.result.device());
+  if (staging_ && !rests_there) return start_arriving(std::move(reduction));
+  put_away(reduction);
+}
+
+// Straight to where it rests, if that is all there is to do with it.
+void GradientReducer::start_arriving(Reduction reduction) {
+  if (arriving_.size() == storage::StagingBuffers::kCount) finish_oldest_arriving();
+  const StateTensor& home = units_[reduction.unit]->grad();
+  const at::Tensor on_device = reduction.result;
+  const bool direct = !home.swapped() && !reduction.adds && home.dtype() == on_device.scalar_type();
+  reduction.result =
+      direct ? owned_grad(reduction.unit) : staging_->next(on_device.numel(), on_device.scalar_type()).values;
+  reduction.arriving =
+      staging_->link().start_to_host(reduction.result, on_device, units_[reduction.unit]->name() + "'s gradients");
+  arriving_.push_back(std::move(reduction));
+}
+
+void GradientReducer::finish_oldest_arriving() {
+  Reduction reduction = std::move(arriving_.front());
+  arriving_.pop_front();
+  reduction.arriving.finish();
+  put_away(reduction);
+}
+
+void GradientReducer::finish_arriving() {
+  while (!arriving_.empty()) finish_oldest_arriving();
+  finish_leaving();
+}
+
+void GradientReducer::put_away(Reduction& reduction) {
   if (units_[reduction.unit]->grad().swapped()) return start_leaving(reduction.unit, reduction);
   at::Tensor sum = owned_grad(reduction.unit);
   if (reduction.adds) {
@@ -223,14 +256,14 @@ void GradientReducer::finish_backward() {
       if (gradients_[unit].pending.defined()) start_reduction(unit);  // came after its unit's reduction began
     }
     while (!in_flight_.empty()) finish_oldest();
-    finish_leaving();
+    finish_arriving();
   }
   end_backward();
 }
 
 void GradientReducer::abandon() {
   while (!in_flight_.empty()) finish_oldest();
-  finish_leaving();
+  finish_arriving();
   for (const DataGroups& groups : groups_) groups.all->settle();
   end_backward();
   clear();
@@ -253,7 +286,7 @@ at::Tensor GradientReducer::reduced_shard(size_t unit) const {
 void GradientReducer::add_over(size_t unit, comm::Group& group) {
   const at::NoGradGuard no_grad;
   const at::Tensor sum = owned_grad(unit);
-  group.start_all_reduce(sum, /*scale=*/1, units_[unit]->name()).finish();
+  group.start_all_reduce(sum, /*scale=*/1, units_[unit]->name()).finish_for(sum);
   std::vector<bool>& used = gradients_[unit].used;
   const at::Tensor users = at::zeros({static_cast<int64_t>(used.size())}, at::kFloat);
   auto* const counts = users.mutable_data_ptr<float>();
@@ -265,7 +298,7 @@ void GradientReducer::add_over(size_t unit, comm::Group& group) {
   gradients_[unit].squares = units_[unit]->counted_squares(sum);
 }
 
-double GradientReducer::sum_of_squares(size_t unit) const {
+optim::SumOfSquares GradientReducer::sum_of_squares(size_t unit) const {
   return units_[unit]->grad().swapped() ? gradients_[unit].squares : units_[unit]->counted_squares(reduced_shard(unit));
 }
 

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "tessera/kernels/gradient_place.h"
+#include "tessera/storage/host_link.h"
 #include "tessera/zero/policy.h"
 #include "tessera/zero/quantized_reduction.h"
 #include "tessera/zero/unit.h"
@@ -63,7 +64,7 @@ class GradientReducer {
 
   // Sum of the squares of what reduced_shard() gives, of the parameters that this rank counts (Unit::counted_squares);
   // known already where that rests on disk.
-  double sum_of_squares(size_t unit) const;
+  optim::SumOfSquares sum_of_squares(size_t unit) const;
 
   // What reduced_shard() gives becomes the sum of it over the group, and what had a gradient on one of its ranks has
   // one. Collective.
@@ -85,8 +86,8 @@ class GradientReducer {
     std::vector<bool> arrived;  // parameters that had a gradient in this backward
     std::vector<bool> used;     // … since the last clear
     size_t arrived_count = 0;
-    bool has_sum = false;  // the unit's gradient holds an earlier reduction, to add to
-    double squares = 0;    // where it rests on disk: of the last reduction's sum
+    bool has_sum = false;         // the unit's gradient holds an earlier reduction, to add to
+    optim::SumOfSquares squares;  // where it rests on disk: of the last reduction's sum
   };
 
   struct Reduction {
@@ -95,6 +96,7 @@ class GradientReducer {
     bool adds;
     comm::Collective collective;
     std::optional<QuantizedReduction> quantized = {};  // instead of it: has no result yet
+    storage::HostLink::Copy arriving = {};             // of the result, from the device into the host's memory
   };
 
   // A gradient on its way to the disk.
@@ -111,6 +113,10 @@ class GradientReducer {
   void start_complete_units();
   void start_reduction(size_t unit);
   void finish_oldest();
+  void start_arriving(Reduction reduction);
+  void finish_oldest_arriving();
+  void finish_arriving();
+  void put_away(Reduction& reduction);
   void start_leaving(size_t unit, const Reduction& reduction);
   void finish_oldest_leaving();
   void finish_leaving();
@@ -121,6 +127,8 @@ class GradientReducer {
   std::vector<DataGroups> groups_;
   std::vector<UnitGradients> gradients_;
   std::deque<Reduction> in_flight_;
+  std::optional<storage::StagingBuffers> staging_;  // where the gradients of a device rest elsewhere
+  std::deque<Reduction> arriving_;                  // as many as it has buffers, at most
   storage::BufferPool leaving_buffers_{kMaxLeaving};
   std::deque<Leaving> leaving_;
   size_t next_to_start_ = 0;  // counts from the last unit backwards

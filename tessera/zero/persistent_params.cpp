@@ -72,7 +72,7 @@ void PersistentParams::refresh(const at::Tensor& shard, const std::string& label
   for (const Piece& piece : pieces_[static_cast<size_t>(group_.rank())]) {
     own_slot_.narrow(0, piece.from, piece.numel).copy_(shard.narrow(0, piece.in_shard, piece.numel));
   }
-  group_.start_all_gather(slots_, own_slot_, label).finish();
+  group_.start_all_gather(slots_, own_slot_, label).finish_for(slots_);
   const int64_t slot = own_slot_.numel();
   for (size_t rank = 0; rank < pieces_.size(); ++rank) {
     for (const Piece& piece : pieces_[rank]) {

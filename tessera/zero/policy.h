@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <cstdint>
 #include <limits>
@@ -17,6 +18,7 @@
 
 #include "tessera/config/zero_options.h"
 #include "tessera/storage/buffer_pool.h"
+#include "tessera/storage/host_link.h"
 #include "tessera/storage/swap_file.h"
 
 namespace tessera::zero {
@@ -38,9 +40,15 @@ struct Offload {
   std::shared_ptr<storage::SwapFile> parameters;  // of sharded compute weights; null: in memory
   bool parameters_on_host = false;                // … as above
   std::shared_ptr<storage::BufferPool> fetches;   // through which shards of parameters come in
+  std::shared_ptr<storage::HostLink> link;        // how all of it comes and goes; null: it is where the model trains
 
   config::OffloadOptions optimizer_options, param_options;
   int64_t sub_group_size = std::numeric_limits<int64_t>::max();  // elements; see largest_tile in state_tiles.h
+
+  // Memory of the host for what rests there, flat and uninitialized: pinned if those options say so.
+  at::Tensor on_host(const config::OffloadOptions& options, int64_t numel, at::ScalarType dtype) const {
+    return options.pin_memory ? link->memory().empty(numel, dtype) : at::empty({numel}, at::TensorOptions(dtype));
+  }
 };
 
 // Stage 3: less on the network (ZeRO++, Wang et al. 2023; gather_source.h, quantized_reduction.h).

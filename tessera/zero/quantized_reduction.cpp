@@ -24,7 +24,7 @@ QuantizedReduction::Level QuantizedReduction::start(comm::Group& group, const st
 }
 
 at::Tensor QuantizedReduction::sum_of(Level& level, comm::Group& group, const at::Tensor& own, int bits) {
-  level.moving.take_result();
+  level.moving.take_for(own);
   at::Tensor sum = at::zeros_like(own, at::kFloat);
   for (size_t rank = 0; rank < level.incoming.size(); ++rank) {
     if (rank == static_cast<size_t>(group.rank())) {

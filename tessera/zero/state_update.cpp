@@ -2,16 +2,17 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "tessera/base/trace.h"
+#include "tessera/comm/current_stream.h"
 #include "tessera/optim/clip.h"
 #include "tessera/zero/shared_gradients.h"
 #include "tessera/zero/unit_peers.h"
@@ -53,13 +54,16 @@ std::vector<size_t> places_in(const comm::Group& group, const comm::Group& part)
 // hold other parts of the model, their sums of squares go round once more.
 Gathered exchange(ShardedModel& model) {
   std::vector<double> mine{0};
+  optim::SumOfSquares squares;
   for (size_t unit = 0; unit < model.units().size(); ++unit) {
     if (!model.units()[unit]->trainable()) continue;
-    mine[0] += model.reducer().keeps_own() ? optim::sum_of_squares(model.reducer().owned_grad(unit))
-                                           : model.reducer().sum_of_squares(unit);
+    model.reducer().keeps_own() ? squares.add(model.reducer().owned_grad(unit))
+                                : squares.add(model.reducer().sum_of_squares(unit));
     for (const bool used : model.reducer().used(unit)) mine.push_back(used ? 1 : 0);
   }
+  mine[0] = squares.value();
   comm::Group& sharers = *model.groups().all;
+  if (!model.policy().device.value_or(at::kCPU).is_cpu()) sharers.settle();  // the device has run all collectives
   const std::vector<std::vector<double>> of_ranks = gather(sharers, mine, "gradient norm");
   Gathered result;
   for (const std::vector<double>& of_rank : of_ranks) result.norm_square += of_rank[0];
@@ -124,19 +128,23 @@ std::vector<layout::Segment> owned_segments(const Unit& unit) {
 
 // A tile's tensors as the optimizer takes them: the tensors themselves, or copies that are rounded or moved back once
 // they are updated. All of them are where the optimizer's states rest, since these are the most bytes. An optimizer
-// that takes any dtype does so on the CPU; elsewhere it gets fp32, as others do.
+// that takes any dtype does so on the CPU; elsewhere it gets fp32, as others do. What goes to a device from here goes
+// while the next tile is updated; the current stream waits for it.
 class OptimizerTensors {
  public:
-  OptimizerTensors(const StateTile& tile, bool any_dtype)
+  // `outgoing`: null where nothing goes to a device.
+  OptimizerTensors(const StateTile& tile, bool any_dtype, storage::StagingBuffers* outgoing, const std::string& name)
       : tile_(tile),
         device_((tile.state.empty() ? tile.weight : tile.state.front()).device()),
-        any_dtype_(any_dtype && device_.is_cpu()) {
+        any_dtype_(any_dtype && device_.is_cpu()),
+        outgoing_(outgoing),
+        name_(name) {
     weight = prepared(tile.weight);
     grad = prepared(tile.grad);
     for (const at::Tensor& each : tile.state) state.push_back(prepared(each));
     if (!any_dtype_ || !tile.compute.defined()) return;
-    const bool is_here = tile.compute.device() == device_;
-    compute = is_here ? tile.compute : at::empty_like(tile.compute, at::TensorOptions(device_));
+    leaving_ = leaves(tile.compute) ? &outgoing_->next(tile.compute.numel(), tile.compute.scalar_type()) : nullptr;
+    compute = leaving_ != nullptr ? leaving_->values : tile.compute;
   }
 
   void put_back() {
@@ -149,23 +157,44 @@ class OptimizerTensors {
   std::vector<at::Tensor> state;
 
  private:
+  bool leaves(const at::Tensor& kept) const { return outgoing_ != nullptr && device_.is_cpu() && !kept.is_cpu(); }
+
   at::Tensor prepared(const at::Tensor& tensor) const {
-    return tensor.to(device_, any_dtype_ ? tensor.scalar_type() : at::kFloat);
+    const at::ScalarType dtype = any_dtype_ ? tensor.scalar_type() : at::kFloat;
+    if (!leaves(tensor)) return tensor.to(device_, dtype);
+    const at::Tensor arrived = outgoing_->link().memory().empty(tensor.numel(), tensor.scalar_type());
+    outgoing_->link().start_to_host(arrived, tensor, name_).finish();
+    return arrived.to(dtype);
   }
-  static void put_back(const at::Tensor& kept, const at::Tensor& updated) {
-    if (!kept.is_same(updated)) kept.copy_(updated);
+
+  void put_back(const at::Tensor& kept, const at::Tensor& updated) {
+    if (kept.is_same(updated)) return;
+    if (!leaves(kept)) {
+      kept.copy_(updated);
+      return;
+    }
+    if (leaving_ == nullptr || !leaving_->values.is_same(updated)) {
+      leaving_ = &outgoing_->next(kept.numel(), kept.scalar_type());
+      leaving_->values.copy_(updated);
+    }
+    leaving_->copy = outgoing_->link().start_to_device(kept, leaving_->values, name_);
+    storage::HostLink::Copy(leaving_->copy).wait_on(comm::current_stream(kept.device()));
   }
 
   const StateTile& tile_;
   at::Device device_;
   bool any_dtype_;
+  storage::StagingBuffers* outgoing_;
+  storage::StagingBuffers::Buffer* leaving_ = nullptr;  // what of it this tile has
+  const std::string& name_;
 };
 
 // `used` counts from the unit's first parameter.
 void update_tile(const StateTile& tile, ShardedModel& model, std::span<const char> used,
-                 const optim::Optimizer& optimizer, const optim::UpdateInput& common) {
+                 const optim::Optimizer& optimizer, const optim::UpdateInput& common,
+                 storage::StagingBuffers* outgoing) {
   Unit& unit = *model.units()[tile.unit];
-  OptimizerTensors tensors(tile, optimizer.takes_any_dtype());
+  OptimizerTensors tensors(tile, optimizer.takes_any_dtype(), outgoing, unit.name());
   std::vector<optim::WholeParam> params;
   for (size_t param = 0; param < unit.params().size(); ++param) {
     if (tile.first_of_unit && used[param]) ++unit.steps()[param];
@@ -291,13 +320,15 @@ void update_state(ShardedModel& model, StateTiles& tiles, const optim::Optimizer
     const TraceSpan span(TraceLane::kOptimizer, "update of the whole model");
     return update_whole_model(model, optimizer, common, plan.used_anywhere, updated);
   }
+  std::optional<storage::StagingBuffers> outgoing;
+  if (model.policy().offload.link) outgoing.emplace(model.policy().offload.link);
   size_t first_used = 0;
   while (tiles.next()) {
     Unit& unit = *model.units()[tiles.tile().unit];
     const std::span<const char> used = std::span(plan.used_anywhere).subspan(first_used, unit.params().size());
     {
       const TraceSpan span(TraceLane::kOptimizer, "update of", unit.name());
-      update_tile(tiles.tile(), model, used, optimizer, common);
+      update_tile(tiles.tile(), model, used, optimizer, common, outgoing ? &*outgoing : nullptr);
     }
     const bool last_of_unit = tiles.tile().last_of_unit;
     tiles.put_back();

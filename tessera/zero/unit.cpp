@@ -5,9 +5,11 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "tessera/base/error.h"
-#include "tessera/optim/clip.h"
+#include "tessera/comm/current_stream.h"
 #include "tessera/zero/unreadable.h"
 
 namespace tessera::zero {
@@ -118,11 +120,13 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
 
   const auto owned_part = [&](const at::Tensor& whole) { return whole.narrow(0, owned_.begin, owned_.numel()); };
   const Offload& offload = policy_.offload;
-  const auto host = at::Device(at::kCPU);
   // Of the optimizer; what lies in the file begins as zeros.
   const auto resting = [&](int64_t numel, at::ScalarType dtype) {
     if (offload.optimizer) return StateTensor(offload.optimizer, numel, dtype);
-    return StateTensor(at::zeros({numel}, fp32.device(offload.optimizer_on_host ? host : device).dtype(dtype)));
+    if (offload.optimizer_on_host) {
+      return StateTensor(offload.on_host(offload.optimizer_options, numel, dtype).zero_());
+    }
+    return StateTensor(at::zeros({numel}, fp32.device(device).dtype(dtype)));
   };
   full_ = begins_in_place ? initial
           : reads_full    ? shared(layout_.numel(), policy_.compute_dtype).copy_(initial)
@@ -136,7 +140,8 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
     compute_ = StateTensor(offload.parameters, owned_.numel(), policy_.compute_dtype);
     compute_.store(owned_part(full_));
   } else if (offload.parameters_on_host) {
-    compute_ = StateTensor(owned_part(full_).to(host, policy_.compute_dtype, false, /*copy=*/true));
+    const at::Tensor on_host = offload.on_host(offload.param_options, owned_.numel(), policy_.compute_dtype);
+    compute_ = StateTensor(on_host.copy_(owned_part(full_)));
   } else {
     compute_ = StateTensor(shared(owned_.numel(), policy_.compute_dtype).copy_(owned_part(full_)));
   }
@@ -223,13 +228,13 @@ void Unit::start_gather(Values values) {
   const at::NoGradGuard no_grad;
   if (persistent_ && persistent_->are_all() && !source_) {  // every rank has it
     finish_persistent();
-    allocate_storage(full_);
+    allocate_full();
     persistent_->fill(full_);
     state_ = UnitState::kGathering;
     return;
   }
   if (source_ && (values == Values::kOfPasses || !source_->quantizes())) {
-    allocate_storage(full_);
+    allocate_full();
     source_->start_gather(full_, name_);
     coarse_ = source_->quantizes();
     state_ = UnitState::kGathering;
@@ -243,9 +248,16 @@ void Unit::start_gather(Values values) {
   } else {
     shard = compute_.tensor();
   }
-  allocate_storage(full_);
-  gathering_ = groups_.shard->start_all_gather(full_, shard, name_);
+  allocate_full();
   state_ = UnitState::kGathering;
+  if (shard.device() == device() || !groups_.shard->connects(device())) {
+    gathering_ = groups_.shard->start_all_gather(full_, shard, name_);
+    return;
+  }
+  const at::Tensor place = full_.narrow(0, owned_.begin, owned_.numel());
+  coming_ = policy_.offload.link->start_to_device(place, shard, name_ + "'s parameters");
+  const c10::StreamGuard after_it(policy_.offload.link->to_device());
+  gathering_ = groups_.shard->start_all_gather(full_, place, name_);
 }
 
 void Unit::finish_gather() {
@@ -255,11 +267,17 @@ void Unit::finish_gather() {
   if (source_ && source_->is_gathering()) {
     source_->take_gathered(full_);
   } else if (fetched_) {
-    gathering_.finish();  // others read the buffer that it came in
+    if (coming_.in_flight()) {
+      gathering_.finish_for(full_);
+      storage::HostLink::Copy(coming_).finish();
+    } else {
+      gathering_.finish();  // others read the buffer that it came in
+    }
     give_back_fetched();
   } else if (gathering_.in_flight()) {
-    gathering_.take_result();
+    gathering_.take_for(full_);
   }
+  if (coming_.in_flight()) coming_.wait_on(comm::current_stream(device()));
   attach_views();
   state_ = UnitState::kGathered;
 }
@@ -275,9 +293,26 @@ void Unit::release(Views views) {
     full_.reset();
     full_ = at::empty(shape, options);
   }
-  free_storage(full_);
+  free_full();
   coarse_ = false;
   state_ = UnitState::kSharded;
+}
+
+void Unit::allocate_full() {
+  if (!device().is_cpu()) allocated_on_ = comm::current_stream(device());
+  allocate_storage(full_);
+}
+
+// A device's allocator gives memory to whoever asks next on the stream for which it was allocated, in the order of that
+// one alone.
+void Unit::free_full() {
+  if (allocated_on_) {
+    const c10::Stream used_on = comm::current_stream(device());
+    if (used_on != *allocated_on_) {
+      c10::impl::VirtualGuardImpl(device().type()).recordDataPtrOnStream(full_.storage().data_ptr(), used_on);
+    }
+  }
+  free_storage(full_);
 }
 
 void Unit::take_over(int root) {
@@ -296,7 +331,13 @@ void Unit::refresh_compute() {
   forget_fetch();
   if (!trainable_ || !policy_.has_master()) return;
   const at::NoGradGuard no_grad;
-  compute_.store(master_.load());
+  if (compute_.is_on(device()) && !master_.is_on(device()) && policy_.offload.link) {
+    const at::Tensor rounded = policy_.offload.link->memory().empty(owned_.numel(), policy_.compute_dtype);
+    rounded.copy_(master_.load());
+    policy_.offload.link->start_to_device(compute_.tensor(), rounded, name_ + "'s parameters").finish();
+  } else {
+    compute_.store(master_.load());
+  }
 }
 
 void Unit::round_master() {
@@ -321,11 +362,11 @@ void Unit::finish_persistent() {
 void Unit::finish_publish() {
   finish_persistent();
   if (source_) source_->finish_refresh();
-  if (publishing_.in_flight()) std::exchange(publishing_, {}).finish();
+  if (publishing_.in_flight()) std::exchange(publishing_, {}).finish_for(full_);
 }
 
 void Unit::take_published() {
-  if (publishing_.in_flight()) std::exchange(publishing_, {}).take_result();
+  if (publishing_.in_flight()) std::exchange(publishing_, {}).take_for(full_);
 }
 
 layout::Range Unit::saved_by(int rank) const {
@@ -333,15 +374,18 @@ layout::Range Unit::saved_by(int rank) const {
   return layout::part_of(layout_.shard(rank % shards), rank / shards, groups_.replicate->size(), layout::kAlignNumel);
 }
 
-double Unit::counted_squares(const at::Tensor& shard) const {
-  if (groups_.replicate->rank() > 0) return 0;
+optim::SumOfSquares Unit::counted_squares(const at::Tensor& shard) const {
+  optim::SumOfSquares sum;
+  if (groups_.replicate->rank() > 0) return sum;
   const auto counts = [](const NamedParam& param) { return param.counts; };
-  if (std::all_of(params_.begin(), params_.end(), counts)) return optim::sum_of_squares(shard);
+  if (std::all_of(params_.begin(), params_.end(), counts)) {
+    sum.add(shard);
+    return sum;
+  }
   const layout::Range range = layout_.shard(groups_.shard->rank());
-  double sum = 0;
   for (const layout::Segment& segment : layout_.segments(range)) {
     if (!params_[segment.param].counts) continue;
-    sum += optim::sum_of_squares(shard.narrow(0, segment.offset - range.begin, segment.numel));
+    sum.add(shard.narrow(0, segment.offset - range.begin, segment.numel));
   }
   return sum;
 }

@@ -28,6 +28,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 #include <c10/util/accumulate.h>
 
 #include <functional>
@@ -39,6 +40,7 @@
 #include "tessera/layout/box.h"
 #include "tessera/layout/flat_layout.h"
 #include "tessera/layout/param_spec.h"
+#include "tessera/optim/clip.h"
 #include "tessera/zero/data_groups.h"
 #include "tessera/zero/gather_source.h"
 #include "tessera/zero/persistent_params.h"
@@ -159,7 +161,7 @@ class Unit {
 
   // Sum of the squares of `shard`, this rank's shard of something, over the parameters that this rank counts in a norm:
   // of the ranks of the mesh that hold the same part of a parameter one does.
-  double counted_squares(const at::Tensor& shard) const;
+  optim::SumOfSquares counted_squares(const at::Tensor& shard) const;
 
   // The whole buffer (stages 0, 1) or this rank's shard (2, 3). For a frozen unit: undefined.
   const StateTensor& grad() const { return grad_; }
@@ -191,6 +193,8 @@ class Unit {
  private:
   void attach_views();
   void attach_placeholders();
+  void allocate_full();
+  void free_full();
   void fetch();
   void give_back_fetched();
 
@@ -221,8 +225,10 @@ class Unit {
 
   std::optional<storage::AlignedBuffer> fetched_;  // the shard, coming in or there
   storage::SwapFile::Transfer fetching_ = 0;
+  storage::HostLink::Copy coming_;  // the shard, from the host to where it is gathered
   comm::Collective gathering_;
   comm::Collective publishing_;
+  std::optional<c10::Stream> allocated_on_;  // … of full_, where that is on a device
 };
 
 // Frees or allocates the bytes under a tensor without touching the tensor itself. See Note [Views survive release].

@@ -82,6 +82,10 @@ def test_an_accelerator_has_memory_of_its_own(bert_base):
     rows = json.loads(estimate("--model", bert_base, "--device-memory", "24GB", "--json"))["rows"]
     offloaded = next(row for row in rows if row["stage"] == 2 and row["offload_optimizer"] == "cpu")
     assert offloaded["bytes"]["host"] >= 14 * 109514298  # gradients, master weights and moments
+    state = sum(term["bytes"] for term in offloaded["terms"] if term["what"] in ("gradients", "master weights", "optimizer state"))
+    assert offloaded["bytes"]["pinned"] == state >= 14 * 109514298
+    assert all(row["bytes"]["pinned"] == 0 for row in rows if "cpu" not in (row["offload_optimizer"], row["offload_param"]))
+    assert "      host      pinned" in estimate("--model", bert_base, "--device-memory", "24GB")
 
 
 def test_weights_are_counted_where_no_formula_is_known(tiny_bert, tmp_path):

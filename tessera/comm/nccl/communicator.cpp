@@ -16,6 +16,7 @@
 #include "tessera/base/abandonable_thread.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/comm/current_stream.h"
 
 namespace tessera::comm::nccl {
 namespace {
@@ -137,7 +138,7 @@ class Communicator::State {
     const auto type = place_.device.type();
     const auto operation = std::make_shared<Operation>(
         Operation{.launch = std::move(launch), .ready = c10::Event(type), .done = c10::Event(type)});
-    operation->ready.record(c10::impl::VirtualGuardImpl(type).getStream(place_.device));
+    operation->ready.record(current_stream(place_.device));
     const std::lock_guard lock(mutex_);
     operation->number = ++started_;
     queue_.push_back(operation);

@@ -96,6 +96,11 @@ std::unique_ptr<Exchange> DeviceLinks::exchange_of(const std::vector<int>& membe
   return nullptr;
 }
 
+void DeviceLinks::require_well() {
+  const std::lock_guard lock(mutex_);
+  if (run_) run_->require_well();
+}
+
 void DeviceLinks::say_where(at::Device device) {
   connection_ = std::make_shared<StoreConnection>(*store_);
   const Told own = told_here(device);
