@@ -14,6 +14,7 @@
 #include "tessera/comm/mesh.h"
 #include "tessera/engine/autocast.h"
 #include "tessera/engine/checkpointing.h"
+#include "tessera/engine/host_activations.h"
 #include "tessera/engine/nvme_activations.h"
 #include "tessera/engine/step_times.h"
 #include "tessera/engine/stepping.h"
@@ -28,7 +29,8 @@ namespace tessera {
 
 namespace {
 
-std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfig& config) {
+std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfig& config,
+                                                           const std::shared_ptr<storage::HostLink>& link) {
   const config::ActivationCheckpointing& options = config.activation_checkpointing;
   std::shared_ptr<nn::ActivationFile> file;
   if (!options.nvme_path.empty()) {
@@ -36,6 +38,7 @@ std::shared_ptr<nn::ActivationStore> make_activation_store(const config::DsConfi
   }
   return std::make_shared<nn::ActivationStore>(
       nn::ActivationStoreOptions{.in_host_memory = options.cpu_checkpointing || file,
+                                 .host_copies = link ? std::make_shared<engine::HostActivations>(link) : nullptr,
                                  .slots = options.contiguous_memory_optimization ? options.number_checkpoints : 0,
                                  .file = file});
 }
@@ -52,9 +55,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
 
 Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const InitializeOptions& options,
                std::shared_ptr<comm::Mesh> mesh)
-    : config_(std::make_unique<config::DsConfig>(config)),
-      activations_(make_activation_store(config)),
-      world_(mesh->world()) {
+    : config_(std::make_unique<config::DsConfig>(config)), world_(mesh->world()) {
   storage::use_reusing_cpu_allocator();
   config::require_supported(*config_);
   if (config_->own.host_memory_limit > 0) {
@@ -68,6 +69,7 @@ Engine::Engine(engine::ModelTree model, const config::DsConfig& config, const In
   engine::Wiring wiring = engine::wire(std::move(model), *config_, options, std::move(mesh));
   optimizer_ = std::move(wiring.optimizer);
   sharded_ = std::move(wiring.sharded);
+  activations_ = make_activation_store(*config_, sharded_->policy().offload.link);
   log_memory();
   state_ = std::make_unique<engine::TrainingState>(*config_, std::move(wiring.schedule), std::move(wiring.groups));
   stepping_ = std::make_unique<engine::Stepping>(*config_, *sharded_, *optimizer_, *state_);

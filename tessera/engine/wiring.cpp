@@ -15,8 +15,9 @@ namespace {
 using storage::scalar_type;
 
 // Only what is sharded is offloaded. Where the CPU trains, the host's memory is the device's, so "cpu" moves nothing.
-zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptions& io, at::Device device,
-                         int ranks_of_host) {
+zero::Offload offload_of(const config::DsConfig& config, at::Device device, int ranks_of_host) {
+  const config::ZeroOptions& zero = config.zero;
+  const storage::IoOptions io = storage::io_options_of(config.aio);
   const auto swap_file = [&io](const config::OffloadOptions& options, const std::string& key) {
     return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path, io, key) : nullptr;
   };
@@ -34,11 +35,12 @@ zero::Offload offload_of(const config::ZeroOptions& zero, const storage::IoOptio
     offload.fetches = std::make_shared<storage::BufferPool>(
         static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
   }
-  if (offload.optimizer_on_host || offload.parameters_on_host) {
+  const bool keeps_activations = !device.is_cpu() && config.activation_checkpointing.cpu_checkpointing;
+  if (offload.optimizer_on_host || offload.parameters_on_host || keeps_activations) {
     const auto pins = [](bool is_there, const config::OffloadOptions& options) {
       return is_there && options.pin_memory;
     };
-    const bool any = pins(offload.optimizer_on_host, offload.optimizer_options) ||
+    const bool any = keeps_activations || pins(offload.optimizer_on_host, offload.optimizer_options) ||
                      pins(offload.parameters_on_host, offload.param_options);
     const int64_t limit = any ? storage::PinnedMemory::usual_limit(ranks_of_host) : 0;
     offload.link = std::make_shared<storage::HostLink>(device, storage::PinnedMemory::create(device.type(), limit));
@@ -62,7 +64,7 @@ zero::Policy policy_of(const config::DsConfig& config, const comm::Group& sharer
   if (averaging.gradient_allreduce_op == "sum") policy.averaging.before = policy.averaging.after = 1;
   policy.reduction = config.zero.reduction;
   policy.residency = config.zero.residency;
-  policy.offload = offload_of(config.zero, storage::io_options_of(config.aio), device, sharers.local_size());
+  policy.offload = offload_of(config, device, sharers.local_size());
   policy.publishes_lazily = config.own.lazy_publish.value_or(false);
   const bool has_that_choice = config.zero.stage == 1 || config.zero.stage == 2;  // as in DeepSpeed
   policy.refuses_unused = has_that_choice && !config.zero.ignore_unused_parameters;

@@ -45,6 +45,7 @@ at::Tensor KeptTensor::restore() const {
     in_file_->file->read(in_file_->number, tensor);
     return tensor.to(device_);
   }
+  if (on_host_) return on_host_->restore();
   if (!tensor_.defined()) return {};
   if (version_ >= 0 && tensor_._version() != version_) {
     throw Error(ErrorKind::kUsage,
@@ -99,6 +100,8 @@ KeptTensor ActivationStore::keep(size_t input, const at::Tensor& tensor) {
     kept.tensor_ = slot.bytes.view(tensor.scalar_type()).as_strided(tensor.sizes(), tensor.strides());
     kept.tensor_.copy_(tensor);
     kept.release_ = std::move(slot.release);
+  } else if (waits_on != tensor.device() && options_.host_copies && is_dense_float) {
+    kept.on_host_ = options_.host_copies->keep(tensor.detach());
   } else if (waits_on != tensor.device()) {
     kept.tensor_ = tensor.detach().to(waits_on);
   } else {

@@ -26,8 +26,23 @@ class ActivationFile {
   virtual void forget(size_t number) noexcept = 0;
 };
 
+// Copies of a device's tensors in the host's memory, made beside what the device computes. engine/host_activations.h is
+// one.
+class HostCopies {
+ public:
+  class Copy {
+   public:
+    virtual ~Copy() = default;
+    virtual at::Tensor restore() const = 0;  // on the device; any number of times
+  };
+
+  virtual ~HostCopies() = default;
+  virtual std::shared_ptr<Copy> keep(const at::Tensor& tensor) = 0;  // dense, on the device
+};
+
 struct ActivationStoreOptions {
   bool in_host_memory = false;  // copied to the host in forward and back in backward; on a CPU that is where they are
+  std::shared_ptr<HostCopies> host_copies = {};  // of dense floating-point inputs; null: forward waits for each copy
 
   // Above 0: floating-point inputs are copied into buffers with room for so many checkpoints, made once and used again
   // in every step, so that what waits long does not lie scattered between what lives briefly.
@@ -56,10 +71,11 @@ class KeptTensor {
   struct InFile;
 
   at::Tensor tensor_;
-  std::shared_ptr<const InFile> in_file_;  // instead of tensor_
-  at::Device device_ = at::kCPU;           // where it belongs
-  int64_t version_ = -1;                   // of the caller's own tensor; -1: tensor_ is a copy
-  std::shared_ptr<void> release_;          // gives the slot back
+  std::shared_ptr<const InFile> in_file_;            // instead of tensor_
+  std::shared_ptr<const HostCopies::Copy> on_host_;  // …
+  at::Device device_ = at::kCPU;                     // where it belongs
+  int64_t version_ = -1;                             // of the caller's own tensor; -1: tensor_ is a copy
+  std::shared_ptr<void> release_;                    // gives the slot back
 };
 
 class ActivationStore {

@@ -24,6 +24,7 @@ namespace {
 
 using testing::AllOf;
 using testing::ElementsAre;
+using testing::Field;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -254,7 +255,7 @@ std::vector<std::string> races_of(const std::function<void(c10::Event&, const c1
 TEST_F(FarDevice, AnEventThatIsWaitedForOrders) {
   const auto waits = [](c10::Event& event, const c10::Stream& stream) { event.block(stream); };
   EXPECT_THAT(races_of(waits, waits), IsEmpty());
-  EXPECT_THAT(far_facts().new_waits, ElementsAre(1, 2));
+  EXPECT_THAT(far_facts().new_waits, ElementsAre(Field(&FarWait::number, 1), Field(&FarWait::number, 2)));
 }
 
 TEST_F(FarDevice, SoDoesTheHostThatWaits) {

@@ -42,6 +42,8 @@ struct Setting {
   json optimizer = {{"type", "AdamW"}, {"params", {{"lr", 0.01}, {"weight_decay", 0.1}}}};
   int accumulation = 1;
   bool delayed = false;
+  bool pins = true;           // what rests on the host
+  bool checkpointed = false;  // activations, whose inputs wait on the host
 };
 
 inline std::string name_of(const Setting& setting) {
@@ -51,13 +53,16 @@ inline std::string name_of(const Setting& setting) {
   if (setting.parameters_at != "none") name += "_parameters_" + setting.parameters_at;
   if (setting.accumulation > 1) name += "_accumulated";
   if (setting.delayed) name += "_delayed";
+  if (setting.checkpointed) name += "_checkpointed";
   return name;
 }
 
 inline void PrintTo(const Setting& setting, std::ostream* out) { *out << name_of(setting); }
 
 inline config::DsConfig config_of(const Setting& setting, const std::string& folder) {
-  const auto offload = [&](const std::string& device) { return json{{"device", device}, {"nvme_path", folder}}; };
+  const auto offload = [&](const std::string& device) {
+    return json{{"device", device}, {"nvme_path", folder}, {"pin_memory", setting.pins}};
+  };
   json zero = {{"stage", setting.stage}, {"stage3_max_live_parameters", 0}};
   if (setting.optimizer_at != "none") zero["offload_optimizer"] = offload(setting.optimizer_at);
   if (setting.parameters_at != "none") zero["offload_param"] = offload(setting.parameters_at);
@@ -67,6 +72,7 @@ inline config::DsConfig config_of(const Setting& setting, const std::string& fol
                      {"zero_optimization", zero},
                      {"bf16", {{"enabled", setting.precision == "bf16"}}},
                      {"fp16", {{"enabled", setting.precision == "fp16"}, {"initial_scale_power", 8}}},
+                     {"activation_checkpointing", {{"cpu_checkpointing", setting.checkpointed}}},
                      {"tessera", {{"delayed_update", setting.delayed}}},
                      {"optimizer", setting.optimizer}};
   return config::parse_ds_config(json, "the test", {.data_parallel_size = setting.ranks});
@@ -76,7 +82,9 @@ using ModelsEngine = std::unique_ptr<ModelEngine<Model>>;
 
 inline ModelsEngine engine_on(at::Device device, const Setting& setting, const std::string& folder,
                               const World& world) {
-  return initialize(std::make_shared<Model>(), config_of(setting, folder), {.world = world, .device = device});
+  const auto model = std::make_shared<Model>();
+  model->checkpoints = setting.checkpointed;
+  return initialize(model, config_of(setting, folder), {.world = world, .device = device});
 }
 
 struct Trained {

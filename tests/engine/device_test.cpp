@@ -51,6 +51,7 @@ std::vector<Setting> settings() {
     }
     settings.push_back({.ranks = ranks, .stage = 2, .precision = "bf16", .optimizer_at = "cpu", .accumulation = 2});
     settings.push_back({.ranks = ranks, .stage = 2, .precision = "bf16", .optimizer_at = "cpu", .delayed = true});
+    settings.push_back({.ranks = ranks, .stage = 3, .precision = "bf16", .checkpointed = true});
     for (const std::string type : {"Lion", "SGD", "Adagrad", "Lamb", "Muon"}) {
       settings.push_back(
           {.ranks = ranks, .stage = 2, .precision = "bf16", .optimizer = {{"type", type}, {"params", {{"lr", 0.01}}}}});

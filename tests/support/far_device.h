@@ -34,11 +34,16 @@ struct FarMode {
   int64_t drop_record = 0;
 };
 
+struct FarWait {
+  int64_t number;          // from 1 since the mode was set
+  int64_t waiting, after;  // streams
+};
+
 // Since the mode was set, but for the pinned memory, which is the process's.
 struct FarFacts {
   int64_t host_waits = 0;          // of the host for an event or a stream: by name, or for an operator's value
   int64_t waits = 0, records = 0;  // of a stream for an event; of an event
-  std::vector<int64_t> new_waits;  // numbers of the waits that ordered what was not ordered yet
+  std::vector<FarWait> new_waits;  // that ordered what was not ordered yet
   std::vector<std::string> races;  // sentences of the recorder
   size_t pinned_bytes = 0, most_pinned_bytes = 0;  // now; at once
   int64_t pinned_allocations = 0;

@@ -18,7 +18,7 @@ namespace tessera::test {
 // One recording; streams that wait for it keep it.
 class FarMark {
  public:
-  explicit FarMark(FarClock before) : before_(std::move(before)) {}
+  FarMark(c10::StreamId on, FarClock before) : on_(on), before_(std::move(before)) {}
 
   void pass() {
     const std::lock_guard lock(mutex_);
@@ -33,9 +33,11 @@ class FarMark {
     std::unique_lock lock(mutex_);
     passed_.wait(lock, [this] { return has_passed_; });
   }
+  c10::StreamId on() const { return on_; }
   const FarClock& before() const { return before_; }
 
  private:
+  const c10::StreamId on_;
   const FarClock before_;  // what has ended once it has passed
   std::mutex mutex_;
   std::condition_variable passed_;
@@ -307,7 +309,7 @@ std::shared_ptr<FarMark> mark_far_stream(c10::StreamId id) {
   FarStream& stream = streams().at(id);
   const std::lock_guard lock(order().mutex);
   stream.learn(the_asked);
-  auto mark = std::make_shared<FarMark>(stream.clock());
+  auto mark = std::make_shared<FarMark>(id, stream.clock());
   stream.is_idle() ? mark->pass() : stream.queue([mark] { mark->pass(); });
   return mark;
 }
@@ -334,7 +336,7 @@ void block_on_far_event(void* event, c10::StreamId id) {
   const FarMarkPtr mark = mark_of(event);
   const int64_t number = ++order().facts.waits;
   if (!mark || number == order().mode.drop_wait) return;
-  if (!stream.clock().knows(mark->before())) order().facts.new_waits.push_back(number);
+  if (!stream.clock().knows(mark->before())) order().facts.new_waits.push_back({number, id, mark->on()});
   stream.learn(mark->before());
   if (!mark->has_passed()) stream.queue([mark] { mark->await(); });
 }

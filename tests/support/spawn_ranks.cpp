@@ -47,6 +47,7 @@ constexpr int kSkipped = 77;
 [[noreturn]] void run_rank(int rank, int count, int port, const RankBody& body, const SpawnOptions& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   setenv("OMP_NUM_THREADS", "1", 1);
+  at::set_num_threads(1);  // LibTorch renews its pool of threads in a forked process, on one thread at a time
   int code = 0;
   try {
     const int local_rank = options.ranks_a_host == 0 ? rank : rank % options.ranks_a_host;

@@ -154,8 +154,9 @@ class Communicator::State {
 
   void wait_on(const Operation& operation, const c10::Stream& stream, TimePoint deadline) {
     await(deadline, [&] {
-      if (operation.stage == Operation::Stage::kLaunched) operation.done.block(stream);
-      return operation.stage != Operation::Stage::kQueued;
+      if (operation.stage == Operation::Stage::kQueued) return false;
+      operation.done.block(stream);
+      return true;
     });
   }
 
