@@ -1,8 +1,8 @@
 """Stage 3 and tessera.lazy_publish from Python: module hooks that tell the engine when a forward begins and ends, and parameters that
 are gathered when a module reads another one's, or is given one by it.
 
-The hooks do nothing but call the engine's before_forward and after_forward; everything in backward is done by hooks that
-the engine itself puts on the outputs.
+The hooks call the engine's before_forward and after_forward, and say that the unit's parameters are whole meanwhile, so that Python is
+called for each unit and not for each parameter; everything in backward is done by hooks that the engine itself puts on the outputs.
 """
 
 import functools
@@ -14,19 +14,10 @@ from tessera.nested_tensors import tensors_in
 from tessera.zero import external_key, external_parameters, is_partitioned
 
 
-class _WatchedParameters(dict):
-    """A module's _parameters. Reading a parameter that is not gathered, in the forward of a module that does not own it,
-    makes it one that this module uses, now and from then on."""
+class _Parameters(dict):
+    """A module's _parameters, while its unit's own forward runs: all are whole, and reading one costs what it costs in a dict."""
 
     __slots__ = ("_core",)
-
-    def __getitem__(self, name):
-        parameter = super().__getitem__(name)
-        if parameter is not None and parameter.numel() == 0:
-            core = self._core()
-            if core is not None:
-                gather_for_running_module(core, parameter)
-        return parameter
 
     def __reduce__(self):
         return dict, (dict(self),)
@@ -35,6 +26,21 @@ class _WatchedParameters(dict):
         import copy
 
         return {key: copy.deepcopy(value, memo) for key, value in self.items()}
+
+
+class _WatchedParameters(_Parameters):
+    """At any other time. Reading a parameter that is not gathered, in the forward of a module that does not own it, makes it one that this
+    module uses, now and from then on."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name):
+        parameter = super().__getitem__(name)
+        if parameter is not None and parameter.numel() == 0:
+            core = self._core()
+            if core is not None:
+                gather_for_running_module(core, parameter)
+        return parameter
 
 
 def gather_for_running_module(core, parameter):
@@ -57,11 +63,6 @@ class ForwardHooks:
     def attach(self):
         """Anew, whatever was taken away since."""
         self.remove()
-        for number, module in enumerate(self._modules):
-            before, after = self._hooks(number)
-            self.handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
-            self.handles.append(module.register_forward_hook(after, always_call=True))
-        self._watch_returned_parameters(self._modules[0])
         for module in self._modules[0].modules():
             module.__dict__.setdefault("_external_params", {})
             module.ds_external_parameters = functools.partial(external_parameters, module)
@@ -69,8 +70,15 @@ class ForwardHooks:
                 watched = _WatchedParameters(module._parameters)
                 watched._core = self._core
                 module._parameters = watched
+        announcing = {id(each) for each in self._modules}
+        for number, module in enumerate(self._modules):
+            before, after = self._hooks(number, [each._parameters for each in _inside(module, announcing) if each._parameters])
+            self.handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+            self.handles.append(module.register_forward_hook(after, always_call=True))
+        self._watch_returned_parameters(self._modules[0], announcing)
 
-    def _hooks(self, number):
+    def _hooks(self, number, parameters):
+        """`parameters`: of the modules that run between these hooks and have none of their own."""
         core_ref, watches_inputs = self._core, self._watches_inputs
         entered = []  # whether before_forward was reached; a forward hook runs after a failed pre-hook, too
 
@@ -81,23 +89,26 @@ class ForwardHooks:
             wants = watches_inputs and torch.is_grad_enabled()
             core.before_forward(number, list(tensors_in((args, kwargs))) if wants else [])
             entered.append(True)
+            for each in parameters:
+                each.__class__ = _Parameters
 
         def after(module, args, output):
             core = core_ref()
             if core is None or not entered:
                 return
             entered.pop()
+            for each in parameters:
+                each.__class__ = _WatchedParameters
             core.after_forward(number, list(tensors_in(output)) if torch.is_grad_enabled() else [])
 
         return before, after
 
-    def _watch_returned_parameters(self, module):
+    def _watch_returned_parameters(self, module, announcing):
         """A parameter that a module returns is used by the module around it. Inside units nothing is released."""
-        announcing = {id(each) for each in self._modules}
         for child in module.children():
             self.handles.append(child.register_forward_hook(functools.partial(self._returned, weakref.ref(module))))
             if id(child) not in announcing:
-                self._watch_returned_parameters(child)
+                self._watch_returned_parameters(child, announcing)
 
     def _returned(self, parent, module, args, output):
         core = self._core()
@@ -116,5 +127,13 @@ class ForwardHooks:
         self.handles = []
         for module in self._modules[0].modules():
             module.__dict__.pop("ds_external_parameters", None)
-            if isinstance(module._parameters, _WatchedParameters):
+            if isinstance(module._parameters, _Parameters):
                 module._parameters = dict(module._parameters)
+
+
+def _inside(module, announcing):
+    """The module, and those below it that do not announce their forward, nor lie below one that does."""
+    yield module
+    for child in module.children():
+        if id(child) not in announcing:
+            yield from _inside(child, announcing)

@@ -1,0 +1,18 @@
+"""Python is called for each unit, not for each parameter: what a step of many small parameters spends is C++'s."""
+
+from pathlib import Path
+
+import pytest
+from ranks import run_for_json
+
+
+@pytest.fixture(scope="module")
+def calls():
+    return run_for_json(Path(__file__).with_name("callback_runs.py"))
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_step_of_ten_times_the_parameters_in_as_many_modules_calls_as_many_functions(calls, stage):
+    few, many = calls[str(stage)]["50"], calls[str(stage)]["500"]
+    assert sum(few.values()) > 20  # the step itself is counted
+    assert many == few
