@@ -29,6 +29,13 @@ std::string command_words(const std::vector<std::string>& command) {
   return words.size() <= kMost ? words : words.substr(0, kMost) + "...";
 }
 
+// A peer that misses them can only say that their processes are gone.
+std::string words_of_ended(const std::vector<int>& ranks) {
+  constexpr size_t kMost = 8;
+  if (ranks.size() > kMost) return fmt::format("{} ranks had ended well, with code 0", ranks.size());
+  return fmt::format("{} {} had ended well, with code 0", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
 std::string name_of(const RankFailure& failure) {
   if (failure.rank_there >= 0) return fmt::format("rank {} on {}", failure.rank_there, failure.name);
   return failure.name.empty() ? fmt::format("rank {}", failure.rank) : failure.name;
@@ -86,8 +93,9 @@ bool goes_before(const RankFailure& one, const RankFailure& other) { return grav
 
 std::string failure_sentence(const RankFailure& failure) {
   std::string sentence = is_lost_host(failure) ? words_of_lost_host(failure)
-                                               : fmt::format("{} {}", name_of(failure), exit_words(failure.exit));
-  if (probably_out_of_memory(failure.exit)) {
+                                               : fmt::format("{} {}", name_of(failure),
+                                                             exit_words(failure.exit, failure.out_of_memory_kills > 0));
+  if (was_killed_outright(failure.exit)) {
     const std::string memory = memory_words(failure);
     if (!memory.empty()) sentence += ": " + memory;
   }
@@ -107,13 +115,14 @@ std::string failure_report(const RankFailure& failure, const std::string& others
     report += fmt::format("  its last {}:\n", failure.last_lines.size() == 1 ? "line" : "lines");
     for (const std::string& line : failure.last_lines) report += fmt::format("    {}\n", line);
   }
+  if (!failure.ended_before.empty()) report += fmt::format("  before: {}\n", words_of_ended(failure.ended_before));
   if (!others.empty()) report += fmt::format("  others: {}\n", others);
   if (is_lost_host(failure)) report += fmt::format("  fix:   {}\n", fix_of_lost_host(failure));
   const auto missing = missing_part(failure.last_lines);
   if (missing && failure.exit.signal == 0) {
     report += fmt::format("  so:    {}\n  fix:   {}\n", missing->what, missing->fix);
   }
-  if (probably_out_of_memory(failure.exit) && failure.out_of_memory_kills > 0) {
+  if (was_killed_outright(failure.exit) && failure.out_of_memory_kills > 0) {
     report += fmt::format("  the kernel has killed {} on this machine for lack of memory since the run started\n",
                           count_of(static_cast<int64_t>(failure.out_of_memory_kills), "process", "processes"));
   }

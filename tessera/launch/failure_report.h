@@ -25,9 +25,10 @@ struct RankFailure {
   pid_t pid = 0;
   RankExit exit = {};
   std::chrono::duration<double> after_start{0};
-  MemoryUse memory = {};             // as last seen while it ran
-  uint64_t memory_limit_bytes = 0;   // of the machine or the control group
-  uint64_t out_of_memory_kills = 0;  // by the kernel, on this machine, since the run began
+  MemoryUse memory = {};               // as last seen while it ran
+  uint64_t memory_limit_bytes = 0;     // of the machine or the control group
+  uint64_t out_of_memory_kills = 0;    // by the kernel, on this machine, since the run began
+  std::vector<int> ended_before = {};  // ranks that had ended with code 0 by then; ascending
   std::vector<std::string> command = {};
   std::deque<std::string> last_lines = {};
   bool output_not_seen = false;  // it wrote to the terminal itself
@@ -35,7 +36,7 @@ struct RankFailure {
 };
 
 // "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (peak 21.9 GB) of 23.0 GB, 14 s after
-// start".
+// start", where the kernel has killed somebody for that.
 std::string failure_sentence(const RankFailure& failure);
 
 // "rank 1 (SIGKILL)", "worker-0 (code 3)": for the line that comes at once.

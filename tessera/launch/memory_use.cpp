@@ -1,7 +1,9 @@
 #include "tessera/launch/memory_use.h"
 
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #include "tessera/base/host_memory.h"
 
@@ -19,6 +21,14 @@ MemoryUse memory_use(pid_t pid) {
   return most;
 }
 
-uint64_t out_of_memory_kills() { return number_after("/proc/vmstat", "oom_kill"); }
+uint64_t out_of_memory_kills() {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (!line.starts_with("0::")) continue;
+    const std::filesystem::path events = "/sys/fs/cgroup" + line.substr(3) + "/memory.events";
+    if (std::error_code none; std::filesystem::exists(events, none)) return number_after(events, "oom_kill");
+  }
+  return number_after("/proc/vmstat", "oom_kill");
+}
 
 }  // namespace tessera::launch

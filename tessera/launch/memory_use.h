@@ -17,7 +17,8 @@ struct MemoryUse {
 // of it. Only children of a process's first thread are looked at. Zeros once the process has ended: ask before.
 MemoryUse memory_use(pid_t pid);
 
-// Kills by the kernel's out-of-memory killer since boot, on the whole machine.
+// Kills by the kernel's out-of-memory killer so far: of processes in our control group (version 2), where it counts
+// them; else on the whole machine.
 uint64_t out_of_memory_kills();
 
 }  // namespace tessera::launch

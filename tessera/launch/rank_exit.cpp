@@ -18,12 +18,10 @@ struct SignalMeaning {
 };
 
 constexpr SignalMeaning kMeanings[] = {
-    {SIGKILL, "probably out of memory",
-     "use a smaller micro batch or fewer ranks on this host, or add memory. Killed at the start, it asked for more "
-     "than "
-     "there is at once: 'tessera estimate' says how much a run needs; what is offloaded to the CPU counts, so offload "
-     "to "
-     "NVMe (docs/troubleshooting.md)"},
+    {SIGKILL, "sent by the system when memory runs out, by a scheduler or by a person",
+     "where memory ran out, use a smaller micro batch or fewer ranks on this host, or add memory. Killed at the start, "
+     "it asked for more than there is at once: 'tessera estimate' says how much a run needs; what is offloaded to the "
+     "CPU counts, so offload to NVMe (docs/troubleshooting.md)"},
     {SIGSEGV, "an access to memory it does not own"},
     {SIGBUS, "an access to memory with nothing behind it: a mapped file was truncated, or /dev/shm is full",
      "look at the room in /dev/shm (df /dev/shm; a container has 64 MB unless it was started with --shm-size), and "
@@ -42,7 +40,8 @@ constexpr SignalMeaning kMeanings[] = {
     {SIGSYS, "a system call this machine forbids"},
 };
 
-std::string signal_words(int signal) {
+std::string signal_words(int signal, bool memory_ran_out) {
+  if (signal == SIGKILL && memory_ran_out) return "SIGKILL, probably out of memory";
   for (const SignalMeaning& meaning : kMeanings) {
     if (meaning.signal == signal) return fmt::format("{}, {}", signal_name(signal), meaning.words);
   }
@@ -83,9 +82,10 @@ std::string signal_name(int signal) {
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
-std::string exit_words(const RankExit& exit) {
+std::string exit_words(const RankExit& exit, bool memory_ran_out) {
   if (exit.signal != 0) {
-    return fmt::format("was killed by {}{}", signal_words(exit.signal), exit.core_dumped ? " (core dumped)" : "");
+    return fmt::format("was killed by {}{}", signal_words(exit.signal, memory_ran_out),
+                       exit.core_dumped ? " (core dumped)" : "");
   }
   if (exit.code == 0) return "ended with code 0";
   if (exit.code == kRequeueCode) return fmt::format("exited with code {}: it asks to go on later", kRequeueCode);
@@ -93,7 +93,8 @@ std::string exit_words(const RankExit& exit) {
   if (exit.code == 127)
     return "exited with code 127: its shell could not find a command, or the loader a shared library";
   if (const int signal = signal_told_by(exit.code)) {
-    return fmt::format("exited with code {}: a command it ran was killed by {}", exit.code, signal_words(signal));
+    return fmt::format("exited with code {}: a command it ran was killed by {}", exit.code,
+                       signal_words(signal, memory_ran_out));
   }
   return fmt::format("exited with code {}", exit.code);
 }
@@ -105,7 +106,7 @@ std::string fix_of_signal(const RankExit& exit) {
   return "";
 }
 
-bool probably_out_of_memory(const RankExit& exit) { return signal_that_ended(exit) == SIGKILL; }
+bool was_killed_outright(const RankExit& exit) { return signal_that_ended(exit) == SIGKILL; }
 
 int index_to_blame(std::span<const RankExit> exits) {
   int worst = -1;

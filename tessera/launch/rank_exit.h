@@ -24,14 +24,17 @@ int exit_code_of(const RankExit& exit);
 // "SIGKILL".
 std::string signal_name(int signal);
 
-// To follow "rank 1 ": "was killed by SIGKILL, probably out of memory", "exited with code 3".
-std::string exit_words(const RankExit& exit);
+// To follow "rank 1 ": "was killed by SIGSEGV, an access to memory it does not own", "exited with code 3".
+// `memory_ran_out`: the kernel has killed a process for lack of memory meanwhile, so that SIGKILL probably came of
+// that.
+std::string exit_words(const RankExit& exit, bool memory_ran_out = false);
 
 // What to do about the signal that killed it, or a command it ran; empty where that is not known.
 std::string fix_of_signal(const RankExit& exit);
 
-// Whether SIGKILL ended it, or a command it ran, which a shell reports as code 137.
-bool probably_out_of_memory(const RankExit& exit);
+// Whether SIGKILL ended it, or a command it ran, which a shell reports as code 137: so ends who takes the last memory,
+// and whom a scheduler or a person kills.
+bool was_killed_outright(const RankExit& exit);
 
 // The index of the one to blame among exits seen at the same moment. A signal that only this process or the machine can
 // cause (SIGSEGV, SIGKILL) goes before a plain code; a plain code and what an uncaught "connection closed by peer" ends

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <utility>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -280,6 +282,11 @@ void RankLoop::blame(const Rank& rank) {
 
 RankFailure RankLoop::failure_of(const Rank& rank, const RankExit& exit) const {
   const bool elsewhere = stands_for_host(rank.plan);
+  std::vector<int> ended_before;
+  for (const Rank& other : ranks_) {
+    const bool is_well = other.exit && !other.exit->failed() && !stands_for_host(other.plan);
+    if (is_well && phase_ == Phase::kRunning) ended_before.push_back(other.plan.rank);
+  }
   return {.rank = rank.plan.rank,
           .name = rank.plan.name,
           .elsewhere = elsewhere,
@@ -290,6 +297,7 @@ RankFailure RankLoop::failure_of(const Rank& rank, const RankExit& exit) const {
           .memory = elsewhere ? MemoryUse{} : rank.memory,
           .memory_limit_bytes = host_memory().limit,
           .out_of_memory_kills = elsewhere ? 0 : out_of_memory_kills() - kills_before_,
+          .ended_before = std::move(ended_before),
           .command = rank.plan.command,
           .last_lines = rank.last_lines.lines(),
           .output_not_seen = elsewhere || rank.plan.plain_output || rank.plan.inherits_output,

@@ -23,7 +23,7 @@ constexpr const char* kFlagsGiven = "the command line, --max-restarts";
 int ranks_after(const RunOutcome& outcome, const std::vector<HostSlots>& hosts, const Restarts& restarts) {
   const int ranks = rank_count(hosts);
   if (restarts.fewest_ranks < 1) return ranks;
-  if (!outcome.lost_host && !probably_out_of_memory(*outcome.failure)) return ranks;
+  if (!outcome.lost_host && !was_killed_outright(*outcome.failure)) return ranks;
   const int given_up = outcome.lost_host ? static_cast<int>(hosts.at(outcome.failed_plan).slots.size()) : 1;
   for (int fewer = ranks - given_up; fewer >= restarts.fewest_ranks; --fewer) {
     if (!restarts.can_run || restarts.can_run(fewer)) return fewer;

@@ -83,6 +83,7 @@ def test_a_rank_that_has_one_batch_fewer_is_named(tmp_path, stage, then, said):
     result = finish(start("launch", "--nproc", 2, "--no_python", sys.executable, "-u", "program.py", stage, then, cwd=tmp_path, env=PYTHON),
                     timeout=90)
     assert result.code == 1 and said in result.err, str(result)
+    assert ("  before: rank 1 had ended well, with code 0\n" in result.err) == (then == "ends"), str(result)
 
 
 def test_a_rank_of_tessera_train_that_is_stopped(tiny_run, tmp_path):

@@ -14,7 +14,7 @@ def launch(*command, **how):
 
 
 @pytest.mark.parametrize("number, words, fix", [
-    (signal.SIGKILL, "probably out of memory", "'tessera estimate' says how much a run needs"),
+    (signal.SIGKILL, "sent by the system when memory runs out, by a scheduler or by a person", "'tessera estimate' says how much a run needs"),
     (signal.SIGBUS, "/dev/shm is full", "--shm-size"),
     (signal.SIGILL, "an instruction this processor does not support", "built for a newer processor"),
 ])

@@ -134,6 +134,12 @@ TEST(LocalRunner, ExitsWithTheCodeOfTheRankThatFailedFirst) {
   EXPECT_THAT(tool.err(), HasSubstr("    last words\n"));
 }
 
+TEST(LocalRunner, RanksThatHadEndedWellWhenAnotherFailedAreNamed) {
+  StartedTool tool(launch_sh(3, "[ $RANK = 2 ] && exit 0; [ $RANK = 0 ] && exec sleep 60; sleep 0.7; exit 3"));
+  EXPECT_EQ(tool.wait(), 3);
+  EXPECT_THAT(tool.err(), HasSubstr("  before: rank 2 had ended well, with code 0\n"));
+}
+
 TEST(LocalRunner, ARankThatEndsWellStopsNobody) {
   StartedTool tool(launch_sh(2, "[ $RANK = 0 ] && exit 0; sleep 0.7; echo done"));
   EXPECT_EQ(tool.wait(), 0);
@@ -147,7 +153,10 @@ TEST(LocalRunner, WhenARankIsKilledTheOthersAreGoneWithinFiveSecondsAndTheReport
   ASSERT_TRUE(tool.printed("step 3", 3));
   EXPECT_EQ(tool.wait(seconds(8)), 128 + SIGKILL);
   EXPECT_TRUE(all_gone(tool.pids_after("pid="), milliseconds(0)));
-  EXPECT_THAT(tool.err(), HasSubstr("error: rank 2 was killed by SIGKILL, probably out of memory: resident "));
+  EXPECT_THAT(
+      tool.err(),
+      HasSubstr("error: rank 2 was killed by SIGKILL, sent by the system when memory runs out, by a scheduler or "
+                "by a person: resident "));
   EXPECT_THAT(tool.err(), HasSubstr("    step 1 of 2\n    step 2 of 2\n    step 3 of 2\n"));
 }
 

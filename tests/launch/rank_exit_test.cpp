@@ -18,13 +18,17 @@ using ::testing::Not;
 int blamed(std::initializer_list<RankExit> exits) { return index_to_blame(std::vector<RankExit>(exits)); }
 
 TEST(RankExit, WordsNameTheSignalAndWhatItMeans) {
-  EXPECT_EQ(exit_words({.signal = SIGKILL}), "was killed by SIGKILL, probably out of memory");
+  EXPECT_EQ(exit_words({.signal = SIGSEGV}), "was killed by SIGSEGV, an access to memory it does not own");
   EXPECT_EQ(exit_words({.code = 3}), "exited with code 3");
   EXPECT_EQ(exit_words({.signal = SIGUSR1, .core_dumped = true}), "was killed by SIGUSR1 (core dumped)");
 }
 
 TEST(RankExit, ACodeAbove128TellsOfASignalBelowAShell) {
-  EXPECT_THAT(exit_words({.code = 128 + SIGKILL}), HasSubstr("killed by SIGKILL, probably out of memory"));
+  EXPECT_EQ(exit_words({.code = 128 + SIGKILL}),
+            "exited with code 137: a command it ran was killed by SIGKILL, sent by the system when memory runs out, by "
+            "a scheduler or by a person");
+  EXPECT_EQ(exit_words({.code = 128 + SIGKILL}, /*memory_ran_out=*/true),
+            "exited with code 137: a command it ran was killed by SIGKILL, probably out of memory");
   EXPECT_EQ(exit_words({.code = 255}), "exited with code 255");  // 127 is no signal
 }
 
@@ -44,25 +48,47 @@ TEST(RankExit, AnAbortMayBeTheConsequenceOfALostPeer) {
   EXPECT_EQ(blamed({{.code = 1}, {.signal = SIGABRT}}), 0);
 }
 
+TEST(RankExit, AKilledOneRanOutOfMemoryOnlyWhereTheKernelHasKilledForThat) {
+  EXPECT_EQ(exit_words({.signal = SIGKILL}),
+            "was killed by SIGKILL, sent by the system when memory runs out, by a scheduler or by a person");
+  EXPECT_EQ(exit_words({.signal = SIGKILL}, /*memory_ran_out=*/true), "was killed by SIGKILL, probably out of memory");
+  EXPECT_EQ(exit_words({.signal = SIGTERM}, /*memory_ran_out=*/true), "was killed by SIGTERM, it was asked to stop");
+}
+
 TEST(FailureReport, SaysHowMuchMemoryTheRankHeld) {
-  const RankFailure failure{.rank = 1,
-                            .pid = 4711,
-                            .exit = {.signal = SIGKILL},
-                            .after_start = std::chrono::seconds(14),
-                            .memory = {.resident_bytes = 21'300'000'000, .peak_resident_bytes = 21'900'000'000},
-                            .memory_limit_bytes = 23'000'000'000,
-                            .command = {"./train", "--steps"},
-                            .last_lines = {"step 8"}};
+  RankFailure failure{.rank = 1,
+                      .pid = 4711,
+                      .exit = {.signal = SIGKILL},
+                      .after_start = std::chrono::seconds(14),
+                      .memory = {.resident_bytes = 21'300'000'000, .peak_resident_bytes = 21'900'000'000},
+                      .memory_limit_bytes = 23'000'000'000,
+                      .out_of_memory_kills = 1,
+                      .command = {"./train", "--steps"},
+                      .last_lines = {"step 8"}};
   EXPECT_EQ(failure_sentence(failure),
             "rank 1 was killed by SIGKILL, probably out of memory: resident 21.3 GB (peak 21.9 GB) of 23.0 GB, "
             "14 s after start");
   EXPECT_THAT(failure_report(failure, ""),
               HasSubstr("  where: process 4711: ./train --steps\n  its last line:\n    step 8\n"));
+  EXPECT_THAT(failure_report(failure, ""), HasSubstr("  the kernel has killed 1 process on this machine for lack"));
+  failure.out_of_memory_kills = 0;
+  EXPECT_EQ(failure_sentence(failure),
+            "rank 1 was killed by SIGKILL, sent by the system when memory runs out, by a scheduler or by a person: "
+            "resident 21.3 GB (peak 21.9 GB) of 23.0 GB, 14 s after start");
 }
 
 std::string report_of(const RankExit& exit, std::deque<std::string> last_lines = {}) {
   return failure_report(
       {.rank = 1, .pid = 4711, .exit = exit, .command = {"train"}, .last_lines = std::move(last_lines)}, "");
+}
+
+TEST(FailureReport, SaysWhichRanksHadEndedWellBefore) {
+  RankFailure failure{.rank = 1, .exit = {.code = 1}, .ended_before = {0, 3}};
+  EXPECT_THAT(failure_report(failure, ""), HasSubstr("  before: ranks 0, 3 had ended well, with code 0\n"));
+  failure.ended_before.resize(9);
+  EXPECT_THAT(failure_report(failure, ""), HasSubstr("  before: 9 ranks had ended well, with code 0\n"));
+  failure.ended_before.clear();
+  EXPECT_THAT(failure_report(failure, ""), Not(HasSubstr("before:")));
 }
 
 TEST(FailureReport, SaysWhatToDoAboutASignal) {
