@@ -195,6 +195,9 @@ std::vector<double> measured_links(const config::RunFile& run, const models::Mod
 // Returns the exit code.
 int train_here(const RunOptions& options, const config::RunFile& given, const std::shared_ptr<comm::Group>& world) {
   const config::RunFile run = check_run(given, world->size());
+  comm::all_or_none(*world, "the checkpoint to resume from", [&] {  // rank 0 decides which is loaded, so it looks
+    if (world->rank() == 0) require_checkpoint(options.resume);
+  });
   comm::require_agreement(*world, facts_of_run(run), run.name);
   const TaskType& task_type = task_of(run);
   const models::FolderModel model = read_model_of(run);

@@ -43,6 +43,9 @@ bool holds_checkpoints(const std::filesystem::path& output);
 // ErrorKind::kUsage where the output holds a run with checkpoints.
 void refuse_to_overwrite(const std::filesystem::path& output);
 
+// ErrorKind::kData where `resume` (TrainerOptions::resume) names a folder without a checkpoint.
+void require_checkpoint(const std::string& resume);
+
 // `tessera train --dry-run`: checks everything, reads the data, and says what would be trained. Starts no ranks.
 void dry_run(const config::RunFile& run, int64_t ranks);
 

@@ -110,6 +110,34 @@ void refuse_to_overwrite(const fs::path& output) {
                                   "resume it with --resume auto, or choose another output"});
 }
 
+namespace {
+
+// A folder of checkpoints, and which of them; empty: the newest.
+struct NamedCheckpoint {
+  fs::path folder;
+  std::string tag;
+};
+
+NamedCheckpoint checkpoint_named_by(fs::path folder) {
+  if (!fs::exists(folder / "manifest.json")) return {folder, ""};
+  folder = fs::absolute(folder).lexically_normal();  // the checkpoint itself
+  if (folder.filename().empty()) folder = folder.parent_path();
+  return {folder.parent_path(), folder.filename().string()};
+}
+
+Error no_checkpoint(const fs::path& folder) {
+  return Error(ErrorKind::kData,
+               {"no checkpoint to resume from", folder.string(), "name a checkpoint, or a folder of checkpoints"});
+}
+
+}  // namespace
+
+void require_checkpoint(const std::string& resume) {
+  if (resume.empty() || resume == "auto") return;
+  const auto [folder, tag] = checkpoint_named_by(resume);
+  if (tag.empty() && !fs::exists(folder / "latest")) throw no_checkpoint(folder);
+}
+
 void Trainer::Loop::require_same_training() {
   const std::string text = fmt::format(
       "{} samples, {} held out\n{}\n{} steps, evaluated every {} on {} samples{}{}\nthe best is that of {}, patience "
@@ -135,22 +163,14 @@ void Trainer::Loop::resume() {
     return;
   }
   const bool automatic = options_.resume == "auto";
-  fs::path folder = automatic ? checkpoints() : fs::path(options_.resume);
-  std::string tag;
-  if (fs::exists(folder / "manifest.json")) {  // the checkpoint itself
-    folder = fs::absolute(folder).lexically_normal();
-    if (folder.filename().empty()) folder = folder.parent_path();
-    tag = folder.filename().string();
-    folder = folder.parent_path();
-  }
+  const auto [folder, tag] = checkpoint_named_by(automatic ? checkpoints() : fs::path(options_.resume));
   const auto loaded = engine_.load_checkpoint(folder.string(), tag, {.fall_back = automatic});
   if (!loaded) {
     if (automatic) {
       if (speaks()) log_info("no checkpoint to resume from in {}: starting from the beginning", folder.string());
       return;
     }
-    throw Error(ErrorKind::kData,
-                {"no checkpoint to resume from", folder.string(), "name a checkpoint, or a folder of checkpoints"});
+    throw no_checkpoint(folder);
   }
   restore_position(*loaded);
   last_saved_ = last_finite_ = loaded->path;
