@@ -6,7 +6,6 @@ import types
 import torch
 
 from deepspeed import _names
-from deepspeed._not_yet import sentence
 
 _names.serve(__name__)
 
@@ -33,7 +32,8 @@ class OpBuilder:
         return self.is_compatible()
 
     def load(self, verbose=True):
-        raise NotImplementedError(sentence(f"{type(self).__name__}.load"))
+        raise NotImplementedError(f"{type(self).__name__}.load: Tessera compiles no operators when a program runs, so there is no '{self.name}' to "
+                                  "load; what its engine computes is used through the classes of deepspeed.ops, such as deepspeed.ops.adam.FusedAdam")
 
 
 def _builder(class_name, op_name):
