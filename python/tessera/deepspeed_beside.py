@@ -17,6 +17,7 @@ from tessera.deepspeed_writer import (Training, model_name, model_states, optimi
                                       whole_model)
 from tessera.error_report import made
 from tessera.loss_scale import SETTINGS, StaticScale, dynamic_scale_as_kept
+from tessera.param_groups import options_of
 
 logger = logging.getLogger("tessera")
 
@@ -82,9 +83,9 @@ class DeepSpeedFiles:
     def _training_of(self, engine, checkpoint):
         groups = engine.basic_optimizer.param_groups if engine.basic_optimizer is not None else []
         return Training(
-            checkpoint, [[engine.name_of(each) for each in group["params"] if _is_trained(engine, each)] for group in groups],
+            checkpoint, [[engine.name_of(each) for each in group["params"] if zero.trained_by(each)[0] is engine] for group in groups],
             self._dtype, stage=max(engine.stage, 1), ranks=self._world.size,
-            options=[{key: value for key, value in group.items() if key != "params"} for group in groups],
+            options=[*map(options_of, groups)],
             steps_as=torch.float32 if type(engine.basic_optimizer).__module__.startswith("torch.") else None,
             scaler=self._scaler_of(checkpoint), clip=self._values["gradient_clipping"],
             sub_group_size=self._values["zero_optimization.sub_group_size"])
@@ -94,8 +95,3 @@ class DeepSpeedFiles:
         if self._scales_dynamically:
             return dynamic_scale_as_kept(kept, {key: self._values[f"fp16.{key}"] for key in SETTINGS})
         return StaticScale(kept["scale"])
-
-
-def _is_trained(engine, parameter):
-    owner, place = zero.engine_of(parameter)
-    return owner is engine and engine.core.is_trainable(place[0])

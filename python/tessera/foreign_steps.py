@@ -32,5 +32,4 @@ def _is_trained_by_an_engine(parameter):
     step = getattr(parameter, "tessera_part_of", None)  # see TorchStep
     if step is not None:
         return step() is not None and not step().is_running
-    engine, place = zero.engine_of(parameter)
-    return engine is not None and engine.is_alive and engine.core.is_trainable(place[0])
+    return zero.trained_by(parameter)[0] is not None

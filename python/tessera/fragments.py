@@ -8,19 +8,12 @@ last backward of an accumulation and its step, with the loss scale still in them
 from tessera import zero
 
 
-def _engine_and_place(parameter):
-    engine, place = zero.engine_of(parameter)
-    if engine is None or not engine.is_alive or not engine.core.is_trainable(place[0]):
-        return None, None
-    return engine, place
-
-
 def _state_of_client(engine, key):
     return engine.torch_step is not None and key not in ("weight", "grad")
 
 
 def _get_full(parameter, key):
-    engine, place = _engine_and_place(parameter)
+    engine, place = zero.trained_by(parameter)
     if engine is None:
         return None
     if _state_of_client(engine, key):
@@ -29,7 +22,7 @@ def _get_full(parameter, key):
 
 
 def _set_full(parameter, key, value):
-    engine, place = _engine_and_place(parameter)
+    engine, place = zero.trained_by(parameter)
     if engine is None:
         return
     if _state_of_client(engine, key):
@@ -40,7 +33,7 @@ def _set_full(parameter, key, value):
 
 def _get_local(parameter, key):
     assert hasattr(parameter, "ds_id"), "the local forms are for parameters partitioned at stage 3"
-    engine, place = _engine_and_place(parameter)
+    engine, place = zero.trained_by(parameter)
     if engine is None:
         return None
     if _state_of_client(engine, key):
@@ -50,13 +43,13 @@ def _get_local(parameter, key):
 
 def local_grad(parameter):
     """At any stage."""
-    engine, place = _engine_and_place(parameter)
+    engine, place = zero.trained_by(parameter)
     return engine.core.local_value(place, "grad") if engine is not None else None
 
 
 def _set_local(parameter, key, value):
     assert hasattr(parameter, "ds_id"), "the local forms are for parameters partitioned at stage 3"
-    engine, place = _engine_and_place(parameter)
+    engine, place = zero.trained_by(parameter)
     if engine is not None:
         engine.core.set_local_value(place, key, value)
 

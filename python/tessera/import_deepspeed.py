@@ -27,6 +27,7 @@ from tessera import _core, numpy_pickles
 from tessera.error_report import made, run_program
 from tessera.layer_files import ends_of_stages, layer_files, module_of_stage, prefix_of, trained_of
 from tessera.loss_scale import STATE as SCALER_STATE
+from tessera.param_groups import options_of
 
 STATES = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")  # what Adam, Lion, SGD and Adagrad keep
 
@@ -254,7 +255,7 @@ def optimizer_groups(source):
     """The optimizer's param groups without their parameters: lr, betas, …; none where they were not saved."""
     base = source.model.get("optimizer") if source.stage == 0 else base_optimizer(source, 0)
     groups = base.get("param_groups", []) if isinstance(base, dict) else []  # a list with elastic_checkpoint
-    return [{key: value for key, value in group.items() if key != "params"} for group in groups]
+    return [*map(options_of, groups)]
 
 
 def states_of_group(source, rank, index):

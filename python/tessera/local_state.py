@@ -6,15 +6,15 @@ rank updates. It fits an engine of the same model, stage and ranks; checkpoints 
 
 import copy
 
-from tessera import _core
+from tessera import _core, zero
 from tessera.error_report import made
 
 
 def _trained(engine):
     """(name, place) of each parameter that is trained."""
     for parameter in engine.module.parameters():
-        place = engine.core.place_of(parameter)
-        if place is not None and engine.core.is_trainable(place[0]):
+        owner, place = zero.trained_by(parameter)
+        if owner is engine:
             yield engine.name_of(parameter), place
 
 

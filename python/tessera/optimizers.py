@@ -12,6 +12,7 @@ import torch
 from tessera import _core
 from tessera.config_keys import params_of, with_defaults_of
 from tessera.error_report import made
+from tessera.param_groups import options_of
 
 
 class NativeOptimizer(torch.optim.Optimizer):
@@ -68,7 +69,7 @@ class NativeOptimizer(torch.optim.Optimizer):
             state=wide,
             numbers=[state[name] for name in native.number_names],
             step=int(state["step"]),
-            group={key: value for key, value in group.items() if key != "params"},
+            group=options_of(group),
         )
         state.update(zip(native.number_names, numbers))
         for name, values in zip(native.state_names, wide):
@@ -364,7 +365,7 @@ class TorchStep:
     def state(self):
         keys = {part: key for key, part in self._parts.items()}
         by_part = {keys[part]: state for part, state in self.optimizer.state.items() if part in keys}
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups]
+        groups = [*map(options_of, self.optimizer.param_groups)]
         return {"parts": {**self._waiting, **by_part}, "groups": groups}
 
     def load_state(self, saved):

@@ -175,9 +175,17 @@ def taken_from_engine(parameter, piece):
 
 
 def engine_of(parameter):
-    """The engine that trains the parameter and its (unit, number) there; (None, None) if none does."""
+    """The engine that has the parameter and its (unit, number) there; (None, None) if none does."""
     found = getattr(parameter, "tessera_place", None)
     return (None, None) if found is None else (found.engine(), found.place)
+
+
+def trained_by(parameter):
+    """The same of the engine that trains it now; (None, None) too where it is frozen, or its engine has let go of it."""
+    engine, place = engine_of(parameter)
+    if engine is None or not engine.is_alive or not engine.core.is_trainable(place[0]):
+        return None, None
+    return engine, place
 
 
 def take_from_earlier_engines(model):

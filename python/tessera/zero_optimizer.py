@@ -4,6 +4,7 @@ import torch
 
 from tessera import _core, local_state
 from tessera.error_report import made
+from tessera.param_groups import options_of
 
 
 class ZeroOptimizer:
@@ -82,7 +83,7 @@ class ZeroOptimizer:
     def state_dict(self):
         """Hyperparameters, the loss scale, and this rank's part of weights and moments, as in DeepSpeed: see local_state. For a run that goes
         on, the engine's checkpoints."""
-        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        groups = [*map(options_of, self.param_groups)]
         return {"param_groups": groups, "loss_scale": self.loss_scale, **local_state.taken(self._engine())}
 
     def load_state_dict(self, state_dict, *args, load_optimizer_states=True, **kwargs):
@@ -90,7 +91,7 @@ class ZeroOptimizer:
         if load_optimizer_states and "parameters" in state_dict:
             local_state.put_back(self._engine(), state_dict)
         for group, values in zip(self.param_groups, state_dict.get("param_groups", [])):
-            group.update({key: value for key, value in values.items() if key != "params"})
+            group.update(options_of(values))
 
     def __repr__(self):
         return f"ZeroOptimizer({self.optimizer!r})"
