@@ -21,5 +21,6 @@ void bind_plan(pybind11::module_& module);
 void bind_checkpoint(pybind11::module_& module);
 void bind_environment(pybind11::module_& module);
 void bind_monitor(pybind11::module_& module);
+void bind_moved_states(pybind11::module_& module);  // after the engine
 
 }  // namespace tessera::python

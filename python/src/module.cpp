@@ -20,4 +20,5 @@ PYBIND11_MODULE(_core, module) {
   bind_checkpoint(module);
   bind_environment(module);
   bind_monitor(module);
+  bind_moved_states(module);
 }

@@ -19,6 +19,7 @@ from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import state_dict_of, write_weights
 from tessera.leaf_modules import is_leaf, mark_leaves_of_config
+from tessera.moved_states import MovableStates, bring_back
 from tessera.nested_tensors import cast_floats, tensors_in
 from tessera.past_the_engine import PastTheEngine
 from tessera.shared_facts import facts_of
@@ -29,7 +30,7 @@ from tessera.zero_optimizer import ZeroOptimizer
 logger = logging.getLogger("tessera")
 
 
-class Engine(Accumulation, nn.Module):
+class Engine(Accumulation, MovableStates, nn.Module):
     """Made by tessera.initialize(). `module` is the client's model, the same object. `mesh`: the ranks, all of them or those
     that the program gave as its data-parallel group. `placements(name, parameter)`: {axis: dimension} over which ranks hold
     parts of it. `device`: where parameters and buffers go; None: where the first of them is."""
@@ -39,6 +40,7 @@ class Engine(Accumulation, nn.Module):
     def __init__(self, model, config, raw_config, optimizer, torch_step, mesh, placements, device=None):
         super().__init__()
         self._engine = None  # in C++; see core
+        self._moved = []  # its training state, while that is in host memory
         self._let_go = None  # after destroy(): why, and what to do
         self.module = model
         self.config = raw_config
@@ -58,6 +60,7 @@ class Engine(Accumulation, nn.Module):
         self.in_forward = self._in_backward = False
         self._checks_parameters = True  # once a step
         self._scaled = False  # scale() was called since the last step
+        self._is_reduced = False  # what the last backward() left
         self.needs_scaler = "float16" in (config.compute_dtype, config.autocast_dtype)
         self._grad_norm = None
 
@@ -171,7 +174,7 @@ class Engine(Accumulation, nn.Module):
                     if place is not None:
                         self.uses_external(module, place)
         passes = self.module.register_forward_hook(PastTheEngine(self))
-        leave = weakref.finalize(self, _leave, self.core, self.hooks, passes, weakref.ref(self.module))
+        leave = weakref.finalize(self, _leave, self.core, self.hooks, passes, weakref.ref(self.module), self._moved)
         leave.atexit = False
         return leave
 
@@ -191,6 +194,7 @@ class Engine(Accumulation, nn.Module):
     def _destroy(self, why, fix):
         if not self.is_alive:
             return
+        self.bring_states_back()
         self.core.finish_update()
         self.core.finish_saving()
         self._release()
@@ -210,6 +214,12 @@ class Engine(Accumulation, nn.Module):
     @property
     def core(self):
         """The engine in C++."""
+        self._require_states()
+        return self.counting_core
+
+    @property
+    def counting_core(self):
+        """The same for what it counts, which it also knows while its state is in host memory."""
         self._require_model()
         return self._engine
 
@@ -244,7 +254,10 @@ class Engine(Accumulation, nn.Module):
 
     def expect_backward_by_hand(self, output):
         """For loss.backward() instead of backward(loss): the gradient of the output is divided as in backward()."""
-        if not torch.is_grad_enabled() or (not self.needs_scaler and self._batch[2] == 1):
+        if not torch.is_grad_enabled():
+            return
+        self._require_states()
+        if not self.needs_scaler and self._batch[2] == 1:
             return
         if torch._C._are_functorch_transforms_active():
             return  # torch.func.grad of the model: none of the engine's gradients
@@ -290,6 +303,7 @@ class Engine(Accumulation, nn.Module):
             with self._forgets_pass_on_error():
                 self._samples_since_step += self._batch[1] * self._data.size
                 divided = self.core.backward(loss, divides_by_accumulation=bool(scale_wrt_gas), retain_graph=retain_graph)
+                self._is_reduced = self.core.is_boundary()
         finally:
             self._in_backward = False
         return divided.detach() if divided is not loss else loss
@@ -386,26 +400,26 @@ class Engine(Accumulation, nn.Module):
         return torch.linalg.vector_norm(torch.cat([part.float() for part in parts if part is not None]))
 
     def was_step_applied(self):
-        return self.core.was_step_applied
+        return self.counting_core.was_step_applied
 
     def get_lr(self):
         return [group["lr"] for group in self.optimizer.param_groups]
 
     @property
     def global_steps(self):
-        return self.core.global_steps
+        return self.counting_core.global_steps
 
     @property
     def global_samples(self):
-        return self.core.global_samples
+        return self.counting_core.global_samples
 
     @property
     def skipped_steps(self):
-        return self.core.skipped_steps
+        return self.counting_core.skipped_steps
 
     @property
     def micro_steps(self):
-        return self.core.micro_steps
+        return self.counting_core.micro_steps
 
     def train_batch_size(self):
         return self._batch[0]
@@ -503,6 +517,7 @@ class Engine(Accumulation, nn.Module):
         any objects with trust_pickle, here and in load_checkpoint (client_state.py)."""
         if not save_dir:
             raise ValueError("save_checkpoint needs a folder, but save_dir is empty")
+        self._require_states()
         kept, shared, of_rank = kept_values.to_save(self, self._world, client_state or {},
                                                     trust_pickle or self.trusts_pickle)
         path = self.core.save_checkpoint(
@@ -569,8 +584,9 @@ def _refuse_unless_default(given, known):
                        if name == "allreduce_gradients" else "leave it out")
 
 
-def _leave(core, hooks, passes, module_ref):
+def _leave(core, hooks, passes, module_ref, moved):
     """Removes what the engine attached to the client's model."""
+    bring_back(moved)
     passes.remove()
     if hooks is not None:
         hooks.remove()

@@ -58,6 +58,7 @@ class ForwardHooks:
         self._modules = modules
         self._watches_inputs = watches_inputs
         self.handles = []
+        self.refuses = None  # a function that raises, while there is nothing to compute with
         self.attach()
 
     def attach(self):
@@ -86,6 +87,8 @@ class ForwardHooks:
             core = core_ref()
             if core is None:
                 return
+            if self.refuses is not None:
+                self.refuses()
             wants = watches_inputs and torch.is_grad_enabled()
             core.before_forward(number, list(tensors_in((args, kwargs))) if wants else [])
             entered.append(True)

@@ -362,6 +362,9 @@ class TorchStep:
             own = self.optimizer.state[part][key]
             own.copy_(whole.flatten()[first:first + part.numel()].view_as(own))
 
+    def state_tensors(self):
+        return [value for state in self.optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+
     def state(self):
         keys = {part: key for key, part in self._parts.items()}
         by_part = {keys[part]: state for part, state in self.optimizer.state.items() if part in keys}

@@ -2,26 +2,16 @@
 for test_device.py. The device is the far one (tests/support/far_device.h), or TESSERA_TEST_DEVICE's."""
 
 import json
-import os
-import types
 
 import deepspeed
+import far
 import tessera
 import torch
 import torch.distributed as dist
-from ranks import BUILD
 from small_model import config, made, own
 
 deepspeed.init_distributed()
-if "TESSERA_TEST_DEVICE" in os.environ:
-    DEVICE = torch.device(os.environ["TESSERA_TEST_DEVICE"], dist.get_rank() % torch.cuda.device_count())
-else:
-    torch.ops.load_library(BUILD / "tests" / "libtessera_far_device_module.so")
-    module = types.ModuleType("torch.far")  # what torch asks of a kind of device
-    module._lazy_init = lambda: None
-    module.is_available = lambda: False  # for graphs
-    torch._register_device_module("far", module)
-    DEVICE = torch.device("far", 0)
+DEVICE = far.device()
 
 
 def train(device, stage, precision, offload, of_client=False):

@@ -189,6 +189,31 @@ def several_backwards_for_one_step():
 
 
 @run
+def a_boundary_set_after_the_last_backward():
+    """allreduce_gradients() reduces what the backwards left, where the next step is the boundary's; a second call and one before it do nothing."""
+    model = made()
+    expected = plainly_trained(model, adamw(model), steps=2, accumulation=2)
+    results = []
+    for stage in range(4):
+        engine, *_ = start(config=config(stage))
+        losses, norms = [], []
+        for number in range(4):
+            engine.set_gradient_accumulation_boundary(False)
+            loss = engine(*own(number))
+            engine.backward(loss / 2)
+            losses.append(float(loss))
+            engine.allreduce_gradients()
+            if number % 2 == 1:
+                engine.set_gradient_accumulation_boundary(True)
+                engine.allreduce_gradients()
+                engine.allreduce_gradients(bucket_size=10)
+                engine.step()
+                norms.append(float(engine.get_global_grad_norm()))
+        results.append((losses, norms))
+    return {"expected": expected, "results": results}
+
+
+@run
 def weights_in_one_file():
     """save_16bit_model at every stage: names, buffers and tied weights of the module's state dict, in bfloat16."""
     def with_buffer():

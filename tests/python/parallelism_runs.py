@@ -51,8 +51,9 @@ def an_mpu_of_size_one():
     model = made()
     expected = plainly_trained(model, adamw(model))
     unit = Unit(**dict.fromkeys(GETTERS, 1), get_virtual_pipeline_model_parallel_world_size=None)
-    found = trained(start(config=config(2), mpu=unit)[0])
-    known = groups.mpu is unit
+    engine = start(config=config(2), mpu=unit)[0]
+    found = trained(engine)
+    known = groups.mpu is unit and engine.mpu is unit
     groups.mpu = None
     return {"expected": expected, "results": [found], "groups know it": known}
 

@@ -18,7 +18,7 @@ def flat(values):
 
 
 # As in test_engine.py: sums in another order than PyTorch's on one process.
-@pytest.mark.parametrize("name", ["one_loss_of_two_engines", "several_backwards_for_one_step",
+@pytest.mark.parametrize("name", ["one_loss_of_two_engines", "several_backwards_for_one_step", "a_boundary_set_after_the_last_backward",
                                   "backward_by_hand_of_an_accumulation", "a_wrapper_that_answers_for_the_module_inside",
                                   "a_second_engine_of_one_model"])
 def test_same_losses_and_norms_as_pytorch(runs, name):

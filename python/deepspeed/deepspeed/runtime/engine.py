@@ -62,6 +62,7 @@ _OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", 
 class DeepSpeedEngine(KeyGetters, tessera.Engine):
     observes = frozenset({"wall_clock_breakdown", "memory_breakdown", "flops_profiler", "comms_logger", "tensorboard", "csv_monitor", "wandb", "comet"})
     sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
+    mpu = None  # what says which ranks share the model: initialize's argument, a PipelineModule's, or with autotp_size deepspeed.utils.groups
 
     def __init__(self, model, config, raw_config, *arguments):
         if raw_config.get("log_level"):
@@ -152,6 +153,13 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
             raise AttributeError(f"{name} belongs to the engine of a PipelineModule: call engine(batch), engine.backward(loss) "
                                  "and engine.step()")
         return super().__getattr__(name)
+
+    def allreduce_gradients(self, bucket_size=None):
+        """Reduces what has accumulated, where the next step is an optimizer step. A backward at such a boundary has reduced it, and at stages
+        2 and 3 every backward its own; so this acts where the boundary was set after the last one. `bucket_size` has no effect: a unit is the bucket."""
+        if self.is_gradient_accumulation_boundary() and not self._is_reduced:
+            self.core.reduce_accumulated()
+            self._is_reduced = True
 
     def _backward_epilogue(self):
         """Does nothing. Before 0.18.3 programs called it for every engine after the backward of a shared loss."""
@@ -252,7 +260,7 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
         return getattr(torch, self._resolved.autocast_dtype) if self._resolved.autocast_dtype else None
 
     def loss_scale(self):
-        return self.core.loss_scale
+        return self.counting_core.loss_scale
 
     def dynamic_loss_scale(self):
         return self.fp16_enabled() and self._resolved.scales_dynamically
@@ -382,19 +390,32 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
         """Does nothing: stage 3 releases what it keeps gathered by itself."""
 
     def offload_states(self, include=None, device=OffloadDeviceEnum.cpu, pin_memory=True, non_blocking=False):
-        """Frees the device for something else. CPU ranks have nothing to move, because their memory is the host's."""
+        """Frees the device's memory for something else until reload_states(); it is free on return, whatever `non_blocking` says. CPU ranks have
+        nothing to move. Gradients have one buffer, which either of their names moves. In one dtype hp_params are the parameters themselves and go
+        with lp_params. Collective."""
         if self.optimizer is None:
             raise AssertionError("offload_states() moves training state, but this engine has no optimizer")
-        if self.device.type != "cpu":
-            raise NotImplementedError("offload_states() is not in Tessera yet for a device with memory of its own; "
-                                      "use the ds_config's offload_optimizer and offload_param")
         if device == OffloadDeviceEnum.nvme:
             raise ValueError("offload_states() only moves to host memory: use device='cpu'")
-        for state in include or ():
-            OffloadStateTypeEnum(state)  # a ValueError names what there is no such state of
+        states = {OffloadStateTypeEnum(state) for state in include or OffloadStateTypeEnum}  # a ValueError names what there is no such state of
+        if self.device.type == "cpu" or device == OffloadDeviceEnum.none:
+            return
+        gradients = {OffloadStateTypeEnum.lp_grads, OffloadStateTypeEnum.contiguous_grad_buffer}
+        if states & gradients:
+            states |= gradients
+        if self._resolved.compute_dtype == "float32":
+            states.discard(OffloadStateTypeEnum.hp_params)
+            states |= {OffloadStateTypeEnum.hp_params} if OffloadStateTypeEnum.lp_params in states else set()
+        self.move_states(optimizer=OffloadStateTypeEnum.optim_states in states, master=OffloadStateTypeEnum.hp_params in states,
+                         parameters=OffloadStateTypeEnum.lp_params in states, gradients=bool(states & gradients), pinned=pin_memory)
+        self.states_on_host |= states
+
+    states_on_host = frozenset()
 
     def reload_states(self, non_blocking=False):
-        """Undoes offload_states()."""
+        """Undoes offload_states(). Collective."""
+        self.bring_states_back()
+        self.states_on_host = frozenset()
 
     def save_16bit_model(self, save_dir, save_filename="pytorch_model.bin", exclude_frozen_parameters=False):
         """Saves the module's state dict in the training dtype, for from_pretrained and torch.load. Collective. Returns False, and

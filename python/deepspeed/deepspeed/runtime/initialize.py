@@ -56,6 +56,9 @@ def initialize(args=None, model=None, optimizer: Optional[Union[Optimizer, DeepS
         _warn_of_data_efficiency(made_here[0], training_data)
     if mpu is None and parallelism.unit_of(model) is None and (ranks := tensor_parallel.ranks_that_cut(model, "tp")) > 1:
         groups._init_tp_mesh_device(ranks)
+        made_here[0].mpu = groups
+    else:
+        made_here[0].mpu = mpu if mpu is not None else parallelism.unit_of(model)
     if (ranks := tensor_parallel.ranks_that_cut(model, "ep")) > 1:
         groups._create_expert_and_data_parallel(ranks)
     return made_here

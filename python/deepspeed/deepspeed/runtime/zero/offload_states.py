@@ -1,6 +1,8 @@
 """Where training state lies, for programs that move it with engine.offload_states()."""
 
+import torch
+
 
 def get_state_devices(model, state):
-    """The devices of an OffloadStateTypeEnum: CPU ranks keep everything in the host's memory."""
-    return {model.device}
+    """The devices of an OffloadStateTypeEnum of an engine."""
+    return {torch.device("cpu") if state in model.states_on_host else model.device}
