@@ -193,8 +193,11 @@ void add_train_command(CLI::App& app, const std::string& program, int& exit_code
       return;
     }
     if (*dry_run) {
-      const int ranks = launch::rank_count(launch::decide(request).hosts);
-      train::dry_run(config::load_run_file(options->run_file, options->overrides), ranks);
+      const std::vector<launch::HostSlots> hosts = launch::decide(request).hosts;
+      size_t most = 1;
+      for (const launch::HostSlots& host : hosts) most = std::max(most, host.slots.size());
+      train::dry_run(config::load_run_file(options->run_file, options->overrides), launch::rank_count(hosts),
+                     static_cast<int64_t>(most));
       exit_code = 0;
       return;
     }

@@ -13,7 +13,7 @@
 
 namespace tessera::train {
 
-void dry_run(const config::RunFile& given, int64_t ranks) {
+void dry_run(const config::RunFile& given, int64_t ranks, int64_t ranks_of_host) {
   const config::RunFile run = check_run(given, ranks);
   const models::FolderModel model = read_model_of(run);
   const auto tokenizer = load_tokenizer_of(run, *model.model);
@@ -27,7 +27,7 @@ void dry_run(const config::RunFile& given, int64_t ranks) {
     plan::check_fits({.model = memory_census(run, model, mesh, stages_of(run, model, mesh, config.batch)),
                       .setup = memory_setup(run, config, mesh.shards()),
                       .room = plan::machine_room(swap_folder(run, config)),
-                      .ranks_of_host = ranks,
+                      .ranks_of_host = ranks_of_host,
                       .samples_of_a_rank = config.batch.micro * config.batch.accumulation,
                       .where = run.name});
   }

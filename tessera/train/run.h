@@ -47,6 +47,7 @@ void refuse_to_overwrite(const std::filesystem::path& output);
 void require_checkpoint(const std::string& resume);
 
 // `tessera train --dry-run`: checks everything, reads the data, and says what would be trained. Starts no ranks.
-void dry_run(const config::RunFile& run, int64_t ranks);
+// `ranks_of_host`: of the host that has most; whether they fit is judged by this host's memory.
+void dry_run(const config::RunFile& run, int64_t ranks, int64_t ranks_of_host);
 
 }  // namespace tessera::train

@@ -44,3 +44,27 @@ def test_every_command_that_a_run_of_several_ranks_offers_works(tmp_path):
         assert words[0] in ("tessera", str(TESSERA)), str(result)
         again = tessera(*words[1:])
         assert again.code == 0, str(again)
+
+
+def test_a_run_of_512_ranks_is_checked_on_one_host_before_any_is_there(tmp_path):
+    """64 hosts of 8 ranks each, of whose memory this one has a host's share: 8 ranks with 34 M parameters at stage 0 have 4 GB, 512 would have 274."""
+    _, run_file = run_of(tmp_path, "llama")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config |= {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model" / "model.safetensors").unlink()
+    (tmp_path / "train.txt").write_text(100 * (tmp_path / "train.txt").read_text())  # samples for all of them
+    hosts = tmp_path / "hosts"
+    hosts.write_text("".join(f"node{number:02} slots=8\n" for number in range(64)))
+
+    def dry_run(*settings):
+        words = [word for setting in ("model.init=random", *settings) for word in ("--set", setting)]
+        return tessera("train", run_file, "--hostfile", hosts, "--dry-run", *words)
+    result = dry_run("deepspeed.train_batch_size=512")
+    assert result.code == 0 and "stage 0 on 512 ranks" in result.out, str(result)
+    assert "512 samples per step: micro batch 1 x 1 accumulation step x 512 ranks" in result.out, str(result)
+    shared = ["parallel.tensor=4", "parallel.pipeline=2", "deepspeed.zero_optimization.stage=1"]
+    result = dry_run("deepspeed.train_batch_size=256", "deepspeed.gradient_accumulation_steps=4", *shared)
+    assert result.code == 0 and "256 samples per step: micro batch 1 x 4 accumulation steps x 64 ranks" in result.out, str(result)
+    result = dry_run("deepspeed.train_batch_size=512", "parallel.tensor=3")
+    assert result.code == 2 and "512 ranks do not factor into" in result.err, str(result)
