@@ -45,6 +45,17 @@ TEST(MemoryModel, ModelStateIsThePolicysTable) {
   EXPECT_EQ(model_state(memory_need(model_of_1000(), mixed(3, 4))), 4000);
 }
 
+TEST(MemoryModel, ModelStateOf512RanksIsTheTablesToo) {
+  constexpr int64_t kEach = 1000, kRanks = 512;
+  ModelCensus model = model_of_1000();
+  model.params *= kRanks;
+  for (UnitCensus& unit : model.units) unit.numel *= kRanks;
+  EXPECT_EQ(model_state(memory_need(model, mixed(0, kRanks))), 16 * kEach * kRanks);
+  EXPECT_EQ(model_state(memory_need(model, mixed(1, kRanks))), 4 * kEach * kRanks + 12 * kEach);
+  EXPECT_EQ(model_state(memory_need(model, mixed(2, kRanks))), 2 * kEach * kRanks + 14 * kEach);
+  EXPECT_EQ(model_state(memory_need(model, mixed(3, kRanks))), 16 * kEach);
+}
+
 TEST(MemoryModel, InFp32TheWeightsAreTheMaster) {
   TrainingSetup setup{.stage = 2, .ranks = 4};
   EXPECT_EQ(model_state(memory_need(model_of_1000(), setup)), 4 * 1000 + 12 * 250);
