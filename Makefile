@@ -1,6 +1,6 @@
 # The usual ways in. Everything is installed and built as needed.
 .DEFAULT_GOAL := help
-.PHONY: help build configured-with-tests test test-whole storm storm-peers soak long demo bench gpu fuzz sanitize peers peers-test clients wheel format check clean
+.PHONY: help build configured-with-tests test test-whole storm storm-peers soak long cells demo bench cuda-build gpu fuzz sanitize peers peers-test clients wheel format check clean
 
 # A compiler process on LibTorch's headers takes up to 2 GB.
 JOBS := $(shell awk -v cores=$$(nproc) '/MemAvailable/ {jobs = int($$2 / 2000000); if (jobs < 1) jobs = 1; \
@@ -60,11 +60,15 @@ bench: configured-with-tests  ## Compare with the peers, into bench/results.md, 
 	@cmake --build --preset release -j $(JOBS) --target tessera_cli tessera_python bench_programs
 	@bench/run $(ARGS)
 
-gpu: configured-with-tests  ## On CUDA GPUs: run the device tests, and measure speed and model size into bench/gpu.md
-	@cmake --build --preset release -j $(JOBS) --target device_test tessera_python bench_programs
+cuda-build:  ## Build against a LibTorch for CUDA and run what needs no GPU, into docs/cuda-build.md, about an hour and 6 GB (TORCH=2.11.0)
+	@scripts/setup --test
+	@scripts/cuda_build $(TORCH) --jobs $(JOBS)
+
+gpu:  ## On CUDA GPUs: run the device tests, and measure what there is to know, into bench/gpu.md as it comes (TORCH=2.11.0)
 	@bench/gpu --check
-	@TESSERA_TEST_DEVICE=cuda ctest --test-dir build/release --output-on-failure -R '^engine\..*Device'
-	@bench/gpu $(ARGS)
+	@scripts/setup --test
+	@scripts/cuda_build $(TORCH) --only-build --jobs $(JOBS)
+	@TESSERA_BUILD=$(CURDIR)/build/cuda TESSERA_PYTHON=$(CURDIR)/.venv-cuda/bin/python bench/gpu $(ARGS)
 
 # $(1) is a preset of CMake, $(2) what to build of it.
 define build_with_sanitizer

@@ -14,29 +14,10 @@ else()
   endif()
 endif()
 
-# torch's own CMake files ask for the CUDA toolkit where torch was built for CUDA. No source here needs it: on a machine
-# without the toolkit the libraries are named directly.
-set(torch_needs_toolkit FALSE)
-if(EXISTS ${TESSERA_TORCH_FOUND}/version.py)
-  file(STRINGS ${TESSERA_TORCH_FOUND}/version.py torch_cuda REGEX "^cuda.*= *'")
-  if(torch_cuda)
-    find_package(CUDAToolkit QUIET)
-    if(NOT CUDAToolkit_FOUND)
-      set(torch_needs_toolkit TRUE)
-    endif()
-  endif()
-endif()
-
-if(torch_needs_toolkit)
+include(cmake/TesseraTorchForCuda.cmake)
+tessera_torch_for_cuda("${TESSERA_TORCH_FOUND}")
+if(Torch_FOUND)
   set(TORCH_INSTALL_PREFIX ${TESSERA_TORCH_FOUND})
-  file(STRINGS ${TESSERA_TORCH_FOUND}/version.py Torch_VERSION REGEX "^__version__")
-  string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" Torch_VERSION "${Torch_VERSION}")
-  set(TORCH_INCLUDE_DIRS ${TESSERA_TORCH_FOUND}/include ${TESSERA_TORCH_FOUND}/include/torch/csrc/api/include)
-  set(TORCH_LIBRARY ${TESSERA_TORCH_FOUND}/lib/libtorch.so)
-  set(TORCH_LIBRARIES ${TORCH_LIBRARY} ${TESSERA_TORCH_FOUND}/lib/libtorch_cpu.so ${TESSERA_TORCH_FOUND}/lib/libc10.so)
-  # No source names what it holds, the operators for CUDA: a linker would leave it out.
-  list(APPEND TORCH_LIBRARIES -Wl,--push-state,--no-as-needed,${TESSERA_TORCH_FOUND}/lib/libtorch_cuda.so,--pop-state)
-  set(Torch_FOUND TRUE)
 elseif(SKBUILD)  # a prefix of somebody else's may hold another torch
   find_package(Torch QUIET PATHS ${TESSERA_TORCH_FOUND}/share/cmake NO_DEFAULT_PATH)
 else()
@@ -75,7 +56,8 @@ target_include_directories(tessera_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIR
 # for by a program or a library is taken from the first that it names.
 set(TESSERA_STDCXX_FIRST "LINKER:--push-state,--no-as-needed,-lstdc++,--pop-state")
 target_link_options(tessera_libtorch INTERFACE ${TESSERA_STDCXX_FIRST})
-target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
+# Those of torch's own CMake files, which are not asked where it is for CUDA.
+target_compile_definitions(tessera_libtorch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
 # The wheel carries fmt's headers of its own version, found before others, without the library: that is one source, compiled
 # once here and not in every file that includes them.
 add_library(tessera_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt_of_torch.cpp)
