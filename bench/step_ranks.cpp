@@ -1,12 +1,13 @@
-// One rank of bench/training and bench/start without Python: a BERT on random tokens, all of them predicted. The
-// weights and the tokens are those of training_ranks.py with the same options.
+// One rank of bench/training, bench/start and bench/gpu without Python: a BERT on random tokens, all of them predicted.
+// The weights and the tokens are those of training_ranks.py with the same options.
 //
 //   step_ranks OPTIONS      with RANK, WORLD_SIZE, … as a launcher sets them
 //
-// OPTIONS is JSON: "model" (sizes by their names in config.json), "ds_config", "length", "device" (of LibTorch).
-// Without the launcher's variables it is a rank that communicates with nobody: the bound. Takes a step at once and one
-// more for each of the number in a line on stdin, and answers with the seconds that the steps took, those of their
-// optimizer's part, the last loss, and the most bytes so far on a device.
+// OPTIONS is JSON: "model" (sizes by their names in config.json), "ds_config", "length", "device" (of LibTorch);
+// optionally "predicted", the share of the tokens that are, and "trace", the file of a timeline of all but the first
+// step. Without the launcher's variables it is a rank that communicates with nobody: the bound. Takes a step at once
+// and one more for each of the number in a line on stdin, and answers with the seconds that the steps took, those of
+// their optimizer's part, the last loss, and the most bytes so far on a device.
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 
@@ -20,6 +21,7 @@
 #include "tessera/config/ds_config.h"
 #include "tessera/engine/engine.h"
 #include "tessera/models/bert.h"
+#include "tessera/nn/target_loss.h"
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/device.h"
 
@@ -68,9 +70,12 @@ int main(int argc, char** argv) {
   engine->train();
   at::manual_seed(static_cast<uint64_t>(world->rank()));
   const models::BertInput input{.input_ids = at::randint(bert.vocab_size, {micro_batch, length}, at::kLong).to(device)};
-  const at::Tensor labels = at::randint(bert.vocab_size, {micro_batch, length}, at::kLong).to(device);
+  at::Tensor labels = at::randint(bert.vocab_size, {micro_batch, length}, at::kLong);
+  const int64_t predicted = static_cast<int64_t>(options.value("predicted", 1.0) * static_cast<double>(labels.numel()));
+  labels.view(-1).slice(0, predicted).fill_(nn::kNoTarget);
+  labels = labels.to(device);
   const auto loss_of = [&](models::BertForMaskedLM& model, const models::BertInput& in) {
-    return model.masked_loss_sum(in, labels) / (micro_batch * length);
+    return model.masked_loss_sum(in, labels) / predicted;
   };
   const auto take_steps = [&](int count) {
     const auto begin = std::chrono::steady_clock::now();
@@ -90,6 +95,9 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
   };
   take_steps(1);
+  const bool traced = options.contains("trace");
+  if (traced) engine->start_timeline(options["trace"]);
   for (std::string line; std::getline(std::cin, line);) take_steps(std::stoi(line));
+  if (traced) engine->write_timeline();
   world->barrier("the end");
 }

@@ -220,6 +220,8 @@ class Ranks:
 
     def rest(self, what, seconds=120):
         """The lines that rank 0 says until all have ended."""
+        for member in self.members:
+            member.close_stdin()  # what they do at their end may take all of them
         return [member.rest(what, seconds) for member in self.members][0]
 
     def memory_bytes(self):

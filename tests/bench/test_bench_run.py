@@ -92,20 +92,3 @@ def test_a_report_of_nothing_is_an_error(tmp_path):
     done = bench("run", "--report", "--folder", tmp_path, "--output", tmp_path / "results.md")
     assert (done.returncode, done.stderr) == (1, f"error: nothing is measured in {tmp_path}\n")
     assert not Path(tmp_path / "results.md").exists()
-
-
-def test_without_a_gpu_its_program_says_so(tmp_path):
-    done = bench("gpu", "--output", tmp_path / "gpu.md", CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 2
-    assert "sees no CUDA GPU" in done.stderr and "TESSERA_PYTHON" in done.stderr
-    assert not (tmp_path / "gpu.md").exists()
-
-
-@pytest.mark.sample()
-def test_the_gpus_program_finds_the_largest_model(tmp_path):
-    """Tried on the CPU, where all that is tried trains."""
-    done = bench("gpu", "--quick", "--device", "cpu", "--output", tmp_path / "gpu.md")
-    assert done.returncode == 0, done.stdout + done.stderr
-    text = (tmp_path / "gpu.md").read_text()
-    assert "\n| Tessera in C++, stage 3 | " in text
-    assert text.count("| 4 | 0.00 | no more than 4 layers were tried |") == 3
