@@ -1,7 +1,8 @@
 """Starts a program that is written for GPUs, unchanged, on a machine without one, and notes what its engines did.
 
-    on_cpu.py [--tell-of-cuda] STEPS.json SCRIPT arguments…
+    on_cpu.py [--tell-of-cuda] [--rounded] STEPS.json SCRIPT arguments…
 
+With --rounded the weights that an engine is given are numbers of bf16 already, so that DeepSpeed's master weights begin as Tessera's do.
 With --tell-of-cuda the files of the script's folder, and no others, find a CUDA device for each rank that is the CPU. Calls that name CUDA for nothing but order or counts do nothing here. torchvision's own library is for CUDA's torch, so its operators are declared
 without it, and its CIFAR-10, a download, is pictures of random dots. Random numbers are seeded, as a program that seeds none would train
 another model each time. Rank 0 writes [[loss, gradient norm], …] of all backwards and steps into STEPS.json when the program ends.
@@ -98,12 +99,20 @@ def noted(engine, steps):
         engine.train_batch, engine.backward, engine.step = noted_train_batch, backward, step
 
 
-def note_engines(path):
+def round_weights(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
+
+
+def note_engines(path, rounded):
     import deepspeed
 
     initialize, steps = deepspeed.initialize, []
 
     def noted_initialize(*more, **named):
+        if rounded:
+            round_weights(named["model"])
         results = initialize(*more, **named)
         noted(results[0], steps)
         return results
@@ -115,8 +124,8 @@ def note_engines(path):
 
 def main():
     # DeepSpeed's launcher puts --local_rank before all arguments; torchrun, which starts DeepSpeed's ranks here in its place, does not.
-    tell = "--tell-of-cuda" in sys.argv
-    path, script, *arguments = [word for word in sys.argv[1:] if not word.startswith("--local_rank") and word != "--tell-of-cuda"]
+    tell, rounded = "--tell-of-cuda" in sys.argv, "--rounded" in sys.argv
+    path, script, *arguments = [word for word in sys.argv[1:] if not word.startswith("--local_rank") and word not in ("--tell-of-cuda", "--rounded")]
     path, script = Path(path), Path(script)
     path.parent.mkdir(parents=True, exist_ok=True)
     from_launcher = [f"--local_rank={os.environ['LOCAL_RANK']}"] if os.environ["CLIENT_LAUNCHER"] == "deepspeed" else []
@@ -128,7 +137,7 @@ def main():
         tell_of_cuda(script.parent)
     without_torchvision_library()
     bring_back_modules()
-    note_engines(path)
+    note_engines(path, rounded)
     runpy.run_path(str(script), run_name="__main__")
 
 
