@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "tessera/base/format.h"
 #include "tessera/base/host_memory.h"
@@ -32,7 +34,9 @@ std::shared_ptr<PinnedMemory> PinnedMemory::create(c10::DeviceType device, int64
 }
 
 int64_t PinnedMemory::usual_limit(int ranks_of_host) {
-  return static_cast<int64_t>(host_memory().limit / 2 / static_cast<uint64_t>(std::max(1, ranks_of_host)));
+  const uint64_t all = host_memory().limit;
+  if (all == 0) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(all / 2 / static_cast<uint64_t>(std::max(1, ranks_of_host)));
 }
 
 at::Tensor PinnedMemory::empty(int64_t numel, at::ScalarType dtype) {

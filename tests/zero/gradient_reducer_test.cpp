@@ -34,7 +34,7 @@ TEST(GradientReducer, GivesEachRankItsShardOfTheMeanAtEveryStage) {
       GradientReducer& reducer = model.sharded->reducer();
       EXPECT_TRUE(at::allclose(reducer.reduced_shard(0), want, /*rtol=*/1e-6, /*atol=*/0)) << stage;
       EXPECT_EQ(reducer.owned_grad(0).numel(), stage == 0 ? 288 : 96);
-      EXPECT_NEAR(reducer.sum_of_squares(0), want.square().sum().template item<double>(), 1e-2);
+      EXPECT_NEAR(reducer.sum_of_squares(0).value(), want.square().sum().template item<double>(), 1e-2);
     }
   });
 }

@@ -33,11 +33,11 @@ class DeviceLinks {
 
   // The exchange of these ranks of the world, for tensors on `device`; null on all of them where they have none. Waits
   // for the members' first tensors on devices. Throws PeerFailure: which member had none in time.
-  // Throws the failure that NCCL has met, of whichever of its collectives.
-  void require_well();
-
   std::unique_ptr<Exchange> exchange_of(const std::vector<int>& members, at::Device device,
                                         const std::shared_ptr<std::atomic<int64_t>>& bytes_sent);
+
+  // Throws the failure that NCCL has met, of whichever of its collectives.
+  void require_well();
 
  private:
   void say_where(at::Device device);
