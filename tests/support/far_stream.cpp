@@ -64,6 +64,29 @@ Order& order() {
 
 thread_local FarClock the_asked;  // what this thread has asked for, and had ended
 
+// The same of all threads: whoever drops a tensor last knows what those knew that dropped it before.
+class AskedByAny {
+ public:
+  void learn(const FarClock& clock) {
+    const std::lock_guard lock(mutex_);
+    clock_.learn(clock);
+  }
+  void tell(FarClock& clock) {
+    const std::lock_guard lock(mutex_);
+    clock.learn(clock_);
+  }
+  void forget() { clock_ = {}; }
+
+ private:
+  std::mutex mutex_;  // nothing else is locked under it
+  FarClock clock_;
+};
+
+AskedByAny& asked_by_any() {
+  static auto* const the_clock = new AskedByAny;
+  return *the_clock;
+}
+
 // The first operation that failed.
 class Failure {
  public:
@@ -106,7 +129,7 @@ class FarStream : public FarStreamHandle {
   }
   void take_place_apart(const std::string& name, const std::vector<FarAccess>& accesses) {
     FarClock before = clock_;
-    before.learn(the_asked);
+    asked_by_any().tell(before);
     place(before, name, accesses);
   }
   FarClock clock() {
@@ -302,6 +325,7 @@ bool is_far_stream_idle(c10::StreamId id) {
   const std::lock_guard lock(order().mutex);
   if (!stream.is_idle()) return false;
   the_asked.learn(stream.clock());
+  asked_by_any().learn(stream.clock());
   return true;
 }
 
@@ -317,6 +341,7 @@ std::shared_ptr<FarMark> mark_far_stream(c10::StreamId id) {
 bool has_passed(const std::shared_ptr<FarMark>& mark) {
   if (!mark->has_passed()) return false;
   the_asked.learn(mark->before());
+  asked_by_any().learn(mark->before());
   return true;
 }
 
@@ -362,6 +387,7 @@ void leave_parents_streams() {
   order().host = {};
   order().recorder.clear();
   the_asked = {};
+  asked_by_any().forget();
 }
 
 void set_far_streams_mode(const FarMode& mode) {
