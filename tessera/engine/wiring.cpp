@@ -22,6 +22,9 @@ zero::Offload offload_of(const config::DsConfig& config, at::Device device, int 
     return options.device == "nvme" ? std::make_shared<storage::SwapFile>(options.nvme_path, io, key) : nullptr;
   };
   zero::Offload offload;
+  if (!device.is_cpu()) {
+    offload.pinned = storage::PinnedMemory::create(device.type(), storage::PinnedMemory::usual_limit(ranks_of_host));
+  }
   if (zero.stage >= 1) {
     offload.optimizer = swap_file(zero.offload_optimizer, "zero_optimization.offload_optimizer.nvme_path");
     offload.optimizer_on_host = !device.is_cpu() && zero.offload_optimizer.device != "none";
@@ -33,7 +36,8 @@ zero::Offload offload_of(const config::DsConfig& config, at::Device device, int 
     offload.parameters_on_host = !device.is_cpu() && zero.offload_param.device != "none";
     offload.param_options = zero.offload_param;
     offload.fetches = std::make_shared<storage::BufferPool>(
-        static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)));
+        static_cast<size_t>(std::max<int64_t>(1, zero.offload_param.buffer_count)),
+        zero.offload_param.pin_memory ? offload.pinned : nullptr);
   }
   const bool keeps_activations = !device.is_cpu() && config.activation_checkpointing.cpu_checkpointing;
   if (offload.optimizer_on_host || offload.parameters_on_host || keeps_activations) {
@@ -42,8 +46,8 @@ zero::Offload offload_of(const config::DsConfig& config, at::Device device, int 
     };
     const bool any = keeps_activations || pins(offload.optimizer_on_host, offload.optimizer_options) ||
                      pins(offload.parameters_on_host, offload.param_options);
-    const int64_t limit = any ? storage::PinnedMemory::usual_limit(ranks_of_host) : 0;
-    offload.link = std::make_shared<storage::HostLink>(device, storage::PinnedMemory::create(device.type(), limit));
+    auto memory = any ? offload.pinned : storage::PinnedMemory::create(device.type(), /*limit=*/0);
+    offload.link = std::make_shared<storage::HostLink>(device, std::move(memory));
   }
   return offload;
 }
@@ -172,8 +176,7 @@ void say_what_is_pinned(const zero::Policy& policy) {
   if (!policy.offload.link || policy.offload.link->memory().limit() == 0) return;
   const storage::PinnedMemory& memory = policy.offload.link->memory();
   log_info(
-      "offloaded state takes {} of pinned host memory on this rank, of at most {} (half of what this host has, "
-      "shared by its ranks)",
+      "pinned host memory: {} taken so far on this rank, at most {} (half of what this host has, shared by its ranks)",
       format_bytes(static_cast<uint64_t>(memory.pinned_bytes())), format_bytes(static_cast<uint64_t>(memory.limit())));
 }
 

@@ -15,7 +15,6 @@ class SumOfSquares {
  public:
   void add(const at::Tensor& flat);
   void add(const SumOfSquares& other);
-  void add(double squares) { on_host_ += squares; }
 
   double value() const;  // waits for the device
 

@@ -9,7 +9,7 @@ AlignedBuffer BufferPool::take(size_t bytes) {
   const size_t needed = whole_pages(bytes);
   const auto fitting = std::find_if(spare_.begin(), spare_.end(),
                                     [needed](const AlignedBuffer& spare) { return spare.capacity() >= needed; });
-  AlignedBuffer buffer;
+  AlignedBuffer buffer(pinned_);
   if (fitting != spare_.end() && fitting->capacity() <= 2 * needed) {
     buffer = std::move(*fitting);
     spare_.erase(fitting);

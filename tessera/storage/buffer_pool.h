@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "tessera/storage/aligned_buffer.h"
@@ -11,7 +13,11 @@ namespace tessera::storage {
 
 class BufferPool {
  public:
-  explicit BufferPool(size_t count) : count_(count) { spare_.reserve(count); }
+  // `pinned`: what the buffers are made of, as far as it goes; null: of ordinary memory.
+  explicit BufferPool(size_t count, std::shared_ptr<PinnedMemory> pinned = nullptr)
+      : count_(count), pinned_(std::move(pinned)) {
+    spare_.reserve(count);
+  }
 
   // With room for `bytes`. One more than `count` are made when none is left, and kept no longer than they are used.
   AlignedBuffer take(size_t bytes);
@@ -22,6 +28,7 @@ class BufferPool {
 
  private:
   size_t count_;
+  std::shared_ptr<PinnedMemory> pinned_;
   size_t taken_ = 0;
   std::vector<AlignedBuffer> spare_;  // the smallest first
 };

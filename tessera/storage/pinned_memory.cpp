@@ -43,11 +43,17 @@ at::Tensor PinnedMemory::empty(int64_t numel, at::ScalarType dtype) {
   const auto options = at::TensorOptions(dtype);
   const size_t bytes = whole_pages(static_cast<size_t>(numel) * c10::elementSize(dtype));
   if (bytes == 0) return at::empty({0}, options);
-  const std::optional<Block> block = take(bytes);
-  if (!block) return at::empty({numel}, options);
-  char* const data = static_cast<char*>(block->slab->data.get()) + block->begin;
+  const std::shared_ptr<char> data = pages(bytes);
+  if (!data) return at::empty({numel}, options);
   return at::from_blob(
-      data, {numel}, [self = shared_from_this(), block = *block](void*) { self->give_back(block); }, options);
+      data.get(), {numel}, [data](void*) {}, options);
+}
+
+std::shared_ptr<char> PinnedMemory::pages(size_t bytes) {
+  const std::optional<Block> block = take(whole_pages(bytes));
+  if (!block) return nullptr;
+  return {static_cast<char*>(block->slab->data.get()) + block->begin,
+          [self = shared_from_this(), block = *block](char*) { self->give_back(block); }};
 }
 
 int64_t PinnedMemory::pinned_bytes() const {

@@ -22,12 +22,16 @@ class PinnedMemory : public std::enable_shared_from_this<PinnedMemory> {
   // `limit`: bytes; 0: nothing is pinned.
   static std::shared_ptr<PinnedMemory> create(c10::DeviceType device, int64_t limit);
 
-  // Half of what this host, or our control group, may have, shared evenly by its ranks.
+  // Half of what this host, or our control group, may have, shared evenly by its ranks; where that is not known, no
+  // limit.
   static int64_t usual_limit(int ranks_of_host);
 
   // Flat and uninitialized; begins at a page. Ordinary memory where the limit, or the system, allows no more of the
   // other; which is said once, as a warning.
   at::Tensor empty(int64_t numel, at::ScalarType dtype);
+
+  // The same as whole pages of bytes, pinned or null.
+  std::shared_ptr<char> pages(size_t bytes);
 
   int64_t limit() const { return limit_; }
   int64_t pinned_bytes() const;    // taken from the system, at most limit()

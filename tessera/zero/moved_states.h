@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,7 @@ struct StatesToMove {
   bool parameters = false;  // at stage 3 this rank's shards, of frozen ones too
   bool gradients = false;
   std::vector<at::Tensor> of_client = {};  // of an optimizer of Python's, which keeps its own
-  bool pinned = true;                      // host memory from which CUDA devices copy fast
+  bool pinned = true;                      // into Offload::pinned, as far as its limit goes
 };
 
 class MovedStates {
@@ -40,9 +41,10 @@ class MovedStates {
     at::Tensor on_host;
   };
 
-  void move(const StateTensor& state, bool pinned);
+  void move(const StateTensor& state);
   void hide(const at::Tensor& parameter, const std::string& name);
 
+  const std::shared_ptr<storage::PinnedMemory> memory_;  // null: pageable
   std::vector<Moved> moved_;
   std::vector<std::pair<at::Tensor, at::Tensor>> hidden_;  // parameter, what it shows otherwise
 };

@@ -41,6 +41,7 @@ struct Offload {
   bool parameters_on_host = false;                // … as above
   std::shared_ptr<storage::BufferPool> fetches;   // through which shards of parameters come in
   std::shared_ptr<storage::HostLink> link;  // how all of it comes and goes; null where the host's memory is the model's
+  std::shared_ptr<storage::PinnedMemory> pinned;  // for copies of a device, offloaded or not; null where there is none
 
   config::OffloadOptions optimizer_options, param_options;
   int64_t sub_group_size = std::numeric_limits<int64_t>::max();  // elements; see largest_tile in state_tiles.h

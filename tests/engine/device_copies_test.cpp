@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tessera/comm/current_stream.h"
+#include "tessera/storage/buffer_pool.h"
 #include "tessera/storage/host_link.h"
 #include "tessera/storage/pages.h"
 #include "tests/support/far_device.h"
@@ -66,6 +69,26 @@ TEST(DevicePinnedMemory, OutlivesItsPool) {
   at::Tensor tensor = memory->empty(1000, at::kDouble);
   memory.reset();
   EXPECT_EQ(tensor.fill_(3).sum().item<double>(), 3000);
+}
+
+bool is_pinned(const storage::AlignedBuffer& buffer) {
+  return at::from_blob(buffer.data(), {static_cast<int64_t>(buffer.capacity())}, at::kByte).is_pinned();
+}
+
+TEST(DevicePinnedMemory, BuffersOfFilesLieThereWhileItLasts) {
+  const auto memory = memory_of(1 << 20);
+  storage::BufferPool pool(2, memory);
+  storage::AlignedBuffer first = pool.take(1 << 19), second = pool.take(1 << 19);
+  EXPECT_TRUE(is_pinned(first));
+  EXPECT_FALSE(is_pinned(second));
+  for (const storage::AlignedBuffer* const each : {&first, &second}) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(each->data()) % storage::kPageBytes, 0);
+    std::fill_n(each->data(), each->capacity(), 'x');
+  }
+  pool.give_back(std::move(first));
+  pool.give_back(std::move(second));
+  EXPECT_TRUE(is_pinned(pool.take(1 << 19)));
+  EXPECT_FALSE(is_pinned(storage::AlignedBuffer(1 << 12)));
 }
 
 class DeviceCopies : public testing::Test {

@@ -27,6 +27,17 @@ def bytes_in_use():
     """On it."""
     if "TESSERA_TEST_DEVICE" in os.environ:
         return torch.cuda.memory_allocated()
-    count = ctypes.CDLL(str(_MODULE))["_ZN7tessera4test16far_bytes_in_useEv"]
+    return _count("_ZN7tessera4test16far_bytes_in_useEv")
+
+
+def pinned_bytes():
+    """Of the host's memory, for its copies."""
+    if "TESSERA_TEST_DEVICE" in os.environ:
+        return torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    return _count("_ZN7tessera4test16far_pinned_bytesEv")
+
+
+def _count(name):
+    count = ctypes.CDLL(str(_MODULE))[name]
     count.restype = ctypes.c_size_t
     return count()

@@ -1,5 +1,5 @@
 """offload_states() and reload_states() on a device that is no CPU, as two ranks for test_moved_states.py: rank 0 prints JSON, for each
-setting and set of states {"results": [losses with the move, without], "freed": bytes, "expected": bytes, "refused": what was said meanwhile,
+setting and set of states {"results": [losses with the move, without], "freed": bytes, "expected": bytes, "pinned": bytes, "refused": what was said meanwhile,
 "counts": [steps before, meanwhile], "devices": {state: where}}."""
 
 import json
@@ -46,7 +46,7 @@ def expected_bytes(engine, stage, precision, states):
     return sum(sizes[state] for state in states)
 
 
-def moved(stage, precision, states, of_client=False):
+def moved(stage, precision, states, of_client=False, pins=True):
     plain = start(stage, precision, of_client)
     expected = [step(plain, number) for number in range(4)]
     plain.destroy()
@@ -55,8 +55,10 @@ def moved(stage, precision, states, of_client=False):
     losses = [step(engine, number) for number in range(2)]
     before = far.bytes_in_use()
     expected_freed = None if of_client else expected_bytes(engine, stage, precision, states or list(State)[:4])
-    engine.offload_states(include=states)
+    pinned = -far.pinned_bytes()
+    engine.offload_states(include=states, pin_memory=pins)
     freed = before - far.bytes_in_use()
+    pinned += far.pinned_bytes()
     steps = engine.global_steps
     devices = {state.value: [str(device.type) for device in get_state_devices(engine, state)] for state in State}
     ids, labels = own(2)
@@ -67,13 +69,14 @@ def moved(stage, precision, states, of_client=False):
     engine.reload_states()
     assert far.bytes_in_use() == before
     losses += [step(engine, number) for number in range(2, 4)]
-    return {"results": [losses, expected], "freed": freed, "expected": expected_freed, "refused": [text for _, text in refused], "evaluated": evaluated, "counts": [2, steps], "devices": devices}
+    return {"results": [losses, expected], "freed": freed, "expected": expected_freed, "pinned": pinned, "refused": [text for _, text in refused], "evaluated": evaluated, "counts": [2, steps], "devices": devices}
 
 
 SOME = [State.optim_states, State.hp_params, State.lp_grads]
 found = {f"stage {stage}, {precision}, {name}": moved(stage, precision, states)
          for stage, precision in [(0, "fp32"), (1, "bf16"), (2, "fp32"), (2, "bf16"), (3, "fp32"), (3, "bf16")]
          for name, states in [("some", SOME), ("all", None)]}
+found["stage 3, fp32, pageable"] = moved(3, "fp32", None, pins=False)
 found["stage 2, bf16, the client's"] = moved(2, "bf16", SOME, of_client=True)
 if dist.get_rank() == 0:
     print(json.dumps(found))

@@ -32,6 +32,12 @@ def test_the_device_gets_its_memory_back_meanwhile(runs, case):
     assert {state for state, devices in run["devices"].items() if devices == ["cpu"]} == away
 
 
+def test_it_rests_in_pinned_memory_unless_told_not_to(runs):
+    assert runs["stage 3, fp32, pageable"]["pinned"] == 0 and runs["stage 3, fp32, pageable"]["results"] == runs["stage 3, fp32, all"]["results"]
+    for case in CASES:
+        assert runs[case]["pinned"] >= runs[case]["freed"]
+
+
 @pytest.mark.parametrize("case", [*CASES, "stage 2, bf16, the client's"])
 def test_what_needs_the_state_meanwhile_is_refused(runs, case):
     run = runs[case]

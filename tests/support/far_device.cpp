@@ -133,5 +133,6 @@ FarFacts far_facts() {
 }
 
 size_t far_bytes_in_use() { return far_bytes().in_use; }
+size_t far_pinned_bytes() { return far_bytes().pinned; }
 
 }  // namespace tessera::test

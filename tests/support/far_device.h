@@ -62,5 +62,6 @@ FarMode far_mode_of_environment();
 FarFacts far_facts();
 
 size_t far_bytes_in_use();
+size_t far_pinned_bytes();  // of the host, for it
 
 }  // namespace tessera::test
