@@ -28,10 +28,12 @@ using comm::Group;
 namespace {
 
 std::shared_ptr<Group> connect(int rank, int size, int local_rank, const std::string& master_addr,
-                               const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, double timeout) {
+                               const c10::intrusive_ptr<c10d::Store>& store, const std::string& name,
+                               c10d::Backend* nccl, double timeout) {
   const comm::World world{.rank = rank, .local_rank = local_rank, .size = size, .master_addr = master_addr};
   const auto wait = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1e3));
-  return comm::connect(world, store, name, {.timeout = wait});
+  return comm::connect(world, store, name, {.timeout = wait},
+                       c10::intrusive_ptr<c10d::Backend>::unsafe_reclaim_from_nonowning(nccl));
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(std::chrono::milliseconds timeout) {
@@ -53,8 +55,9 @@ void bind_world(py::module_& module) {
   py::class_<Group, std::shared_ptr<Group>>(module, "World")
       .def_static("alone", &Group::alone)
       .def_static("connect", &connect, py::arg("rank"), py::arg("size"), py::arg("local_rank"), py::arg("master_addr"),
-                  py::arg("store"), py::arg("name"), py::arg("timeout") = 0.0,
-                  "Collective. timeout: seconds for each wait; 0: TESSERA_TIMEOUT, or 600",
+                  py::arg("store"), py::arg("name"), py::arg("nccl") = nullptr, py::arg("timeout") = 0.0,
+                  "Collective. nccl: torch's own group of that kind over the same ranks; None: it has none. timeout: "
+                  "seconds for each wait; 0: TESSERA_TIMEOUT, or 600",
                   py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("rank", &Group::rank)
       .def_property_readonly("size", &Group::size)

@@ -59,5 +59,12 @@ def world_of(group=None):
             master_addr=os.environ.get("MASTER_ADDR", "localhost"),
             store=dist.distributed_c10d._get_default_store(),
             name=f"tessera/{_connections}/{'.'.join(map(str, members))}",
+            nccl=_nccl_of(key),
         )
     return _worlds[key]
+
+
+def _nccl_of(group):
+    """torch's own NCCL group of these ranks; None: there is none."""
+    backends = (group._get_backend(device) for device in group._device_types if device.type != "cpu")
+    return next((backend for backend in backends if backend.name() == "nccl"), None)

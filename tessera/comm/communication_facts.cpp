@@ -129,8 +129,7 @@ Fact nccl_fact() {
   Fact fact{.topic = kBackends, .name = "nccl", .value = "no: TESSERA_NCCL_LIBRARY names no library"};
   if (!nccl::library_name()) return fact;
   try {
-    const int version = nccl::library_of_this_process().version;
-    fact.value = fmt::format("{}.{}.{}, for tensors on devices", version / 10000, version / 100 % 100, version % 100);
+    fact.value = fmt::format("{}, for tensors on devices", nccl::library_of_this_process().name);
   } catch (const Error& error) {
     fact.value = fmt::format("no: {}; tensors on devices go through host memory", error.report().what);
   }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
@@ -57,9 +58,10 @@ struct Group::Connection {
 };
 
 // Joins the run over a store that others use as well (torch.distributed's). Collective. `name`, the same on every rank,
-// keeps groups on one store apart. Errors: see init_distributed.
+// keeps groups on one store apart. `group_of_torch`: torch's own of NCCL over the same ranks, where the program has
+// one; devices are connected by it (nccl/torch_library.h). Errors: see init_distributed.
 std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> store, const std::string& name,
-                               const InitOptions& options = {});
+                               const InitOptions& options = {}, c10::intrusive_ptr<c10d::Backend> group_of_torch = {});
 
 // The store of a run whose rank 0 is at world.master_addr: this rank's connection to it, and on rank 0 the store
 // itself. Every call to it ends. Errors: see init_distributed.

@@ -207,7 +207,7 @@ void wait_for_everybody(c10d::Store& store, const World& world, const std::strin
 
 // `store`, whose calls all end.
 std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> bounded, const std::string& name,
-                            const InitOptions& options) {
+                            const InitOptions& options, c10::intrusive_ptr<c10d::Backend> group_of_torch = {}) {
   const milliseconds timeout = timeout_of(options);
   const std::string backend = backend_of(options);
   const std::string place =
@@ -215,7 +215,8 @@ std::shared_ptr<Group> join(const World& world, c10::intrusive_ptr<c10d::Store> 
   const auto store = c10::make_intrusive<c10d::PrefixStore>(name, std::move(bounded));
   wait_for_everybody(*store, world, place, facts_of_joining(world, backend), timeout);
   auto links = std::make_shared<nccl::DeviceLinks>(
-      store, nccl::DeviceLinks::Options{world.rank, timeout, sums_of_devices() == kRankOrder});
+      store,
+      nccl::DeviceLinks::Options{world.rank, timeout, sums_of_devices() == kRankOrder, std::move(group_of_torch)});
   std::shared_ptr<Exchange> exchange =
       make_staged_exchange(make_exchange(backend, {store, world, timeout}), world.rank, world.size, std::move(links));
   log_debug("joined a world of {} as '{}'", world.size, name);
@@ -324,11 +325,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds time
 }
 
 std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared, const std::string& name,
-                               const InitOptions& options) {
+                               const InitOptions& options, c10::intrusive_ptr<c10d::Backend> group_of_torch) {
   if (world.size == 1) return Group::alone();
   require_open_files_of(world);
   auto bounded = c10::make_intrusive<BoundedStore>(std::move(shared), kStoreOfTorch, timeout_of(options));
-  return join(world, std::move(bounded), name, options);
+  return join(world, std::move(bounded), name, options, std::move(group_of_torch));
 }
 
 }  // namespace tessera::comm

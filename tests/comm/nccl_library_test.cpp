@@ -12,7 +12,7 @@ namespace {
 
 TEST(RealNccl, HasEachFunctionThatIsCalledAndCallsItsErrorsAsWeDo) {
   const nccl::Library library = nccl::load_library(TESSERA_REAL_NCCL);
-  EXPECT_GE(library.version, 21400);
+  EXPECT_THAT(library.name, testing::StartsWith("NCCL 2."));
   EXPECT_STREQ(library.get_error_string(nccl::Result::kSuccess), "no error");
   EXPECT_THAT(library.get_error_string(nccl::Result::kInProgress), testing::HasSubstr("in progress"));
   EXPECT_THAT(library.get_error_string(nccl::Result::kRemoteError), testing::HasSubstr("remote process"));

@@ -55,7 +55,8 @@ constexpr int kSkipped = 77;
     const comm::World world{
         .rank = rank, .local_rank = local_rank, .size = count, .master_addr = "127.0.0.1", .master_port = port};
     if (options.before_joining) options.before_joining(rank);
-    auto group = comm::init_distributed(world, {.timeout = options.timeout, .backend = options.backend});
+    auto group = options.join ? options.join(world)
+                              : comm::init_distributed(world, {.timeout = options.timeout, .backend = options.backend});
     body(group);
     group->barrier("end of the test");
   } catch (const std::exception& error) {

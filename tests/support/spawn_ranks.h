@@ -15,7 +15,8 @@
 
 namespace tessera::comm {
 class Group;
-}
+struct World;
+}  // namespace tessera::comm
 
 namespace tessera::test {
 
@@ -32,6 +33,7 @@ struct SpawnOptions {
   int ranks_a_host = 0;      // as the ranks see it (their local rank, TESSERA_HOST); 0: one host
   std::string backend = {};  // InitOptions::backend
   std::function<void(int rank)> before_joining = {};
+  std::function<std::shared_ptr<comm::Group>(const comm::World& world)> join = {};  // instead of init_distributed
 };
 
 // Every rank must succeed; where one skips (GTEST_SKIP in its body), the calling test is skipped.

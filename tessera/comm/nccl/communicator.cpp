@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <condition_variable>
 #include <deque>
@@ -34,6 +35,7 @@ constexpr milliseconds kAnswersTake{4'500};
 constexpr milliseconds kStoreTakes{5'000};
 constexpr milliseconds kFarewellTakes{2'000};
 constexpr milliseconds kAbortTakes{5'000};
+constexpr milliseconds kCallTakes{100};  // on the host, if it does not wait for others
 
 bool goes_well(Result result) { return result == Result::kSuccess || result == Result::kInProgress; }
 
@@ -68,8 +70,8 @@ void StoreConnection::set(const std::string& key, const std::string& value) {
   store_->set(key, std::vector<uint8_t>(value.begin(), value.end()));
 }
 
-Run::Run(const Library& nccl, std::shared_ptr<StoreConnection> connection, milliseconds at_most)
-    : library(nccl), store(std::move(connection)), timeout(at_most) {}
+Run::Run(Library nccl, std::shared_ptr<StoreConnection> connection, milliseconds at_most)
+    : library(std::move(nccl)), store(std::move(connection)), timeout(at_most) {}
 
 PeerFailure Run::fail(const PeerFailure& failure) {
   const std::lock_guard lock(mutex_);
@@ -302,8 +304,9 @@ class Communicator::State {
     if (!waits) return;
     Result state = Result::kSuccess;
     {
+      const CommHandle comm = comm_;  // before it is looked whether that is aborted
       const auto lock = lock_calls();
-      const Result asked = run_->library.comm_get_async_error(comm_, &state);
+      const Result asked = run_->library.comm_get_async_error(comm, &state);
       if (asked != Result::kSuccess) state = asked;
     }
     if (goes_well(state)) return;
@@ -423,15 +426,18 @@ class Communicator::State {
       return;
     }
     const auto lock = lock_calls();
-    run_->library.comm_destroy(std::exchange(comm_, nullptr));
+    if (const CommHandle comm = comm_.exchange(nullptr)) run_->library.comm_destroy(comm);
   }
 
   // What still runs ends. Any thread.
   void abandon() {
-    const std::unique_lock lock(calls_, kAbortTakes);
-    if (!lock.owns_lock() || std::exchange(is_aborted_, true) || comm_ == nullptr) return;
-    const auto comm_abort = run_->library.comm_abort;
-    AbandonableThread().run([comm_abort, comm = std::exchange(comm_, nullptr)] { comm_abort(comm); }, kAbortTakes);
+    const bool beside_calls = run_->library.aborts_beside_calls;
+    const std::unique_lock lock(calls_, beside_calls ? kCallTakes : kAbortTakes);
+    if (!lock.owns_lock() && !beside_calls) return;
+    if (is_aborted_.exchange(true)) return;
+    const CommHandle comm = comm_.exchange(nullptr);
+    if (comm == nullptr) return;
+    AbandonableThread().run([comm_abort = run_->library.comm_abort, comm] { comm_abort(comm); }, kAbortTakes);
   }
 
   static constexpr const char* kInit = "ncclCommInitRankConfig";
@@ -442,8 +448,8 @@ class Communicator::State {
   TimePoint next_look_ = steady_clock::now() + kLook;
 
   std::timed_mutex calls_;  // of NCCL on this communicator
-  CommHandle comm_ = nullptr;
-  bool is_aborted_ = false;
+  std::atomic<CommHandle> comm_ = nullptr;
+  std::atomic<bool> is_aborted_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

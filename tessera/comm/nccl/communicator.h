@@ -51,11 +51,11 @@ class StoreConnection {
 
 // What all communicators of a run share.
 struct Run {
-  const Library& library;
+  const Library library;
   const std::shared_ptr<StoreConnection> store;
   const std::chrono::milliseconds timeout;  // from the start of a collective, after which it is aborted
 
-  Run(const Library& nccl, std::shared_ptr<StoreConnection> connection, std::chrono::milliseconds at_most);
+  Run(Library nccl, std::shared_ptr<StoreConnection> connection, std::chrono::milliseconds at_most);
 
   // The first failure, after which nothing more starts. Returns that one.
   PeerFailure fail(const PeerFailure& failure);

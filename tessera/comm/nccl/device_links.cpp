@@ -15,6 +15,7 @@
 #include "tessera/comm/nccl/communicator.h"
 #include "tessera/comm/nccl/library.h"
 #include "tessera/comm/nccl/nccl_exchange.h"
+#include "tessera/comm/nccl/torch_library.h"
 
 namespace tessera::comm::nccl {
 namespace {
@@ -40,8 +41,8 @@ std::string name_of(at::Device device) {
   return fmt::format("{}:{}", at::DeviceTypeName(device.type(), /*lower_case=*/true), index);
 }
 
-// Empty where NCCL serves it in this process.
-std::string refusal_here() {
+// Empty where the library serves it in this process.
+std::string refusal_of_library() {
   if (!library_name()) return kOff;
   try {
     library_of_this_process();
@@ -56,22 +57,27 @@ struct Told {
   std::string refusal;  // empty: NCCL serves it
   std::string device;   // "cuda:0 of gpu01"
   std::string kernel;   // of that host
+  std::string through;  // what NCCL is there
 
-  std::string text() const { return fmt::format("{}\n{}\n{}", refusal, device, kernel); }
+  std::string text() const { return fmt::format("{}\n{}\n{}\n{}", refusal, device, kernel, through); }
   static Told from(const std::string& text) {
     Told told;
     std::istringstream lines(text);
-    for (std::string* const line : {&told.refusal, &told.device, &told.kernel}) std::getline(lines, *line);
+    for (std::string* const line : {&told.refusal, &told.device, &told.kernel, &told.through})
+      std::getline(lines, *line);
     return told;
   }
 };
 
-Told told_here(at::Device device) {
+Told told_here(at::Device device, bool takes_torchs) {
   std::string kernel;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, kernel);
   const std::string host = env_text("TESSERA_HOST").value_or(host_name());
-  return {refusal_here(), fmt::format("{} of {}", name_of(device), host), kernel};
+  return {.refusal = takes_torchs ? "" : refusal_of_library(),
+          .device = fmt::format("{} of {}", name_of(device), host),
+          .kernel = kernel,
+          .through = takes_torchs ? "torch's own group" : "TESSERA_NCCL_LIBRARY"};
 }
 
 }  // namespace
@@ -101,9 +107,11 @@ void DeviceLinks::require_well() {
   if (run_) run_->require_well();
 }
 
+bool DeviceLinks::takes_torchs() const { return options_.group_of_torch && !library_name() && !is_off(); }
+
 void DeviceLinks::say_where(at::Device device) {
   connection_ = std::make_shared<StoreConnection>(*store_);
-  const Told own = told_here(device);
+  const Told own = told_here(device, takes_torchs());
   own_refusal_ = own.refusal;
   connection_->set(place_key(options_.rank), own.text());
   if (own.refusal == kOff && device.is_cuda() && options_.rank == 0) {
@@ -112,14 +120,22 @@ void DeviceLinks::say_where(at::Device device) {
         "devices, which has not run on a GPU yet: compare the losses of a few steps");
   }
   if (!own.refusal.empty()) return;
-  run_ = std::make_shared<Run>(library_of_this_process(), connection_, options_.timeout);
-  log_debug("NCCL {} serves {}", run_->library.version, own.device);
+  if (takes_torchs() && options_.rank == 0) {
+    log_info(
+        "tensors on devices go through torch's own NCCL group, with which this has not run on a GPU yet: compare the "
+        "losses of a few steps. TESSERA_NCCL_LIBRARY=off sends them through host memory, which is slower");
+  }
+  run_ = std::make_shared<Run>(
+      takes_torchs() ? library_of_torch(options_.group_of_torch, device, store_) : library_of_this_process(),
+      connection_, options_.timeout);
+  log_debug("{} serves {}", run_->library.name, own.device);
 }
 
 // The same on every member.
 std::string DeviceLinks::refusal_of(const std::vector<int>& members) {
   const auto end = steady_clock::now() + options_.timeout;
   std::map<std::pair<std::string, std::string>, int> rank_at;
+  std::string through;
   for (const int rank : members) {
     while (!connection_->has(place_key(rank))) {
       if (steady_clock::now() > end) throw PeerFailure(rank, /*late=*/true, "it has had no tensor on a device yet");
@@ -127,6 +143,10 @@ std::string DeviceLinks::refusal_of(const std::vector<int>& members) {
     }
     const Told told = Told::from(connection_->get(place_key(rank)));
     if (!told.refusal.empty()) return fmt::format("rank {}: {}", rank, told.refusal);
+    if (through.empty()) through = told.through;
+    if (told.through != through) {
+      return fmt::format("rank {} has NCCL from {}, and rank {} from {}", members.front(), through, rank, told.through);
+    }
     const auto [other, is_first] = rank_at.try_emplace({told.device, told.kernel}, rank);
     if (!is_first) return fmt::format("ranks {} and {} have the same device, {}", other->second, rank, told.device);
   }

@@ -2,8 +2,8 @@
 // store, when its first tensor on a device comes; nobody needs it before. Where a member has no NCCL, or two members
 // have the same device, which NCCL refuses, all of them are without; rank 0 among them says why, once a run.
 //
-// Only where TESSERA_NCCL_LIBRARY names the library (library.h). Rank 0 of a run on CUDA devices says once where it
-// does not.
+// TESSERA_NCCL_LIBRARY names the library (library.h). Where it is not set, NCCL is torch's own group, if the program
+// has one (torch_library.h), and else not used, which rank 0 of a run on CUDA devices says once.
 #pragma once
 
 #include <atomic>
@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
@@ -27,6 +28,7 @@ class DeviceLinks {
     int rank;                           // in the world
     std::chrono::milliseconds timeout;  // for others to say where their devices are, and of each collective
     bool sums_in_rank_order = false;    // nccl_exchange.h
+    c10::intrusive_ptr<c10d::Backend> group_of_torch = {};  // of the same ranks; null: torch has none
   };
 
   DeviceLinks(c10::intrusive_ptr<c10d::Store> store, Options options);
@@ -40,6 +42,7 @@ class DeviceLinks {
   void require_well();
 
  private:
+  bool takes_torchs() const;
   void say_where(at::Device device);
   std::string refusal_of(const std::vector<int>& members);
 

@@ -20,10 +20,11 @@ std::string in_words(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-template <class Function>
-void find(void* library, const std::string& library_name, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function != nullptr) return;
+template <class Result, class... Arguments>
+void find(void* library, const std::string& library_name, const char* name,
+          std::function<Result(Arguments...)>& function) {
+  function = reinterpret_cast<Result (*)(Arguments...)>(dlsym(library, name));
+  if (function) return;
   throw Error(ErrorKind::kMachine, {fmt::format("'{}' has no function {}: it is no NCCL, or older than {}",
                                                 library_name, name, in_words(kOldest)),
                                     kVariable, kFix});
@@ -36,19 +37,24 @@ std::optional<std::string> library_name() {
   return name == "off" ? std::nullopt : name;
 }
 
+bool is_off() { return env_text(kVariable) == "off"; }
+
 Library load_library(const std::string& name) {
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw Error(ErrorKind::kMachine, {fmt::format("NCCL could not be loaded: {}", dlerror()), kVariable, kFix});
   }
-  Library nccl;
-  find(library, name, "ncclGetVersion", nccl.get_version);
-  if (nccl.get_version(&nccl.version) != Result::kSuccess) nccl.version = 0;
-  if (nccl.version < kOldest) {
+  std::function<Result(int*)> get_version;
+  find(library, name, "ncclGetVersion", get_version);
+  int version = 0;
+  if (get_version(&version) != Result::kSuccess) version = 0;
+  if (version < kOldest) {
     throw Error(ErrorKind::kMachine, {fmt::format("NCCL in '{}' has the version {}, which is older than {}", name,
-                                                  in_words(nccl.version), in_words(kOldest)),
+                                                  in_words(version), in_words(kOldest)),
                                       kVariable, kFix});
   }
+  Library nccl;
+  nccl.name = fmt::format("NCCL {}", in_words(version));
   find(library, name, "ncclGetUniqueId", nccl.get_unique_id);
   find(library, name, "ncclCommInitRankConfig", nccl.comm_init_rank_config);
   find(library, name, "ncclCommGetAsyncError", nccl.comm_get_async_error);
