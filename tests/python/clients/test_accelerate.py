@@ -37,6 +37,7 @@ def test_optimizer_and_scheduler_of_the_configuration(runs, case):
     assert runs[case]["loss"] == runs[NAMED[0]]["loss"]
 
 
+@pytest.mark.sample("gpt2")
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_every_rank_may_save(kind, here, tmp_path):
     """Ranks but 0 have no state dict: transformers looks at the partitioned parameters there. GPT-2's head is its embedding."""
