@@ -4,10 +4,12 @@ is when it is not given stands there alone.
 
 import functools
 import inspect
+import re
 
 import torch  # noqa: F401  its libraries come before ours
 
 from tessera import _core
+from tessera.error_report import made
 
 
 @functools.cache
@@ -45,3 +47,35 @@ def with_defaults_of(block, type_name, **key_of):
         return function
 
     return fill
+
+
+def as_read(name, block, place, **beside):
+    """A block "optimizer" or "scheduler" with the values that the engine reads where texts stand: numbers in quotes, "auto". `beside`: the blocks
+    that these depend on."""
+    params = block.get("params") or {}
+    if not any(isinstance(value, str) for value in params.values()):
+        return block
+    read = _core.Config({"train_micro_batch_size_per_gpu": 1, **beside, name: block}, place=place, data_parallel_size=1)
+    values = {key: read.values.get(f"{name}.params.{key}", given) for key, given in params.items()}
+    for key, given in params.items():
+        if isinstance(given, str) and values[key] != given:
+            _core.log_warning(f"{place}: '{name}.params.{key}' is \"{given}\", read as {values[key]}")
+    return {**block, "params": values}
+
+
+def call_with_params(function, name, type_name, *arguments, **params):
+    """function(*arguments, **params), where `params` are those of a block "optimizer" or "scheduler"; its own error for a parameter too many or too
+    few."""
+    try:
+        return function(*arguments, **params)
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        missing = re.search(r"missing \d+ required positional arguments?: (.*)", str(error))
+        if not unknown and not missing:
+            raise
+        known = list(params_of(name, type_name))
+        if unknown:
+            key = unknown[1]
+            fix = f"use one of {', '.join(known)}" if known else f"see the documentation of {type_name}"
+            raise made(_core.ConfigError, f"'{name}.params.{key}' is no parameter of {type_name}", "the configuration", fix) from error
+        raise made(_core.ConfigError, f"'{name}.params' of {type_name} lacks {missing[1]}", "the configuration", f"add it to '{name}.params'") from error

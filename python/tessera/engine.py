@@ -15,6 +15,7 @@ from torch import nn
 
 from tessera import _core, deepspeed_beside, expert_parallel, foreign_steps, fragments, kept_in_fp32, kept_values, packed_weights, schedules, stock_checkpoint, tensor_parallel, zero
 from tessera.accumulation import Accumulation
+from tessera.backward_arguments import refuse_keywords, require_loss
 from tessera.error_report import made
 from tessera.forward_hooks import ForwardHooks
 from tessera.full_weights import state_dict_of, write_weights
@@ -293,10 +294,11 @@ class Engine(Accumulation, MovableStates, nn.Module):
 
     def backward(self, loss, retain_graph=False, scale_wrt_gas=True, **others):
         """Returns the loss, divided by gradient_accumulation_steps if scale_wrt_gas."""
-        _refuse_unless_default(others, {"allreduce_gradients": True, "release_loss": False})
+        refuse_keywords(others)
         self._require_model()
         if self.optimizer is None:
             raise RuntimeError("this engine has no optimizer: pass one to initialize, or name one in the configuration")
+        require_loss(loss)
         self._check_parameters()
         self._in_backward = True
         try:
@@ -532,6 +534,9 @@ class Engine(Accumulation, MovableStates, nn.Module):
                         trust_pickle=False):
         """Collective. (path, client_state); (None, None) where the folder has no checkpoint. Reads DeepSpeed's own, too. `custom_load_fn(src,
         dst)`: puts the fp32 state dict `src` into the module `dst`, whose parameters are whole, on every rank alike."""
+        if load_dir is None:
+            raise made(_core.UsageError, "load_checkpoint() was given None instead of a folder", "Engine.load_checkpoint",
+                       "pass the folder that save_checkpoint() was given")
         has_own_schedule = self.has_own_schedule()
         with stock_checkpoint.readable(load_dir, tag, self._world, getattr(self.module, "layers_of_pipeline", None)) as (folder, own_tag, stock):
             loaded = self.core.load_checkpoint(
@@ -542,7 +547,10 @@ class Engine(Accumulation, MovableStates, nn.Module):
                 with self.writing_weights(), torch.no_grad():
                     custom_load_fn(src=state_dict_of(folder, own_tag), dst=self.module)
         if loaded is None:
-            logger.warning("%s has no checkpoint (no file 'latest'): nothing was loaded", load_dir)
+            here = Path(load_dir).resolve()
+            hint = f"; it is one itself: load_checkpoint('{here.parent}', tag='{here.name}')" if (here / "manifest.json").exists() else ""
+            if self._world.rank == 0:
+                logger.warning("%s has no checkpoint (no file 'latest'): nothing was loaded%s", load_dir, hint)
             return None, None
         path, stored, shared, of_rank = loaded
         kept = kept_values.from_saved(stored, shared, trust_pickle or self.trusts_pickle)
@@ -571,17 +579,6 @@ class Engine(Accumulation, MovableStates, nn.Module):
                 return getattr(module, name)
             except AttributeError:
                 raise AttributeError(f"neither {type(self).__name__} nor {type(module).__name__} has '{name}'") from None
-
-
-def _refuse_unless_default(given, known):
-    """`given`: keyword arguments of backward() that Tessera does not have; `known`: those DeepSpeed has or had."""
-    for name, value in given.items():
-        if name not in known:
-            raise TypeError(f"backward() got an unexpected keyword argument '{name}'")
-        if value != known[name]:
-            raise made(_core.UsageError, f"backward() was given {name}={value!r}: not supported", "Engine.backward",
-                       "leave it out; gradients add up without being reduced inside no_sync()"
-                       if name == "allreduce_gradients" else "leave it out")
 
 
 def _leave(core, hooks, passes, module_ref, moved):

@@ -5,17 +5,34 @@ flat, at stage 3. None for a parameter that is not trained. Gradients are the me
 last backward of an accumulation and its step, with the loss scale still in them.
 """
 
-from tessera import zero
+import torch
+
+from tessera import _core, zero
+from tessera.error_report import made
 
 
 def _state_of_client(engine, key):
     return engine.torch_step is not None and key not in ("weight", "grad")
 
 
+def _require_state(engine, key):
+    known = ["weight", "grad", *(engine.core.state_names if engine.torch_step is None else [])]
+    if engine.torch_step is None and key not in known:
+        raise made(ValueError, f"the optimizer keeps no state '{key}'", "", f"it has {', '.join(known[2:]) or 'none'}")
+
+
+def _require_shape(parameter, value):
+    shape = getattr(parameter, "ds_shape", parameter.shape)
+    if isinstance(value, torch.Tensor) and value.shape != shape:
+        raise made(_core.UsageError, f"a value of the shape {tuple(value.shape)} is no value of a parameter of the shape {tuple(shape)}", "",
+                   "pass one of the whole parameter's shape")
+
+
 def _get_full(parameter, key):
     engine, place = zero.trained_by(parameter)
     if engine is None:
         return None
+    _require_state(engine, key)
     if _state_of_client(engine, key):
         return engine.core.assembled(place, engine.torch_step.local_state(engine.name_of(parameter), key))
     return engine.core.full_value(place, key)
@@ -25,6 +42,8 @@ def _set_full(parameter, key, value):
     engine, place = zero.trained_by(parameter)
     if engine is None:
         return
+    _require_state(engine, key)
+    _require_shape(parameter, value)
     if _state_of_client(engine, key):
         engine.torch_step.set_state(engine.name_of(parameter), key, value)
     else:
@@ -71,7 +90,9 @@ def safe_set_full_optimizer_state(param, value, optim_state_key):
 
 
 def safe_get_full_grad(param):
-    return param.grad if param.grad is not None else _get_full(param, "grad")
+    """In fp32."""
+    grad = param.grad if param.grad is not None else _get_full(param, "grad")
+    return grad if grad is None else grad.float()
 
 
 def safe_set_full_grad(param, value):

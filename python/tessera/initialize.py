@@ -1,10 +1,12 @@
 """initialize(): from a model and a configuration to an engine, with DeepSpeed's arguments."""
 
+import json
 import logging
 
 import torch
 
 from tessera import _core, expert_parallel, expert_tensors, kept_in_fp32, optimizers, parallelism, partition_config, schedules, shared_sequences, tensor_parallel
+from tessera.config_keys import as_read
 from tessera.config_source import chosen_source, place_of
 from tessera.config_text import read_config
 from tessera.engine import Engine
@@ -76,7 +78,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         _count_data_ranks(values, mesh)
     if mesh.world.rank == 0:
         _warn_of_observers(raw, engine_class.observes)
-    optimizer = _optimizer(optimizer, model, model_parameters, raw, mesh.world)
+    optimizer = _optimizer(optimizer, model, model_parameters, raw, place_of(source), mesh.world)
     block = _PLACEHOLDER if optimizer is None else optimizers.config_block_of(optimizer)
     torch_step = TorchStep(optimizer) if block is None else None
     if block is not None:
@@ -86,7 +88,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     engine = engine_class(model, resolved, raw, optimizer, torch_step, mesh, placements, device)
     if shared_by > 1:
         tensor_parallel.watch_first_batch(model, mesh)
-    engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"))
+    engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"), place_of(source))
     if training_data is not None:
         engine.take_training_data(training_data, collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
@@ -157,7 +159,7 @@ def _data_parallel_group(mpu):
     return None
 
 
-def _optimizer(given, model, model_parameters, raw, world):
+def _optimizer(given, model, model_parameters, raw, place, world):
     if callable(given) and not isinstance(given, torch.optim.Optimizer):
         given = given(list(model_parameters) if model_parameters is not None else list(model.parameters()))
     block = raw.get("optimizer")
@@ -172,14 +174,22 @@ def _optimizer(given, model, model_parameters, raw, world):
         parallelism.refuse_empty_stage(model, trained, world)
         zero = raw.get("zero_optimization")
         offload = (zero.get("offload_optimizer") if isinstance(zero, dict) else None) or {}
+        if not isinstance(offload, dict):
+            raise made(_core.ConfigError, f"'zero_optimization.offload_optimizer' is {json.dumps(offload)}", place, 'use an object: {"device": "cpu"}')
+        block = as_read("optimizer", block, place)
         given = optimizers.from_config(block, trained, offloaded=offload.get("device") in ("cpu", "nvme"))
+    if isinstance(given, torch.optim.LBFGS):
+        raise made(_core.ConfigError, "LBFGS runs the model inside of its step(), which an engine cannot do", place if block else "initialize",
+                   "choose an optimizer whose step() takes no closure")
     return with_live_groups(given, {id(parameter) for parameter in model.parameters()})
 
 
-def _scheduler(given, engine, block):
+def _scheduler(given, engine, block, place):
     if given is None:
         if not block or not block.get("type"):
             return None
+        lr = engine.basic_optimizer.param_groups[0]["lr"] if engine.basic_optimizer is not None else 0
+        block = as_read("scheduler", block, place, optimizer={"type": "AdamW", "params": {"lr": float(lr)}})
         return schedules.from_config(block, engine.basic_optimizer)
     if callable(given) and not hasattr(given, "step"):
         return given(engine.basic_optimizer)

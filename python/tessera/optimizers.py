@@ -10,7 +10,7 @@ import weakref
 import torch
 
 from tessera import _core
-from tessera.config_keys import params_of, with_defaults_of
+from tessera.config_keys import call_with_params, params_of, with_defaults_of
 from tessera.error_report import made
 from tessera.param_groups import options_of
 
@@ -281,7 +281,9 @@ def from_config(block, groups, offloaded):
         raise ValueError("'optimizer.params.max_grad_norm' is not supported: set 'gradient_clipping' instead")
     params.pop("max_grad_norm", None)
     make = _BY_TYPE.get(type_name.lower())
-    return make(groups, offloaded, **params) if make else _torch_class(type_name)(groups, **params)
+    if make:
+        return call_with_params(make, "optimizer", type_name, groups, offloaded, **params)
+    return call_with_params(_torch_class(type_name), "optimizer", type_name, groups, **params)
 
 
 def config_block_of(optimizer):

@@ -14,7 +14,7 @@ import logging
 import torch
 
 from tessera import _core
-from tessera.config_keys import params_of, with_defaults_of
+from tessera.config_keys import call_with_params, params_of, with_defaults_of
 
 logger = logging.getLogger("DeepSpeed")
 
@@ -237,7 +237,7 @@ def from_config(block, optimizer):
     name, params = block["type"], block.get("params") or {}
     made = SCHEDULES.get(name) or getattr(torch.optim.lr_scheduler, name, None) or _without_class(name)
     assert made is not None, (f"scheduler.type {name!r} is neither one of {', '.join(_core.schedule_names())} nor a torch.optim.lr_scheduler class")
-    return made(optimizer, **params)
+    return call_with_params(made, "scheduler", name, optimizer, **params)
 
 
 def _without_class(name):

@@ -126,7 +126,7 @@ void Engine::after_forward(size_t module, const std::vector<at::Tensor>& outputs
 
 bool Engine::is_gradient_accumulation_boundary() const {
   if (boundary_override_) return *boundary_override_;
-  return (micro_steps() + 1) % config_->batch.accumulation == 0;
+  return state_->accumulated(config_->batch.accumulation) + 1 == config_->batch.accumulation;
 }
 
 void Engine::begin_backward() {
@@ -241,7 +241,10 @@ void Engine::take_step(int64_t samples) {
   checkpoints_->saver().throw_failure();
 }
 
-void Engine::set_batch(const config::BatchSizes& batch) { config_->batch = batch; }
+void Engine::set_batch(const config::BatchSizes& batch) {
+  state_->change_accumulation(config_->batch.accumulation);
+  config_->batch = batch;
+}
 
 int64_t Engine::train_batch_size() const { return config_->batch.global; }
 int64_t Engine::train_micro_batch_size_per_gpu() const { return config_->batch.micro; }
@@ -287,7 +290,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
                                     const nlohmann::json& client_state, const checkpoint::SaveOptions& options,
                                     const checkpoint::ClientTensors& tensors) {
   const Activity activity("save_checkpoint");
-  if (gradients_pending_ || micro_steps() % config_->batch.accumulation != 0) {
+  if (gradients_pending_ || state_->accumulated(config_->batch.accumulation) != 0) {
     if (!boundary_override_) {
       throw Error(ErrorKind::kUsage, {"a checkpoint in the middle of gradient accumulation would lose gradients",
                                       "Engine::save_checkpoint", "save after the step() that ends accumulation"});

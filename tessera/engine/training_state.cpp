@@ -48,6 +48,7 @@ nlohmann::json TrainingState::save() const {
 
 void TrainingState::load(const nlohmann::json& saved, bool keeps_schedule) {
   micro_steps_ = saved.at("micro_steps");
+  accumulations_begin_ = micro_steps_;
   global_steps_ = saved.at("global_steps");
   global_samples_ = saved.at("global_samples");
   skipped_steps_ = saved.at("skipped_steps");

@@ -31,6 +31,12 @@ class TrainingState {
   int64_t skipped_steps() const { return skipped_steps_; }
   int64_t applied_steps() const { return global_steps_ - skipped_steps_; }
   void count_micro_step() { ++micro_steps_; }
+
+  // Micro steps since an accumulation of so many began. One begins where a state is loaded, whatever the length was
+  // before, and where the length changes between two.
+  int64_t accumulated(int64_t length) const { return (micro_steps_ - accumulations_begin_) % length; }
+  void change_accumulation(int64_t from) { accumulations_begin_ = micro_steps_ - accumulated(from); }
+
   void count_step(int64_t samples, bool skipped);
 
   // The hyperparameters of the next step. A schedule, which advances with each step that was applied, overwrites
@@ -56,6 +62,7 @@ class TrainingState {
   bool program_advances_ = false;
   optim::LossScaler scaler_;
   int64_t micro_steps_ = 0;
+  int64_t accumulations_begin_ = 0;  // after so many of them
   int64_t global_steps_ = 0;
   int64_t global_samples_ = 0;
   int64_t skipped_steps_ = 0;

@@ -68,7 +68,7 @@ void check_filter(const std::vector<HostSlots>& hosts, const std::vector<HostSlo
     for (const int slot : want.slots) {
       if (has_slot(*host, slot)) continue;
       refuse(fmt::format("{} has no slot {}", want.host, slot), option,
-             fmt::format("it has {}", fmt::join(host->slots, ", ")));
+             fmt::format("its slots are numbered {}", fmt::join(host->slots, ", ")));
     }
   }
 }

@@ -124,7 +124,7 @@ def said(capsys, tmp_path, monkeypatch):
     ("--include worker-0 train.py", "--include names 'worker-0', and there is no hostfile", "-H"),
     ("--include localhost:0-3 train.py", "'localhost:0-3' is not a machine filter", "worker-0:0,2"),
     ("--include localhost: train.py", "'localhost:' is not a machine filter", "worker-0:0,2"),
-    ("--exclude localhost:99 train.py", "localhost has no slot 99", "it has 0"),
+    ("--exclude localhost:99 train.py", "localhost has no slot 99", "its slots are numbered 0"),
     ("--master_port 99999 train.py", "--master_port is 99999: it must be between 1 and 65535", "--help"),
     ("--master_port http train.py", "--master_port is 'http', not a whole number", "--help"),
     ("--node_rank 1 train.py", "--node_rank only makes sense with --no_ssh", "--no_ssh"),

@@ -1,6 +1,7 @@
 """DeepSpeedEngine: tessera.Engine under DeepSpeed's names, with the getters that DeepSpeed has for each key."""
 
 import functools
+import logging
 import math
 import os
 import stat
@@ -421,8 +422,8 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
         """Saves the module's state dict in the training dtype, for from_pretrained and torch.load. Collective. Returns False, and
         nothing is written, at stage 3 without stage3_gather_16bit_weights_on_model_save."""
         if self.stage == 3 and not self.zero_gather_16bit_weights_on_model_save():
-            log_dist("save_16bit_model wrote nothing: stage 3 needs 'stage3_gather_16bit_weights_on_model_save': true",
-                     ranks=[0])
+            log_dist("save_16bit_model wrote nothing: stage 3 needs 'zero_optimization.stage3_gather_16bit_weights_on_model_save': true",
+                     ranks=[0], level=logging.WARNING)
             return False
         self.save_weights(os.path.join(save_dir, save_filename), exclude_frozen_parameters)
         return True
