@@ -86,10 +86,14 @@ class FarTorchGroup final : public c10d::Backend {
       TORCH_CHECK(told.size() == sizeof(id.bytes));
       std::memcpy(id.bytes, told.data(), told.size());
     }
-    comm::nccl::Config config;
-    check(library_->comm_init_rank_config(&comm_, size_, id, rank_, &config));
-    settle();
     stream_ = c10::impl::VirtualGuardImpl(device.type()).getNewStream(device, /*priority=*/0);
+    comm::nccl::Config config;
+    {
+      const std::lock_guard lock(mutex_);
+      TORCH_CHECK(!is_aborted_, "the group was aborted");
+      check(library_->comm_init_rank_config(&comm_, size_, id, rank_, &config));
+    }
+    settle();
   }
 
   WorkPtr _allgather_base(at::Tensor& full, at::Tensor& shard, const c10d::AllgatherOptions&) override {
@@ -160,6 +164,7 @@ class FarTorchGroup final : public c10d::Backend {
 
   void abort() override {
     const std::lock_guard lock(mutex_);
+    is_aborted_ = true;
     if (CommHandle const comm = std::exchange(comm_, nullptr)) library_->comm_abort(comm);
   }
 
@@ -227,6 +232,7 @@ class FarTorchGroup final : public c10d::Backend {
   std::optional<c10::Stream> stream_;
   std::mutex mutex_;  // of `comm_`, against abort()
   CommHandle comm_ = nullptr;
+  bool is_aborted_ = false;
   bool coalesces_ = false;
 };
 

@@ -434,7 +434,7 @@ const char* ncclGetErrorString(Result result) {
 Result ncclGetUniqueId(UniqueId* id) {
   std::random_device random;
   std::memset(id, 0, sizeof(*id));
-  std::snprintf(id->bytes, sizeof(id->bytes), "/tessera_nccl_%08x%08x", random(), random());
+  std::snprintf(id->bytes, sizeof(id->bytes), "/stand_in_for_nccl_%08x%08x", random(), random());
   return kSuccess;
 }
 

@@ -2,12 +2,15 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 #include <vector>
@@ -24,12 +27,15 @@ constexpr Result kSystemError{2};  // ncclSystemError
 // Not one of NCCL's own reductions: the sum, multiplied by the communicator's scale.
 constexpr Reduction kScaledSum = 100;
 
-// What a communicator's handle points to.
+// What a communicator's handle points to. It connects in a thread, so that whoever waits for it can give up.
 struct Member {
   c10::intrusive_ptr<c10d::Backend> group;
   int64_t size;
   at::Device device;
   double scale = 1;  // of the scaled sum, of which there is one at a time
+
+  std::string why = {};  // it did not connect; before `connected` says so
+  std::atomic<Result> connected = Result::kInProgress;
 };
 
 Member& member_of(CommHandle handle) { return *reinterpret_cast<Member*>(handle); }
@@ -51,6 +57,16 @@ Result attempt(const Call& call) {
   }
   the_error = the_error.substr(0, the_error.find('\n'));
   return kSystemError;
+}
+
+// Does not return until every member has come, or the group is aborted.
+void connect(Member& member) {
+  const Result result = attempt([&] {
+    c10::impl::VirtualGuardImpl(member.device.type()).setDevice(member.device);
+    member.group->eagerConnectSingleDevice(member.device);
+  });
+  member.why = the_error;
+  member.connected = result;
 }
 
 // The stream waits, not the host. There is no work where a call was taken into an operation, or had nothing to do.
@@ -181,6 +197,12 @@ Result get_unique_id(UniqueId* id) {
 }
 
 Result comm_get_async_error(CommHandle handle, Result* error) {
+  const Member& member = member_of(handle);
+  *error = member.connected;
+  if (*error != Result::kSuccess) {
+    if (*error != Result::kInProgress) the_error = member.why;
+    return Result::kSuccess;
+  }
   return attempt([&] {
     const bool is_well = member_of(handle).group->getError() == c10d::ErrorType::SUCCESS;
     if (!is_well) the_error = "torch's NCCL group has met an error, which its own log says";
@@ -210,10 +232,10 @@ Library library_of_torch(c10::intrusive_ptr<c10d::Backend> group, at::Device dev
                                       CommHandle* handle, int size, const UniqueId& id, int rank, Config*) {
     return attempt([&] {
       const auto place = c10::make_intrusive<c10d::PrefixStore>(fmt::format("nccl of torch/{}", id.bytes), store);
-      auto member = std::make_unique<Member>(
-          Member{.group = group->merge(place, group->getBackendOptions(), rank, size), .size = size, .device = device});
-      member->group->eagerConnectSingleDevice(device);
-      *handle = reinterpret_cast<CommHandle>(member.release());
+      auto* const member = new Member{
+          .group = group->merge(place, group->getBackendOptions(), rank, size), .size = size, .device = device};
+      *handle = reinterpret_cast<CommHandle>(member);
+      std::thread([member] { connect(*member); }).detach();
     });
   };
   library.comm_get_async_error = comm_get_async_error;
