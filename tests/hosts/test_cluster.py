@@ -13,7 +13,10 @@ def test_each_has_a_name_an_address_processes_and_memory_of_its_own(hosts):
     assert said == ["node2", f"{NETWORK}.2", "node2", "of-node2", "sleep"]
     assert hosts["node1"].shared_memory() == [] and hosts["node2"].shared_memory() == ["of-node2"]
     sleeping = hosts["node3"].start("sleep", "1000")
-    assert hosts.left() == {"node2": ["of-node2"], "node3": ["sleep 1000"]}
+    left, end = {"node2": ["of-node2"], "node3": ["sleep 1000"]}, time.monotonic() + 20
+    while hosts.left() != left and time.monotonic() < end:  # it enters the host before it becomes that program
+        time.sleep(0.05)
+    assert hosts.left() == left
     hosts["node3"].end_everything()
     finish(sleeping, 10)
     hosts["node2"].do("rm", "/dev/shm/of-node2")
