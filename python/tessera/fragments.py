@@ -16,9 +16,9 @@ def _state_of_client(engine, key):
 
 
 def _require_state(engine, key):
-    known = ["weight", "grad", *(engine.core.state_names if engine.torch_step is None else [])]
-    if engine.torch_step is None and key not in known:
-        raise made(ValueError, f"the optimizer keeps no state '{key}'", "", f"it has {', '.join(known[2:]) or 'none'}")
+    if engine.torch_step is not None or key in ("weight", "grad", *engine.core.state_names):
+        return
+    raise made(ValueError, f"the optimizer keeps no state '{key}'", "", f"it has {', '.join(engine.core.state_names) or 'none'}")
 
 
 def _require_shape(parameter, value):

@@ -46,8 +46,8 @@ def step(engine):
 
 
 def of(block, **params):
-    """A block of the configuration; params with a value of None are left out."""
-    return {**block, "params": {key: value for key, value in {**block["params"], **params}.items() if value is not None}}
+    """The block with more params."""
+    return {**block, "params": {**block["params"], **params}}
 
 
 WARM_UP = {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 1e-3, "warmup_num_steps": 2, "warmup_type": "linear"}}
