@@ -20,6 +20,7 @@
 #include "tessera/comm/nccl/library.h"
 #include "tests/comm/far_torch_group.h"
 #include "tests/comm/group_checks.h"
+#include "tests/support/built_places.h"
 #include "tests/support/far_device.h"
 #include "tests/support/spawn_ranks.h"
 #include "tests/support/temporary_folder.h"
@@ -36,7 +37,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-using Variables = std::vector<std::pair<const char*, const char*>>;
+using Variables = std::vector<std::pair<std::string, std::string>>;
 
 enum class Via { kLibrary, kTorch };
 
@@ -45,7 +46,7 @@ std::string name_of(Via via) { return via == Via::kTorch ? "TorchsGroup" : "TheL
 auto joining_with_torch(seconds timeout) {
   return [timeout](const comm::World& world) {
     return connect(world, open_store(world, timeout), "tessera", {.timeout = timeout, .backend = "gloo"},
-                   test::far_torch_group(world.rank, world.size, TESSERA_NCCL_STAND_IN));
+                   test::far_torch_group(world.rank, world.size, test::nccl_stand_in()));
   };
 }
 
@@ -54,9 +55,9 @@ test::SpawnOptions with_nccl(Via via, const Variables& of_all = {}, const Variab
   const auto set = [=](int rank) {
     far_device();
     test::set_far_mode({.late = true, .seed = 5, .records = true});
-    if (via == Via::kLibrary) setenv("TESSERA_NCCL_LIBRARY", TESSERA_NCCL_STAND_IN, 1);
-    for (const auto& [name, value] : of_all) setenv(name, value, 1);
-    for (const auto& [name, value] : of_rank_1) rank == 1 ? setenv(name, value, 1) : 0;
+    if (via == Via::kLibrary) setenv("TESSERA_NCCL_LIBRARY", test::nccl_stand_in().c_str(), 1);
+    for (const auto& [name, value] : of_all) setenv(name.c_str(), value.c_str(), 1);
+    for (const auto& [name, value] : of_rank_1) rank == 1 ? setenv(name.c_str(), value.c_str(), 1) : 0;
   };
   test::SpawnOptions options{.timeout = seconds(20), .ranks_a_host = 1, .backend = "gloo", .before_joining = set};
   if (via == Via::kTorch) options.join = joining_with_torch(seconds(20));
@@ -275,7 +276,7 @@ TEST_P(Nccl, MessagesOfTwoRanksGoBothWaysAtOnceInOrder) {
         c10::make_intrusive<c10d::FileStore>(path.string(), 2),
         {.rank = rank,
          .timeout = seconds(20),
-         .group_of_torch = via == Via::kTorch ? test::far_torch_group(rank, 2, TESSERA_NCCL_STAND_IN) : nullptr});
+         .group_of_torch = via == Via::kTorch ? test::far_torch_group(rank, 2, test::nccl_stand_in()) : nullptr});
     const auto sent = std::make_shared<std::atomic<int64_t>>(0);
     const auto exchange = links.exchange_of({0, 1}, far_device(), sent);
     ASSERT_NE(exchange, nullptr);
@@ -487,7 +488,7 @@ TEST(NcclLibrary, IsNotUsedWhereOneRankHasNone) {
 }
 
 TEST(NcclOfTorch, IsNotUsedWhereOneRankHasAnother) {
-  expect_host_memory(with_nccl(Via::kTorch, {}, {{"TESSERA_NCCL_LIBRARY", TESSERA_NCCL_STAND_IN}}),
+  expect_host_memory(with_nccl(Via::kTorch, {}, {{"TESSERA_NCCL_LIBRARY", test::nccl_stand_in()}}),
                      "rank 0 has NCCL from torch's own group, and rank 1 from TESSERA_NCCL_LIBRARY");
 }
 
@@ -510,7 +511,7 @@ std::string refusal_of(const std::string& library) {
 TEST(NcclLibrary, SaysWhatIsWrongWithIt) {
   EXPECT_THAT(refusal_of("/nowhere/libnccl.so.2"), HasSubstr("could not be loaded: /nowhere/libnccl.so.2"));
   EXPECT_THAT(refusal_of("libm.so.6"), HasSubstr("'libm.so.6' has no function ncclGetVersion"));
-  EXPECT_EQ(refusal_of(TESSERA_NCCL_STAND_IN), "");
+  EXPECT_EQ(refusal_of(test::nccl_stand_in()), "");
 }
 
 }  // namespace

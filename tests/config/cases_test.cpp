@@ -23,11 +23,12 @@
 #include "tessera/base/error.h"
 #include "tessera/config/run_file.h"
 #include "tessera/config/yaml_file.h"
+#include "tests/support/built_places.h"
 
 namespace tessera::config::cases_test {
 namespace {
 
-const std::filesystem::path kFolder = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/config";
+const std::filesystem::path kFolder = std::filesystem::path(test::source_folder()) / "tests/config";
 
 struct Case {
   std::string label;  // file and position

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/config/key_check.h"
+#include "tests/support/built_places.h"
 
 namespace tessera::config::ds_config_test {
 namespace {
@@ -17,7 +18,7 @@ DsConfig parse(const std::string& text, const DsConfigInput& input = {}) {
 
 // The values are the document's own: a BERT tutorial's ds_config for four GPUs, comments and all.
 TEST(DsConfig, ReadsTheTutorialsFileIntoItsFields) {
-  const std::string path = std::string(TESSERA_SOURCE_DIR) + "/tests/config/configs/document_004_bert.json";
+  const std::string path = test::source_folder() + "/tests/config/configs/document_004_bert.json";
   const DsConfig config = load_ds_config(path, {.data_parallel_size = 4});
   EXPECT_EQ(config.batch.global, 4);
   EXPECT_EQ(config.batch.micro, 1);
@@ -162,8 +163,7 @@ TEST(DsConfig, AWriterOfCheckpointsIsRefusedWithWhatThereIsInstead) {
 // Every file that other programs write must at least be understood; cases/clients.yaml says what each resolves to.
 TEST(DsConfig, UnderstandsEveryClientsFile) {
   int files = 0;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(TESSERA_SOURCE_DIR) + "/tests/config/configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() + "/tests/config/configs")) {
     EXPECT_NO_THROW(load_ds_config(entry.path().string(), {.data_parallel_size = 4})) << entry.path();
     ++files;
   }

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/config/key_check.h"
 #include "tessera/config/print.h"
+#include "tests/support/built_places.h"
 
 namespace tessera::config::key_table_test {
 namespace {
@@ -186,7 +187,7 @@ TEST(KeyTable, ATypoInAnyKeyIsRefusedWithTheKeyThatWasMeant) {
 }
 
 TEST(KeyTable, TheDocumentedPageIsTheTable) {
-  std::ifstream file(std::string(TESSERA_SOURCE_DIR) + "/docs/config.md");
+  std::ifstream file(test::source_folder() + "/docs/config.md");
   std::ostringstream text;
   text << file.rdbuf();
   EXPECT_TRUE(text.str() == config_page()) << "run: tessera config keys --markdown > docs/config.md";

@@ -12,6 +12,7 @@
 #include "tessera/comm/group.h"
 #include "tessera/zero/sharded_model.h"
 #include "tests/engine/device_runs.h"
+#include "tests/support/built_places.h"
 #include "tests/support/temporary_folder.h"
 
 namespace tessera::device_test {
@@ -23,7 +24,7 @@ constexpr uint64_t kSeed = 7;
 
 test::SpawnOptions with_nccl() {
   return {.timeout = std::chrono::seconds(60), .ranks_a_host = 1, .backend = "gloo", .before_joining = [](int) {
-            setenv("TESSERA_NCCL_LIBRARY", TESSERA_NCCL_STAND_IN, 1);
+            setenv("TESSERA_NCCL_LIBRARY", test::nccl_stand_in().c_str(), 1);
           }};
 }
 

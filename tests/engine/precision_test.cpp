@@ -10,6 +10,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/zero/sharded_model.h"
 #include "tests/engine/toy_models.h"
+#include "tests/support/built_places.h"
 #include "tests/support/spawn_ranks.h"
 
 namespace tessera::precision_test {
@@ -41,7 +42,7 @@ class Slope : public torch::nn::Module {
 
 // The sequences were made by DeepSpeed 0.19.8's own DynamicLossScaler from the same overflows.
 TEST(LossScaling, FollowsDeepSpeedFor200Steps) {
-  std::ifstream file(std::string(TESSERA_SOURCE_DIR) + "/tests/engine/data/loss_scales.json");
+  std::ifstream file(test::source_folder() + "/tests/engine/data/loss_scales.json");
   const json sequences = json::parse(file);
   ASSERT_EQ(sequences.size(), 4);
   for (const json& sequence : sequences) {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "tests/fuzz/target.h"
+#include "tests/support/built_places.h"
 
 namespace tessera::fuzz {
 namespace {
@@ -15,7 +16,7 @@ namespace fs = std::filesystem;
 class Corpus : public testing::TestWithParam<Target> {};
 
 TEST_P(Corpus, IsReadOrRefused) {
-  const fs::path folder = fs::path(TESSERA_SOURCE_DIR) / "tests" / "fuzz" / "corpus" / GetParam().name;
+  const fs::path folder = fs::path(test::source_folder()) / "tests" / "fuzz" / "corpus" / GetParam().name;
   int files = 0;
   for (const auto& entry : fs::directory_iterator(folder)) {
     std::ifstream file(entry.path(), std::ios::binary);

@@ -14,6 +14,7 @@
 
 #include "tessera/base/deadline.h"
 #include "tests/launch/started_tool.h"
+#include "tests/support/built_places.h"
 
 namespace tessera::launch::local_runner_test {
 namespace {
@@ -307,11 +308,11 @@ std::pair<int, std::string> on_a_terminal(const Words& words, const std::string&
   const pid_t pid = forkpty(&terminal, nullptr, nullptr, nullptr);
   if (pid == 0) {
     Words texts = words;
-    texts.insert(texts.begin(), LAUNCH_TOOL);
+    texts.insert(texts.begin(), test::launch_tool());
     std::vector<char*> pointers;
     for (std::string& text : texts) pointers.push_back(text.data());
     pointers.push_back(nullptr);
-    execv(LAUNCH_TOOL, pointers.data());
+    execv(pointers.front(), pointers.data());
     _exit(127);
   }
   const Deadline deadline(seconds(20), "launch_tool on a terminal");

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tests/launch/started_tool.h"
+#include "tests/support/built_places.h"
 #include "tests/support/temporary_folder.h"
 
 namespace tessera::launch::ssh_runner_test {
@@ -26,7 +27,7 @@ using Words = std::vector<std::string>;
 class SshRunner : public ::testing::Test {
  protected:
   SshRunner() {
-    std::filesystem::create_symlink(TESSERA_SOURCE_DIR "/tests/support/fake_ssh", at("ssh"));
+    std::filesystem::create_symlink(test::source_folder() + "/tests/support/fake_ssh", at("ssh"));
     write("hostname", "#!/bin/sh\necho 10.1.2.3 fe80::1\n");
     write("hosts", "a slots=2\nb slots=1\n");
   }

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tessera/base/deadline.h"
+#include "tests/support/built_places.h"
 
 namespace tessera::launch {
 namespace {
@@ -58,11 +59,11 @@ StartedTool::StartedTool(const std::vector<std::string>& arguments,
     dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     std::vector<std::string> texts = arguments;
-    texts.insert(texts.begin(), LAUNCH_TOOL);
+    texts.insert(texts.begin(), test::launch_tool());
     std::vector<char*> pointers;
     for (std::string& text : texts) pointers.push_back(text.data());
     pointers.push_back(nullptr);
-    execv(LAUNCH_TOOL, pointers.data());
+    execv(pointers.front(), pointers.data());
     _exit(127);
   }
   close(out[1]);
