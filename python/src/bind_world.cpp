@@ -37,7 +37,7 @@ std::shared_ptr<Group> connect(int rank, int size, int local_rank, const std::st
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(std::chrono::milliseconds timeout) {
-  return comm::open_store(comm::world_from_environment(), timeout);
+  return comm::open_store_for_torch(comm::world_from_environment(), timeout);
 }
 
 // What torch.distributed asks of a backend that is registered with it under `name`.
@@ -71,7 +71,9 @@ void bind_world(py::module_& module) {
   def_backend("make_shm_backend", "shm", comm::make_shm_exchange);
   def_backend("make_mpi_backend", "tessera_mpi", comm::make_mpi_exchange);
   module.def("open_store", &open_store, py::arg("timeout"),
-             "The run's store for torch.distributed, of the world in the environment. timeout: a timedelta",
+             "Collective. The run's store for torch.distributed, of the world in the environment. timeout: a "
+             "timedelta, of the "
+             "store's waits",
              py::call_guard<py::gil_scoped_release>());
   module.def("release_free_cpu_memory", &storage::release_free_cpu_memory, py::call_guard<py::gil_scoped_release>());
   module.def("set_log_rank", &set_log_rank, py::arg("rank"), py::arg("world_size"));

@@ -4,6 +4,7 @@ import contextlib
 import logging
 
 logger = logging.getLogger("tessera")
+_FORWARDS_BEFORE_A_WORD = 16
 
 
 class Accumulation:
@@ -12,6 +13,8 @@ class Accumulation:
     _no_sync = False  # inside a block
     _told_of_no_sync = False
     _ends_block = False  # the next step ends a coalesce_grad_reduction()
+    _sets_boundaries = False  # set_gradient_accumulation_boundary() was called
+    _forwards_without_step = 0  # since gradients wait for one
 
     @property
     def _counts_micro_batches(self):
@@ -25,9 +28,22 @@ class Accumulation:
         """Whether step() would be an optimizer step."""
         return not self._counts_micro_batches or self.core.is_boundary()
 
+    def _notice_missing_step(self):
+        """Before a forward: says once that gradients come, and that nobody uses them."""
+        if not self.core.gradients_pending:
+            self._forwards_without_step = 0
+        if not self.core.gradients_pending or self._no_sync or self._sets_boundaries or not self._counts_micro_batches:
+            return
+        self._forwards_without_step += 1
+        if self._forwards_without_step == max(_FORWARDS_BEFORE_A_WORD, 4 * self.gradient_accumulation_steps()) and self._world.rank == 0:
+            logger.warning("%d forwards have begun since the first gradients came, and step() was not called: nothing is trained so far. Call "
+                           "engine.step() after each backward; with Accelerate accelerator.backward(loss) does, in place of loss.backward()",
+                           self._forwards_without_step)
+
     def set_gradient_accumulation_boundary(self, is_boundary):
         """Not inside no_sync() and coalesce_grad_reduction(), which decide it."""
         self._require_counting("set_gradient_accumulation_boundary()")
+        self._sets_boundaries = True
         if not self._no_sync:
             self.core.set_boundary(is_boundary)
 

@@ -12,10 +12,14 @@ _KNOWN = {"allreduce_gradients": True, "release_loss": False}  # keywords that D
 def require_loss(loss):
     if isinstance(loss, torch.Tensor):
         return
-    kind = type(loss).__name__
-    described = f"{kind} with the keys {', '.join(map(str, loss))}" if hasattr(loss, "keys") else kind
-    raise made(TypeError, f"backward() takes the loss, a tensor of one element, and got {described}", _WHERE,
+    raise made(TypeError, f"backward() takes the loss, a tensor of one element, and got {described_as(loss)}", _WHERE,
                "pass the loss that the model has computed, as outputs.loss or outputs[\"loss\"]")
+
+
+def described_as(value):
+    """In a few words: "dict with the keys logits, loss"."""
+    kind = type(value).__name__
+    return f"{kind} with the keys {', '.join(map(str, value))}" if hasattr(value, "keys") else kind
 
 
 def refuse_keywords(given):

@@ -49,17 +49,19 @@ def with_defaults_of(block, type_name, **key_of):
     return fill
 
 
-def as_read(name, block, place, **beside):
+def as_read(name, block, place, speaks, **beside):
     """A block "optimizer" or "scheduler" with the values that the engine reads where texts stand: numbers in quotes, "auto". `beside`: the blocks
-    that these depend on."""
+    that these depend on. `speaks`: whether this rank says what was read as what."""
     params = block.get("params") or {}
     if not any(isinstance(value, str) for value in params.values()):
         return block
     read = _core.Config({"train_micro_batch_size_per_gpu": 1, **beside, name: block}, place=place, data_parallel_size=1)
     values = {key: read.values.get(f"{name}.params.{key}", given) for key, given in params.items()}
-    for key, given in params.items():
-        if isinstance(given, str) and values[key] != given:
-            _core.log_warning(f"{place}: '{name}.params.{key}' is \"{given}\", read as {values[key]}")
+    autos = [f"{place}: '{name}.params.{key}' is \"auto\", read as {values[key]}"
+             for key, given in params.items() if given == "auto" and values[key] != given]
+    for warning in [each for each in read.warnings if f"'{name}.params." in each] + autos:
+        if speaks:
+            _core.log_warning(warning)
     return {**block, "params": values}
 
 

@@ -234,6 +234,7 @@ class Engine(Accumulation, MovableStates, nn.Module):
         self._require_model()
         if self.training and torch.is_grad_enabled():
             self._check_parameters()
+            self._notice_missing_step()
         if self._resolved.casts_inputs:
             args, kwargs = cast_floats(args, torch.half), cast_floats(kwargs, torch.half)
         device = self.device.type

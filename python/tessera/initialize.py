@@ -30,7 +30,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
 
     config: a dict, a path or base64 of JSON; or args.deepspeed_config. optimizer: a torch.optim.Optimizer, or a function
     of the parameters that returns one; it wins over the configuration's. lr_scheduler: a scheduler, or a function of
-    the optimizer that returns one. model_parameters: parameters or parameter groups to train, for the configuration's
+    the optimizer that returns one; the configuration's wins over it. model_parameters: parameters or parameter groups to train, for the configuration's
     optimizer. device: where the model trains, to which it is moved; None: where its first parameter is. mesh: a DeviceMesh
     or groups by axis (see tessera/mesh.py) where ranks differ in more than their data; placements: a function of a
     parameter's name and the parameter that returns {axis: dimension} over which ranks hold equal parts of it, or {axis: [coordinates]}
@@ -88,7 +88,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
     engine = engine_class(model, resolved, raw, optimizer, torch_step, mesh, placements, device)
     if shared_by > 1:
         tensor_parallel.watch_first_batch(model, mesh)
-    engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"), place_of(source))
+    engine.lr_scheduler = _scheduler(lr_scheduler, engine, raw.get("scheduler"), place_of(source), mesh.world)
     if training_data is not None:
         engine.take_training_data(training_data, collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
@@ -165,6 +165,8 @@ def _optimizer(given, model, model_parameters, raw, place, world):
     block = raw.get("optimizer")
     if given is None and block is None:
         return None
+    if given is not None and block is not None and world.rank == 0:
+        logger.warning("%s: 'optimizer' is not used, since initialize was given one (%s)", place, type(given).__name__)
     if given is None:
         if str(block.get("type")).lower() == "muon":
             optimizers.tag_for_muon(model)
@@ -176,7 +178,7 @@ def _optimizer(given, model, model_parameters, raw, place, world):
         offload = (zero.get("offload_optimizer") if isinstance(zero, dict) else None) or {}
         if not isinstance(offload, dict):
             raise made(_core.ConfigError, f"'zero_optimization.offload_optimizer' is {json.dumps(offload)}", place, 'use an object: {"device": "cpu"}')
-        block = as_read("optimizer", block, place)
+        block = as_read("optimizer", block, place, speaks=world.rank == 0)
         given = optimizers.from_config(block, trained, offloaded=offload.get("device") in ("cpu", "nvme"))
     if isinstance(given, torch.optim.LBFGS):
         raise made(_core.ConfigError, "LBFGS runs the model inside of its step(), which an engine cannot do", place if block else "initialize",
@@ -184,12 +186,12 @@ def _optimizer(given, model, model_parameters, raw, place, world):
     return with_live_groups(given, {id(parameter) for parameter in model.parameters()})
 
 
-def _scheduler(given, engine, block, place):
-    if given is None:
-        if not block or not block.get("type"):
-            return None
+def _scheduler(given, engine, block, place, world):
+    if block and block.get("type"):
+        if given is not None and world.rank == 0:
+            logger.warning("%s: 'scheduler' is used, and not the lr_scheduler that initialize was given (as by DeepSpeed)", place)
         lr = engine.basic_optimizer.param_groups[0]["lr"] if engine.basic_optimizer is not None else 0
-        block = as_read("scheduler", block, place, optimizer={"type": "AdamW", "params": {"lr": float(lr)}})
+        block = as_read("scheduler", block, place, speaks=world.rank == 0, optimizer={"type": "AdamW", "params": {"lr": float(lr)}})
         return schedules.from_config(block, engine.basic_optimizer)
     if callable(given) and not hasattr(given, "step"):
         return given(engine.basic_optimizer)

@@ -44,6 +44,8 @@ class ModelProfile:
         return self.costs[self._model]
 
     def start(self):
+        with FlopCounterMode(display=False):  # what torch loads for the first operation that it counts takes seconds
+            torch.zeros(1, 1) @ torch.zeros(1, 1)
         self._counter = FlopCounterMode(display=False, custom_mapping={
             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_on_cpu})
         self._counter.__enter__()

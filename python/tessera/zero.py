@@ -107,6 +107,7 @@ def show_empty_in_state_dicts(model):
     for module in model.modules():
         if module._parameters and _empty_what_is_sharded not in module._state_dict_hooks.values():
             module.register_state_dict_post_hook(_empty_what_is_sharded)
+            module.register_load_state_dict_pre_hook(_refuse_to_load_into_shards)
 
 
 def _empty_what_is_sharded(module, state, prefix, metadata):
@@ -116,6 +117,15 @@ def _empty_what_is_sharded(module, state, prefix, metadata):
         if is_partitioned(parameter) and shown is not None and shown is not parameter and shown.numel() < parameter.ds_numel:
             state[prefix + name] = torch.empty(0, dtype=shown.dtype, device=shown.device)
             _warn_of_empty_state_dict()
+
+
+def _refuse_to_load_into_shards(module, state, prefix, *_):
+    for name, parameter in module._parameters.items():
+        given = state.get(prefix + name)
+        if is_partitioned(parameter) and torch.is_tensor(given) and parameter.numel() < parameter.ds_numel and given.numel() == parameter.ds_numel:
+            raise made(_core.UsageError, f"'{prefix + name}' is partitioned at stage 3, so load_state_dict() of the model has nothing to write to",
+                       type(module).__name__, "call engine.load_module_state_dict({\"module\": state}), or load inside "
+                       "deepspeed.zero.GatheredParameters(list(model.parameters()), modifier_rank=0)")
 
 
 @functools.cache

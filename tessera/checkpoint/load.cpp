@@ -203,6 +203,17 @@ void say_if_older_than_another(const std::string& latest, const std::filesystem:
   }
 }
 
+void require_tag(const std::string& tag, const std::filesystem::path& folder) {
+  constexpr size_t kNamed = 5;
+  if (std::filesystem::is_directory(folder / tag)) return;
+  std::vector<std::string> there = tags_of(folder);
+  if (there.size() > kNamed) there.resize(kNamed);
+  throw Error(ErrorKind::kData,
+              {fmt::format("there is no checkpoint '{}'", tag), folder.string(),
+               there.empty() ? "the folder has no checkpoint at all: give the one that the checkpoints were saved in"
+                             : fmt::format("name one that is there, such as {}", fmt::join(there, ", "))});
+}
+
 // The tags to try, one after the other: every rank uses rank 0's.
 std::vector<std::string> candidates(const LoadInput& input) {
   comm::Group& world = input.model.world();
@@ -210,6 +221,7 @@ std::vector<std::string> candidates(const LoadInput& input) {
   std::string failure;
   if (world.rank() == 0) {
     try {
+      if (!input.tag.empty()) require_tag(input.tag, input.folder);
       const std::string latest = input.tag.empty() ? read_latest(input.folder) : input.tag;
       if (input.tag.empty() && !latest.empty()) check_tag(latest, input.folder / "latest");
       if (input.tag.empty() && !latest.empty()) say_if_older_than_another(latest, input.folder);

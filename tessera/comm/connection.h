@@ -67,6 +67,11 @@ std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Stor
 // itself. Every call to it ends. Errors: see init_distributed.
 c10::intrusive_ptr<c10d::Store> open_store(const World& world, std::chrono::milliseconds timeout);
 
+// The same, for torch.distributed's own group, which would wait in silence: once all ranks are there. `timeout`: of the
+// store's waits; ranks meet within TESSERA_TIMEOUT, where that is set and shorter. Collective. Errors: see
+// init_distributed.
+c10::intrusive_ptr<c10d::Store> open_store_for_torch(const World& world, std::chrono::milliseconds timeout);
+
 // A connection to the store that only one channel uses.
 struct Group::OwnStore {
   c10::intrusive_ptr<c10d::Store> store;

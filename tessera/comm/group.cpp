@@ -248,9 +248,11 @@ Error Group::explained(const PeerFailure& failure, const std::string& operation)
           ? fmt::format("the {}{} did not end within {}, though all ranks have begun it", operation, of_group(), within)
       : failure.late() ? fmt::format("{} did not join the {}{} within {}", peer, operation, of_group(), within)
                        : fmt::format("{} gave up during the {}{}", peer, operation, of_group());
-  return Error(ErrorKind::kPeer,
-               {fmt::format("{}; {}", missed, board.report_hang(missed)), where(),
-                "every rank must run the same units; for slow ranks raise TESSERA_TIMEOUT (seconds)"});
+  return Error(
+      ErrorKind::kPeer,
+      {fmt::format("{}; {}", missed, board.report_hang(missed)), where(),
+       "every rank has to call forward, backward, step and save_checkpoint as often as the others; for slow ranks "
+       "raise TESSERA_TIMEOUT (seconds)"});
 }
 
 at::Tensor Group::empty(int64_t numel, const at::TensorOptions& options) const {

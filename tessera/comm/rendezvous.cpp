@@ -101,9 +101,14 @@ std::optional<int64_t> number_within(const char* name, int64_t lowest, int64_t h
 // A year: what is added to the time of now stays a time.
 constexpr std::chrono::seconds kLongestTimeout{31'536'000};
 
+std::optional<std::chrono::seconds> timeout_of_environment() {
+  const auto number = number_within("TESSERA_TIMEOUT", 1, kLongestTimeout.count());
+  return number ? std::optional(std::chrono::seconds(*number)) : std::nullopt;
+}
+
 milliseconds timeout_of(const InitOptions& options) {
   if (options.timeout.count() > 0) return std::min<milliseconds>(options.timeout, kLongestTimeout);
-  return std::chrono::seconds(number_within("TESSERA_TIMEOUT", 1, kLongestTimeout.count()).value_or(600));
+  return timeout_of_environment().value_or(std::chrono::seconds(600));
 }
 
 bool all_ranks_are_here(const World& world) {
@@ -322,6 +327,16 @@ c10::intrusive_ptr<c10d::Store> open_store(const World& world, milliseconds time
   require_open_files_of(world);
   if (world.store_is_running) return open_store_of_torchrun(world, timeout);
   return open_store_of_rank_0(world, run_secret(), timeout);
+}
+
+c10::intrusive_ptr<c10d::Store> open_store_for_torch(const World& world, milliseconds timeout) {
+  const milliseconds to_meet = std::min<milliseconds>(timeout, timeout_of_environment().value_or(kLongestTimeout));
+  const auto store = open_store(world, to_meet);
+  c10d::PrefixStore texts("meeting", store);
+  wait_for_everybody(texts, world, fmt::format("{}:{}", world.master_addr, world.master_port),
+                     facts_of_joining(world, backend_of({})), to_meet);
+  store->setTimeout(timeout);
+  return store;
 }
 
 std::shared_ptr<Group> connect(const World& world, c10::intrusive_ptr<c10d::Store> shared, const std::string& name,

@@ -391,6 +391,14 @@ void check_together(const DsConfig& config, const Document& document, Problems& 
   }
 }
 
+void warn_of_offload_without_shards(const DsConfig& config, const Document& document, KeyCheck& check) {
+  const Json& stage = config.value("zero_optimization.stage");
+  if (stage == 3 || config.value("zero_optimization.offload_param.device") == "none") return;
+  check.warnings.push_back(fmt::format(
+      "{}: 'zero_optimization.offload_param' has no effect at stage {}: parameters are sharded at stage 3 alone",
+      document.place(pointer_to("zero_optimization.offload_param")).text(), stage.dump()));
+}
+
 Dtypes dtypes_of(const DsConfig& config) {
   Dtypes dtypes;
   dtypes.compute = compute_dtype_of(config);
@@ -473,6 +481,7 @@ DsConfig parse_ds_config(const Document& written, const DsConfigInput& input) {
   fill_auto(config.keys, input.auto_values, document, check.problems);
   check_together(config, document, check.problems);
   check.problems.raise();
+  warn_of_offload_without_shards(config, document, check);
   resolve_batch(config, input);
 
   config.dtypes = dtypes_of(config);

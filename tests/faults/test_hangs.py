@@ -3,13 +3,15 @@
 import os
 import re
 import signal
+import subprocess
 import sys
 
 import pytest
 from test_causal_lm import run_of
 from test_expert_parallel import MODELS as MIXTURES
 from test_tensor_parallel import MODELS
-from tessera_runs import (REPOSITORY, TESSERA, finish, rank_pids, start, steps_done, train_arguments, wait_until, write_run_file)
+from tessera_runs import (REPOSITORY, TESSERA, environment, finish, free_port, rank_pids, start, steps_done, train_arguments, wait_until,
+                          write_run_file)
 
 PYTHON = {"PYTHONPATH": os.pathsep.join([str(TESSERA.parent / "python"), str(REPOSITORY / "python" / "deepspeed")]),
           "OMP_NUM_THREADS": 1, "TESSERA_TIMEOUT": 4}
@@ -48,6 +50,18 @@ def test_a_python_program_of_which_a_rank_never_comes_back_from_its_data(tmp_pat
     assert result.err.count("What each rank waits for") == 1, str(result)
     assert re.search(r"rank 1 is not waiting in a collective: .*; the others wait for that", result.err), str(result)
     assert re.search(r'File ".*program.py", line \d+ in reads_where_a_test_looks', result.err), str(result)
+
+
+def test_a_python_program_of_which_a_rank_never_comes(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "program.py", "1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment(**{**PYTHON, "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
+                         "TESSERA_TIMEOUT": 12}))
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 1, said
+    assert re.search(r"warning: rank 1 did not join the run yet \(127.0.0.1:\d+, a run of 2 ranks\); waiting for another 2 s", said), said
+    assert "rank 1 did not join the run within 12 s; rank 0 did" in said
 
 
 ONE_FEWER = """

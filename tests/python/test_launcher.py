@@ -148,6 +148,7 @@ def said(capsys, tmp_path, monkeypatch):
     ("--hostfile hosts --launcher slurm --include worker-0:1@worker-1:0 train.py", "Slurm cannot choose the slots [1]",
      "whole machines"),
     ("--autotuning tune train.py", "deepspeed.autotuning is not in Tessera yet", "leave the option out"),
+    ("--elastic_training --min_elastic_nodes 1 train.py", "Elastic training is not in Tessera", "leave the option out"),
 ])
 def test_a_command_line_that_is_refused_says_what_and_how_to_fix_it(said, words, what, fix):
     error = said(words)

@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/hang_report.h"
 
 namespace tessera::comm {
@@ -19,6 +21,7 @@ constexpr char kMark = '=';
 constexpr char kGivenUp = '!';  // in place of a missing rank's text: why rank 0 waits no longer
 
 constexpr std::chrono::seconds kOthersRead{2};
+constexpr std::chrono::seconds kUntilSaid{10};
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
 
@@ -107,6 +110,24 @@ std::string missing_in_words(const std::vector<int>& missing, const StartStep& s
                      std::chrono::duration_cast<std::chrono::seconds>(timeout).count(), ranks_in_words(there));
 }
 
+// Rank 0 says after a while for whom all wait.
+void wait_for_texts(c10d::Store& store, const StartStep& step, int rank, const Keys& keys, milliseconds timeout) {
+  if (rank != 0 || timeout <= kUntilSaid) return store.wait(keys, timeout);
+  try {
+    return store.wait(keys, kUntilSaid);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    const auto missing = missing_ranks(store, keys);
+    if (!missing) throw;
+    if (!missing->empty()) {
+      log_warning("{} {} yet ({}); waiting for another {}", ranks_in_words(*missing), step.missed, step.where,
+                  format_duration(timeout - kUntilSaid));
+    }
+  }
+  store.wait(keys, timeout - kUntilSaid);
+}
+
 // By rank 0, with which the store ends: those that came find the reason where they wait for the text of a rank that did
 // not, and have a moment to read it.
 void tell_who_waits(c10d::Store& store, const Keys& keys, const std::vector<int>& missing, const std::string& text) {
@@ -122,7 +143,8 @@ void tell_who_waits(c10d::Store& store, const Keys& keys, const std::vector<int>
 std::vector<std::string> exchange_texts_at_start(c10d::Store& store, const StartStep& step, int rank, int size,
                                                  const std::string& text, milliseconds timeout) {
   try {
-    return exchange_texts(store, step.name, rank, size, text, [&](const Keys& keys) { store.wait(keys, timeout); });
+    return exchange_texts(store, step.name, rank, size, text,
+                          [&](const Keys& keys) { wait_for_texts(store, step, rank, keys, timeout); });
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {

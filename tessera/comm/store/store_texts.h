@@ -32,8 +32,9 @@ struct StartStep {
   std::string where;   // of the error
 };
 
-// exchange_texts, waiting in the store. Errors: kPeer, who came and who is missing after `timeout`, or that the store
-// is gone. Where ranks are missing, rank 0 tells those that came, and waits two seconds for them to read it.
+// exchange_texts, waiting in the store; after ten seconds rank 0 says who is missing. Errors: kPeer, who came and who
+// is missing after `timeout`, or that the store is gone. Where ranks are missing, rank 0 tells those that came, and
+// waits two seconds for them to read it.
 std::vector<std::string> exchange_texts_at_start(c10d::Store& store, const StartStep& step, int rank, int size,
                                                  const std::string& text, std::chrono::milliseconds timeout);
 

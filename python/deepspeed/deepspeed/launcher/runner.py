@@ -96,6 +96,9 @@ def _parser():
     how.add_argument("--save_pid", action="store_true", help="Write the launcher's process ID to /tmp/<its ID>.deepspeed")
     how.add_argument("--enable_each_rank_log", default="None", type=str, help="folder for one log file per rank")
     how.add_argument("--autotuning", default="", choices=["tune", "run"], type=str, help="Not supported by Tessera yet")
+    how.add_argument("--elastic_training", action="store_true", help="Not supported by Tessera yet")
+    how.add_argument("--min_elastic_nodes", type=whole_number(-1), default=-1, help="Of --elastic_training")
+    how.add_argument("--max_elastic_nodes", type=whole_number(-1), default=-1, help="Of --elastic_training")
     how.add_argument("--log_level", default="info", choices=["debug", "info", "warning", "error", "critical"])
     how.add_argument("-q", "--quiet", action="store_true", help="the same as --log_level error")
     parser.add_argument("user_script", type=str, help="Program to run, followed by its own arguments")
@@ -241,6 +244,9 @@ def _check_arguments(args):
     """What is wrong whatever the machines are."""
     if args.autotuning:
         raise refused(sentence("deepspeed.autotuning"), "--autotuning", "leave the option out")
+    if args.elastic_training or args.min_elastic_nodes != -1 or args.max_elastic_nodes != -1:
+        raise refused("Elastic training is not in Tessera", "--elastic_training",
+                      "leave the option out: a run saves and goes on with fewer or more ranks (`tessera launch --max-restarts`, docs/reliability.md)")
     if args.launcher.lower() not in LAUNCHER_CLASSES:
         raise refused(f"--launcher is '{args.launcher}'", "the command line",
                       nearest(args.launcher.lower(), list(LAUNCHER_CLASSES)))

@@ -15,6 +15,7 @@ from torch import nn
 from deepspeed import _names
 from deepspeed.utils import groups, log_dist
 from tessera import _core
+from tessera.error_report import made
 
 _names.serve(__name__)
 _NOISES = (None, "None", "Jitter", "RSample")
@@ -83,7 +84,7 @@ class MoE(nn.Module):
                  enable_expert_tensor_parallelism=False, top2_2nd_expert_sampling=True):
         super().__init__()
         if num_experts % ep_size:
-            raise AssertionError(f"{num_experts} experts do not go round {ep_size} ranks")
+            raise made(AssertionError, f"{num_experts} experts do not go round {ep_size} ranks", "MoE", "choose num_experts as a multiple of ep_size")
         if noisy_gate_policy not in _NOISES:
             raise AssertionError(f"unknown noisy_gate_policy {noisy_gate_policy!r}: use one of {', '.join(map(str, _NOISES))}")
         if enable_expert_tensor_parallelism:

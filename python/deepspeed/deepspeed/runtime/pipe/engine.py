@@ -19,11 +19,16 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.pipe import schedule
 from deepspeed.utils import RepeatingLoader
 from tessera import _core
+from tessera.backward_arguments import described_as
 from tessera.error_report import made
 
 
 class PipelineError(Exception):
     """A call that a pipeline engine does not have."""
+
+
+class BatchesEnded(_core.UsageError, StopIteration):
+    """As DeepSpeed's engine hands on what ends its iterator, a StopIteration."""
 
 
 def _by_itself(instruction):
@@ -93,13 +98,29 @@ class PipelineEngine(DeepSpeedEngine):
         self.batch_fn = fn
 
     def _next_batch(self):
-        batch = next(self.data_iterator) if self.data_iterator is not None else None
+        batch = self._next_from_iterator() if self.data_iterator is not None else None
         if self.batch_fn is not None:
             batch = self.batch_fn(batch)
         if batch is None:
             raise made(_core.UsageError, "the first and the last stage read the batches, and have none", "train_batch",
                        "give it data_iter on these stages, or initialize training_data")
-        return batch
+        return self._require_inputs_and_labels(batch)
+
+    def _next_from_iterator(self):
+        try:
+            return next(self.data_iterator)
+        except StopIteration:
+            raise made(BatchesEnded, f"the data iterator has no more batches, and a step needs {self.micro_batches} (gradient_accumulation_steps)",
+                       "train_batch", "begin it again where it ends (deepspeed.utils.RepeatingLoader), or take no step of the few batches that are "
+                       "left") from None
+
+    def _require_inputs_and_labels(self, batch):
+        reads_labels = self.is_last_stage() and self._compute_loss and self.module.loss_fn is not None
+        if isinstance(batch, (tuple, list)) and len(batch) > (1 if reads_labels else 0):
+            return batch
+        described = f"{described_as(batch)} of {len(batch)}" if isinstance(batch, (tuple, list)) else described_as(batch)
+        raise made(_core.UsageError, f"a pipeline's batch is (inputs, labels), and this is a {described}", "train_batch",
+                   "let the iterator yield such pairs, or make them: engine.set_batch_fn(lambda batch: (…, …))")
 
     # ---- training
 
