@@ -30,7 +30,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
 
     config: a dict, a path or base64 of JSON; or args.deepspeed_config. optimizer: a torch.optim.Optimizer, or a function
     of the parameters that returns one; it wins over the configuration's. lr_scheduler: a scheduler, or a function of
-    the optimizer that returns one; the configuration's wins over it. model_parameters: parameters or parameter groups to train, for the configuration's
+    the optimizer that returns one, likewise. model_parameters: parameters or parameter groups to train, for the configuration's
     optimizer. device: where the model trains, to which it is moved; None: where its first parameter is. mesh: a DeviceMesh
     or groups by axis (see tessera/mesh.py) where ranks differ in more than their data; placements: a function of a
     parameter's name and the parameter that returns {axis: dimension} over which ranks hold equal parts of it, or {axis: [coordinates]}
@@ -174,6 +174,9 @@ def _optimizer(given, model, model_parameters, raw, place, world):
         if not trained:
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         parallelism.refuse_empty_stage(model, trained, world)
+        if not trained:
+            raise made(_core.UsageError, "no parameter of the model can be trained: none has requires_grad", "initialize",
+                       "let some train, or leave the optimizer out of the configuration: such an engine evaluates")
         zero = raw.get("zero_optimization")
         offload = (zero.get("offload_optimizer") if isinstance(zero, dict) else None) or {}
         if not isinstance(offload, dict):
@@ -187,9 +190,12 @@ def _optimizer(given, model, model_parameters, raw, place, world):
 
 
 def _scheduler(given, engine, block, place, world):
-    if block and block.get("type"):
-        if given is not None and world.rank == 0:
-            logger.warning("%s: 'scheduler' is used, and not the lr_scheduler that initialize was given (as by DeepSpeed)", place)
+    configured = bool(block and block.get("type"))
+    if given is not None and configured and world.rank == 0:
+        logger.warning("%s: 'scheduler' is not used, since initialize was given an lr_scheduler", place)
+    if given is None:
+        if not configured:
+            return None
         lr = engine.basic_optimizer.param_groups[0]["lr"] if engine.basic_optimizer is not None else 0
         block = as_read("scheduler", block, place, speaks=world.rank == 0, optimizer={"type": "AdamW", "params": {"lr": float(lr)}})
         return schedules.from_config(block, engine.basic_optimizer)

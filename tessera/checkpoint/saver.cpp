@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
+#include <optional>
 #include <set>
 
 #include "tessera/base/fault_point.h"
@@ -31,14 +33,15 @@ namespace {
 
 // What a rank tells the others about its part of a save.
 struct Outcome {
-  std::string error;  // empty: it went well
+  std::optional<ErrorReport> error;  // none: it went well
   storage::FileSum sum;
   json tensors = nullptr;  // which parts of the model, from one of the ranks that share these; null from the others
   json aliases = nullptr;  // … and their other names
 };
 
 std::string to_text(const Outcome& outcome) {
-  json text{{"error", outcome.error}, {"bytes", outcome.sum.bytes}, {"xxh3", storage::to_text(outcome.sum.blocks)}};
+  json text{{"bytes", outcome.sum.bytes}, {"xxh3", storage::to_text(outcome.sum.blocks)}};
+  if (outcome.error) text["error"] = {outcome.error->what, outcome.error->where, outcome.error->fix};
   if (!outcome.tensors.is_null()) text["tensors"] = outcome.tensors;
   if (!outcome.aliases.is_null()) text["aliases"] = outcome.aliases;
   return text.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
@@ -46,10 +49,24 @@ std::string to_text(const Outcome& outcome) {
 
 Outcome outcome_of(const std::string& text) {
   const json parsed = json::parse(text);
-  return {parsed.at("error"),
+  std::optional<ErrorReport> error;
+  if (parsed.contains("error")) error = {parsed["error"].at(0), parsed["error"].at(1), parsed["error"].at(2)};
+  return {std::move(error),
           {parsed.at("bytes"), storage::blocks_of(parsed.at("xxh3"))},
           parsed.value("tensors", json()),
           parsed.value("aliases", json())};
+}
+
+// Of a save that failed.
+ErrorReport failure_of(const std::string& saving, const ErrorReport& found, const fs::path& folder) {
+  constexpr const char* kUntouched = "earlier checkpoints in this folder are untouched";
+  return {fmt::format("{}: {}", saving, found.what), found.where.empty() ? folder.string() : found.where,
+          found.fix.empty() ? kUntouched : fmt::format("{}; {}", found.fix, kUntouched)};
+}
+
+ErrorReport report_of(const std::exception& error) {
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  return own != nullptr ? own->report() : ErrorReport{error.what(), "", ""};
 }
 
 // What `work` throws becomes text: std::bad_alloc and the like count too, as no rank may be left waiting.
@@ -59,7 +76,7 @@ Outcome attempt(Work work) {
   try {
     work(outcome);
   } catch (const std::exception& error) {
-    outcome.error = error.what();
+    outcome.error = report_of(error);
   }
   return outcome;
 }
@@ -190,11 +207,10 @@ void Saver::run(Job& job) {
     outcomes.clear();
     for (const std::string& text : job.line->exchange_texts(to_text(mine), label)) outcomes.push_back(outcome_of(text));
     for (size_t rank = 0; rank < outcomes.size() && !failed; ++rank) {
-      if (outcomes[rank].error.empty()) continue;
+      if (!outcomes[rank].error) continue;
       failed = true;
-      job.failure = ErrorReport{
-          fmt::format("the checkpoint '{}' could not be saved (rank {}): {}", job.tag, rank, outcomes[rank].error),
-          job.folder.string(), "earlier checkpoints in this folder are untouched"};
+      job.failure = failure_of(fmt::format("the checkpoint '{}' could not be saved (rank {})", job.tag, rank),
+                               *outcomes[rank].error, job.folder);
       if (job.leads) storage::abandon(final_folder);
     }
     return !failed;
@@ -247,8 +263,8 @@ void Saver::run(Job& job) {
       prune(job.folder, job.retention);
     }));
   } catch (const std::exception& error) {  // a rank is gone
-    job.failure = ErrorReport{fmt::format("the checkpoint '{}' could not be saved: {}", job.tag, error.what()),
-                              job.folder.string(), "earlier checkpoints in this folder are untouched"};
+    job.failure =
+        failure_of(fmt::format("the checkpoint '{}' could not be saved", job.tag), report_of(error), job.folder);
   }
 }
 

@@ -7,7 +7,9 @@ import deepspeed
 import pytest
 import torch
 import torch.distributed as dist
+from deepspeed.pipe import PipelineModule
 from deepspeed.utils import safe_get_full_grad, safe_get_full_optimizer_state, safe_set_full_fp32_param
+from tessera import _core
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,6 +133,105 @@ def test_a_path_with_the_tag_in_it_is_noticed(tmp_path, caplog):
     assert f"load_checkpoint('{tmp_path}', tag='best')" in caplog.text
     with pytest.raises(ValueError, match="was given None instead of a folder"):
         engine.load_checkpoint(None)
+
+
+def test_a_tag_that_is_not_there_is_said_with_those_that_are(tmp_path):
+    engine = start()
+    step(engine)
+    engine.save_checkpoint(str(tmp_path), tag="best")
+    with pytest.raises(_core.DataError, match="there is no checkpoint 'bset'\n.*\n.*such as best"):
+        engine.load_checkpoint(str(tmp_path), tag="bset")
+
+
+def test_a_folder_that_cannot_be_made_is_said_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    engine = start()
+    step(engine)
+    with pytest.raises(_core.MachineError, match="the folder cannot be created: Not a directory") as error:
+        engine.save_checkpoint(str(tmp_path / "file" / "checkpoints"))
+    assert str(error.value).count("where:") == str(error.value).count("fix:") == 1
+    assert "fix the folder's permissions; earlier checkpoints in this folder are untouched" in str(error.value)
+
+
+def test_weights_given_to_a_model_whose_weights_are_elsewhere():
+    model = Model()
+    state = {name: torch.full_like(value, 0.5) for name, value in model.state_dict().items()}
+    engine = deepspeed.initialize(model=model, config={"train_batch_size": 2, "optimizer": OPTIMIZER, "zero_optimization": {
+        "stage": 3, "stage3_param_persistence_threshold": 0}})[0]
+    with pytest.raises(ValueError, match="'line.weight' is partitioned at stage 3.*\n.*\n.*engine.load_module_state_dict"):
+        engine.module.load_state_dict(state)
+    engine.load_module_state_dict({"module": state})
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        assert (model.line.weight == 0.5).all()
+
+
+def test_a_model_of_which_nothing_trains():
+    with pytest.raises(ValueError, match="no parameter of the model can be trained: none has requires_grad"):
+        deepspeed.initialize(model=Model().requires_grad_(False), config={"train_batch_size": 2, "optimizer": OPTIMIZER})
+
+
+def test_offloaded_parameters_below_stage_3_are_said(capfd):
+    start(zero_optimization={"stage": 2, "offload_param": {"device": "cpu"}})
+    said = capfd.readouterr()
+    assert "'zero_optimization.offload_param' has no effect at stage 2" in said.out + said.err
+
+
+def test_what_is_given_twice_is_said(caplog):
+    model = Model()
+    mine = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.StepLR(mine, 1)
+    _, _, _, used = deepspeed.initialize(model=model, optimizer=mine, lr_scheduler=schedule, config={
+        "train_batch_size": 2, "optimizer": OPTIMIZER, "scheduler": WARM_UP})
+    assert used is schedule
+    assert "'optimizer' is not used, since initialize was given one (SGD)" in caplog.text
+    assert "'scheduler' is not used, since initialize was given an lr_scheduler" in caplog.text
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_gradients_that_nobody_uses_are_said_once(stage, caplog):
+    """accelerator.backward() steps; loss.backward() by itself does not."""
+    engine = start(zero_optimization={"stage": stage})
+    for _ in range(40):
+        engine(torch.ones(2, 4))["loss"].backward()
+    assert caplog.text.count("16 forwards have begun since the first gradients came, and step() was not called") == 1
+
+
+def test_an_accumulation_by_the_programs_own_boundaries_is_not_taken_for_that(caplog):
+    engine = start()
+    for number in range(40):
+        engine.set_gradient_accumulation_boundary(number == 39)
+        step(engine)
+    assert "step() was not called" not in caplog.text and engine.global_steps == 1
+
+
+def pipeline(loss_fn=torch.nn.functional.mse_loss):
+    deepspeed.init_distributed()
+    layers = PipelineModule([torch.nn.Linear(4, 3)], num_stages=1, loss_fn=loss_fn)
+    return deepspeed.initialize(model=layers, config={"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "optimizer": OPTIMIZER})[0]
+
+
+PAIR = torch.ones(2, 4), torch.ones(2, 3)
+
+
+@pytest.mark.parametrize("batches, what", [
+    ([{"x": PAIR[0], "y": PAIR[1]}], "a pipeline's batch is .inputs, labels., and this is a dict with the keys x, y"),
+    ([PAIR[0]], "and this is a Tensor"), ([PAIR[:1]], "and this is a tuple of 1"),
+    ([PAIR], "the data iterator has no more batches, and a step needs 2"),
+], ids=["dicts", "a tensor", "no labels", "too few"])
+def test_a_pipelines_batches_are_pairs(batches, what):
+    with pytest.raises(ValueError, match=what):
+        pipeline().train_batch(iter(batches))
+
+
+def test_the_end_of_a_pipelines_batches_is_that_of_an_iterator():
+    """As with DeepSpeed, where next() goes through."""
+    with pytest.raises(StopIteration):
+        pipeline().train_batch(iter([]))
+
+
+def test_a_pipeline_without_a_loss_function():
+    with pytest.raises(ValueError, match="the last stage's loss has 6 elements\n.*\n.*give PipelineModule a loss_fn"):
+        pipeline(None).train_batch(iter([PAIR] * 2))
 
 
 def test_sixteen_bit_weights_that_are_not_saved_are_said(tmp_path, caplog, monkeypatch):

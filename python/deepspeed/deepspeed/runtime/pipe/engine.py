@@ -218,6 +218,10 @@ class PipelineEngine(DeepSpeedEngine):
         if not torch.is_tensor(loss):
             raise made(_core.UsageError, f"the last stage's loss is a {type(loss).__name__}, not a tensor", "PipelineModule",
                        "return one tensor from loss_fn, or from the last layer")
+        if self.module.training and loss.numel() != 1:
+            raise made(_core.UsageError, f"the last stage's loss has {loss.numel()} elements", "PipelineModule",
+                       "return a tensor of one element from loss_fn" if self.module.loss_fn is not None else
+                       "give PipelineModule a loss_fn, which makes one of the last layer's output and the labels")
         self.fwd_outputs.append(loss.detach())
         if self.module.training:
             self.total_loss = loss.detach() + (0 if self.total_loss is None else self.total_loss)
