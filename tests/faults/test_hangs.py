@@ -60,7 +60,7 @@ def test_a_python_program_of_which_a_rank_never_comes(tmp_path):
                          "TESSERA_TIMEOUT": 12}))
     said, _ = process.communicate(timeout=90)
     assert process.returncode == 1, said
-    assert re.search(r"warning: rank 1 did not join the run yet \(127.0.0.1:\d+, a run of 2 ranks\); waiting for another 2 s", said), said
+    assert re.search(r"warning: rank 1 did not join the run yet \(127.0.0.1:\d+, a run of 2 ranks\); waiting for another 2\.00 s", said), said
     assert "rank 1 did not join the run within 12 s; rank 0 did" in said
 
 
