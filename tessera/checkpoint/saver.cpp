@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstring>
 #include <optional>
-#include <optional>
 #include <set>
 
 #include "tessera/base/fault_point.h"

@@ -474,10 +474,19 @@ void expect_host_memory(const test::SpawnOptions& options, const std::string& re
   EXPECT_THAT(all, HasSubstr(reason));
 }
 
-TEST_P(Nccl, RanksThatShareADeviceGoThroughHostMemoryAndAreToldOnce) {
+TEST_P(Nccl, RanksThatShareADeviceAreRefusedOnAllRanks) {
   auto options = with_nccl(GetParam());
   options.ranks_a_host = 2;
-  expect_host_memory(options, "ranks 0 and 1 have the same device, far:0 of 0");
+  for (const auto& outcome : outcomes_of_ranks(3, sums_have_the_hosts_bits, options)) {
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.output, HasSubstr("ranks 0 and 1 have the same device, far:0 of 0"));
+  }
+}
+
+TEST_P(Nccl, RanksMayShareADeviceThroughHostMemory) {
+  auto options = with_nccl(GetParam(), {{"TESSERA_NCCL_LIBRARY", "off"}});
+  options.ranks_a_host = 2;
+  expect_host_memory(options, "");
 }
 
 TEST(NcclLibrary, IsNotUsedWhereOneRankHasNone) {

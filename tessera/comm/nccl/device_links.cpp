@@ -136,6 +136,7 @@ std::string DeviceLinks::refusal_of(const std::vector<int>& members) {
   const auto end = steady_clock::now() + options_.timeout;
   std::map<std::pair<std::string, std::string>, int> rank_at;
   std::string through;
+  std::string sharing;
   for (const int rank : members) {
     while (!connection_->has(place_key(rank))) {
       if (steady_clock::now() > end) throw PeerFailure(rank, /*late=*/true, "it has had no tensor on a device yet");
@@ -148,7 +149,15 @@ std::string DeviceLinks::refusal_of(const std::vector<int>& members) {
       return fmt::format("rank {} has NCCL from {}, and rank {} from {}", members.front(), through, rank, told.through);
     }
     const auto [other, is_first] = rank_at.try_emplace({told.device, told.kernel}, rank);
-    if (!is_first) return fmt::format("ranks {} and {} have the same device, {}", other->second, rank, told.device);
+    if (!is_first && sharing.empty())
+      sharing = fmt::format("ranks {} and {} have the same device, {}", other->second, rank, told.device);
+  }
+  if (!sharing.empty()) {
+    throw Error(
+        ErrorKind::kUsage,
+        {sharing, "NCCL",
+         "start as many ranks on a host as it has devices, each with its own (LOCAL_RANK, CUDA_VISIBLE_DEVICES); "
+         "with TESSERA_NCCL_LIBRARY=off ranks may share one, and go through host memory, which is slower"});
   }
   return "";
 }

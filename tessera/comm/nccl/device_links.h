@@ -1,6 +1,6 @@
 // Which of a run's ranks NCCL connects. A rank says where its device is, on which host and which one there, in the
-// store, when its first tensor on a device comes; nobody needs it before. Where a member has no NCCL, or two members
-// have the same device, which NCCL refuses, all of them are without; rank 0 among them says why, once a run.
+// store, when its first tensor on a device comes; nobody needs it before. Where a member has no NCCL, all of them are
+// without; the first of them says why, once a run. Two members with the same device, which NCCL refuses, are an error.
 //
 // TESSERA_NCCL_LIBRARY names the library (library.h). Where it is not set, NCCL is torch's own group, if the program
 // has one (torch_library.h), and else not used, which rank 0 of a run on CUDA devices says once.
@@ -34,7 +34,8 @@ class DeviceLinks {
   DeviceLinks(c10::intrusive_ptr<c10d::Store> store, Options options);
 
   // The exchange of these ranks of the world, for tensors on `device`; null on all of them where they have none. Waits
-  // for the members' first tensors on devices. Throws PeerFailure: which member had none in time.
+  // for the members' first tensors on devices. Throws PeerFailure: which member had none in time; kUsage on all of
+  // them: which two have the same device.
   std::unique_ptr<Exchange> exchange_of(const std::vector<int>& members, at::Device device,
                                         const std::shared_ptr<std::atomic<int64_t>>& bytes_sent);
 
