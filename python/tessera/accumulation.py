@@ -30,9 +30,10 @@ class Accumulation:
 
     def _notice_missing_step(self):
         """Before a forward: says once that gradients come, and that nobody uses them."""
-        if not self.core.gradients_pending:
+        pending = self.core.gradients_pending
+        if not pending:
             self._forwards_without_step = 0
-        if not self.core.gradients_pending or self._no_sync or self._sets_boundaries or not self._counts_micro_batches:
+        if not pending or self._no_sync or self._sets_boundaries or not self._counts_micro_batches:
             return
         self._forwards_without_step += 1
         if self._forwards_without_step == max(_FORWARDS_BEFORE_A_WORD, 4 * self.gradient_accumulation_steps()) and self._world.rank == 0:
