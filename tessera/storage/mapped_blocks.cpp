@@ -22,10 +22,13 @@ MappedBlocks::~MappedBlocks() { shrink_idle_to(0); }
 
 MappedBlock MappedBlocks::take(size_t bytes) {
   const std::lock_guard guard(mutex_);
-  MappedBlock block = pop_idle(rounded(bytes));
+  const size_t size = rounded(bytes);
+  MappedBlock block = pop_idle(size, size + size / 8);
+  const size_t wanted = bytes_in_use_ + size;
+  if (block.address == nullptr && bytes_idle_ > 0 && wanted + bytes_idle_ > most_in_use_)
+    block = pop_twice_as_large(size);
   if (block.address == nullptr) {
-    block.bytes = rounded(bytes);
-    const size_t wanted = bytes_in_use_ + block.bytes;
+    block.bytes = size;
     shrink_idle_to(most_in_use_ > wanted ? most_in_use_ - wanted : 0);
     block.address = map_pages(block.bytes);
     if (block.address == nullptr) {
@@ -58,6 +61,7 @@ void MappedBlocks::end_step() {
     blocks.erase(blocks.begin(), first_kept);
     size = blocks.empty() ? idle_.erase(size) : std::next(size);
   }
+  std::erase_if(evicting_, [&](const auto& size) { return step_ - size.second.last > kIdleSteps; });
 }
 
 void MappedBlocks::release_idle() {
@@ -76,9 +80,16 @@ size_t MappedBlocks::bytes_idle() const {
   return bytes_idle_;
 }
 
-MappedBlock MappedBlocks::pop_idle(size_t bytes) {
+MappedBlock MappedBlocks::pop_twice_as_large(size_t bytes) {
+  if (step_ == 0) return {};
+  Steps& steps = evicting_.try_emplace(bytes, Steps{step_, step_}).first->second;
+  steps.last = step_;
+  return step_ > steps.first ? pop_idle(bytes, 2 * bytes) : MappedBlock{};
+}
+
+MappedBlock MappedBlocks::pop_idle(size_t bytes, size_t most) {
   const auto found = idle_.lower_bound(bytes);
-  if (found == idle_.end() || found->first > bytes + bytes / 8) return {};
+  if (found == idle_.end() || found->first > most) return {};
   const MappedBlock block{found->second.back().address, found->first};
   found->second.pop_back();
   if (found->second.empty()) idle_.erase(found);

@@ -2,8 +2,9 @@
 // pages that are there instead of fresh ones that the system must find and clear.
 //
 // What is kept never raises the peak: before more would be mapped than the most that was ever in use at once, blocks
-// that lie idle go back to the system, longest idle first. And it is what steps need: a block that several steps in a
-// row did not ask for goes back, too.
+// that lie idle go back to the system, longest idle first. Where step after step asks for such a size, a larger one
+// that is idle serves it instead, or blocks of two sizes would drive each other out for ever. And it is what steps
+// need: a block that several steps in a row did not ask for goes back, too.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ namespace tessera::storage {
 
 struct MappedBlock {
   void* address = nullptr;  // at a page; null where the system refused
-  size_t bytes = 0;         // whole pages, at most an eighth more than were asked for
+  size_t bytes = 0;         // whole pages, at most an eighth more than were asked for, or see above twice as many
 };
 
 // Thread-safe. Blocks in use when it is destroyed stay mapped.
@@ -53,15 +54,22 @@ class MappedBlocks {
     uint64_t step;   // in which it was
   };
 
-  // The smallest that is large enough and at most an eighth larger, of these the one freed last: it is the likeliest
-  // to be in a cache. Null where none is.
-  MappedBlock pop_idle(size_t bytes);
+  // The smallest that has at least `bytes` and at most `most`, of these the one freed last: it is the likeliest to be
+  // in a cache. Null where none is.
+  MappedBlock pop_idle(size_t bytes, size_t most);
+  // Instead of evicting idle blocks for a size, as in an earlier step; the first of all makes what stays. Null where
+  // none is.
+  MappedBlock pop_twice_as_large(size_t bytes);
   // Back to the system, until at most `bytes` are idle.
   void shrink_idle_to(size_t bytes);
 
   mutable std::mutex mutex_;
   std::map<size_t, std::vector<Idle>>
       idle_;  // by size; no list is empty, each is in the order in which they were freed
+  struct Steps {
+    uint64_t first, last;
+  };
+  std::map<size_t, Steps> evicting_;  // by size: steps in which idle blocks had to go for it, or would have had to
   size_t bytes_in_use_ = 0;
   size_t most_in_use_ = 0;
   size_t bytes_idle_ = 0;

@@ -81,8 +81,9 @@ def test_a_torch_beside_the_moved_tree_comes_before_the_one_of_the_build(moved, 
     link.symlink_to(torch_of(moved))
     try:
         assert f"{moved}/torch/lib/libtorch_cpu.so" in run("ldd", moved / "bin" / "tessera").replace("bin/../", "")
-        configure(moved, tmp_path / "build")
-        assert f"Torch_DIR:PATH={moved}/torch/share/cmake/Torch" in (tmp_path / "build" / "CMakeCache.txt").read_text()
+        configure(moved, tmp_path / "build", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+        compiled = (tmp_path / "build" / "compile_commands.json").read_text()
+        assert f"{moved}/torch/include" in compiled and f"{torch_of(moved)}/include" not in compiled
     finally:
         link.unlink()
 

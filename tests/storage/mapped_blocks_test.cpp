@@ -52,6 +52,36 @@ TEST(MappedBlocks, WhatIsKeptNeverRaisesThePeak) {
   EXPECT_LE(blocks.bytes_in_use() + blocks.bytes_idle(), most);
 }
 
+// At the peak, a block of 20 MiB and one of 11 would else drive each other out in every step.
+TEST(MappedBlocks, WhatComesAgainAtThePeakTakesALargerOne) {
+  MappedBlocks blocks;
+  const MappedBlock stays = blocks.take(50 * kMiB), large = blocks.take(20 * kMiB);
+  const size_t most = blocks.bytes_in_use();
+  blocks.give_back(large);
+  for (uint64_t step = 0; step < 8; ++step) {
+    const MappedBlock small = blocks.take(11 * kMiB);
+    const bool has_come_again = step >= 2;  // the first step makes what stays
+    EXPECT_EQ(small.bytes, has_come_again ? 20 * kMiB : 11 * kMiB) << step;
+    blocks.give_back(small);
+    const MappedBlock again = blocks.take(20 * kMiB);
+    EXPECT_EQ(again.address == small.address, has_come_again);
+    blocks.give_back(again);
+    EXPECT_LE(blocks.bytes_in_use() + blocks.bytes_idle(), most);
+    blocks.end_step();
+  }
+  blocks.give_back(stays);
+}
+
+TEST(MappedBlocks, WhatComesOnceIsServedExactly) {
+  MappedBlocks blocks;
+  blocks.take(50 * kMiB);
+  const MappedBlock large = blocks.take(20 * kMiB);
+  blocks.give_back(large);
+  for (uint64_t step = 0; step < 4; ++step) blocks.end_step();
+  EXPECT_EQ(blocks.take(11 * kMiB).bytes, 11 * kMiB);
+  EXPECT_FALSE(is_mapped(large));
+}
+
 TEST(MappedBlocks, TheLongestIdleGoesFirst) {
   MappedBlocks blocks;
   const MappedBlock first = blocks.take(10 * kMiB), second = blocks.take(14 * kMiB), third = blocks.take(18 * kMiB);
