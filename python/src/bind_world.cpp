@@ -71,9 +71,8 @@ void bind_world(py::module_& module) {
   def_backend("make_shm_backend", "shm", comm::make_shm_exchange);
   def_backend("make_mpi_backend", "tessera_mpi", comm::make_mpi_exchange);
   module.def("open_store", &open_store, py::arg("timeout"),
-             "Collective. The run's store for torch.distributed, of the world in the environment. timeout: a "
-             "timedelta, of the "
-             "store's waits",
+             "Collective. The run's store for torch.distributed, of the world in the environment. timeout: of its "
+             "waits, a timedelta",
              py::call_guard<py::gil_scoped_release>());
   module.def("release_free_cpu_memory", &storage::release_free_cpu_memory, py::call_guard<py::gil_scoped_release>());
   module.def("set_log_rank", &set_log_rank, py::arg("rank"), py::arg("world_size"));
