@@ -294,6 +294,33 @@ TEST(RunStore, SilentConnectionsKeepNobodyOut) {
   EXPECT_TRUE(silent.back()->is_dropped(seconds(20)));  // its time is over
 }
 
+// A rank on a busy host takes a moment between its hello and its proof.
+TEST(RunStore, ARankWithAHelloIsNotPushedOutByThoseWithout) {
+  const Served served;
+  Handshake rank(Handshake::End::kClient, kSecret);
+  Stranger slow(served.place());
+  slow.say(rank.hello());
+  ASSERT_TRUE(
+      rank.read_hello(slow.hear(Handshake::kHelloSize + Handshake::kProofSize).substr(0, Handshake::kHelloSize)));
+  std::vector<std::unique_ptr<Stranger>> silent;
+  for (int i = 0; i < 3 * kMostStrangers; ++i) silent.push_back(std::make_unique<Stranger>(served.place()));
+  EXPECT_TRUE(silent.front()->is_dropped(seconds(5)));  // pushed out
+  slow.say(rank.proof() + frame_of({{"do", "add"}, {"key", "n"}, {"amount", 1}}));
+  EXPECT_FALSE(slow.is_dropped(seconds(1)));
+  EXPECT_TRUE(served.join()->check({"n"}));
+}
+
+TEST(RunStore, HellosWithoutAProofKeepNobodyOut) {
+  const Served served;
+  std::vector<std::unique_ptr<Stranger>> others;
+  for (int i = 0; i < 3 * kMostStrangers; ++i) {
+    others.push_back(std::make_unique<Stranger>(served.place()));
+    others.back()->say(Handshake(Handshake::End::kClient, "another secret").hello());
+    others.back()->hear(Handshake::kHelloSize + Handshake::kProofSize);
+  }
+  EXPECT_EQ(served.join()->add("n", 1), 1);
+}
+
 TEST(RunStore, AFloodOfConnectionsKeepsNobodyOut) {
   const Served served;
   const auto rank = served.join();

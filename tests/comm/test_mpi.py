@@ -88,7 +88,7 @@ def test_a_fork_leaves_mpi_to_its_parent(mpi):
 
 
 def test_ranks_that_diverge_are_told_who_waits_for_what(mpi):
-    code, said = mpirun(mpi, 2, TOOL, "ranks_diverge", TESSERA_TIMEOUT=3)
+    code, said = mpirun(mpi, 2, TOOL, "ranks_diverge", TESSERA_TIMEOUT=8)  # MPI_Init's as well
     assert code != 0
     assert "did not join the all-gather of 'layers." in said and "is waiting in the all-gather of 'layers." in said, said
 

@@ -174,9 +174,14 @@ class StoreServer::Thread {
     }
   }
 
-  // The one that came first.
+  // The first that came without a hello, as a rank on a busy host takes a moment for its proof; but of all, where half
+  // of them have said hello and prove nothing.
   bool push_out_a_stranger() {
-    const auto first = std::find_if(visitors_.begin(), visitors_.end(), [](const auto& v) { return v.is_stranger(); });
+    const auto says_nothing = [](const Visitor& each) { return each.stage == Visitor::Stage::kHello; };
+    const auto silent = static_cast<size_t>(std::count_if(visitors_.begin(), visitors_.end(), says_nothing));
+    const auto first = std::find_if(visitors_.begin(), visitors_.end(), [&](const Visitor& each) {
+      return 2 * silent >= most_strangers_ ? says_nothing(each) : each.is_stranger();
+    });
     if (first == visitors_.end()) return false;
     refuse(first, "it did not show that it is a rank before too many others came");
     return true;
