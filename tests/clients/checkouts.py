@@ -32,7 +32,8 @@ ACCELERATE = [
     *(Case("Accelerate", "deepspeed_with_config_support.py", accelerate_clm, zero, launcher="accelerate", config=NAMED)
       for zero in ("ZeRO-2", "ZeRO-3", "ZeRO-3, offloaded")),
     *(Case("Accelerate", "deepspeed_with_config_support.py", accelerate_clm, template=path, launcher="accelerate",
-           only_tessera="DeepSpeed has no fp16 on a CPU") for path in sorted(TEMPLATES.glob("*.json"))),
+           only_tessera="DeepSpeed has no fp16 on a CPU") for path in sorted(TEMPLATES.glob("*.json"))
+      if "stage3" not in path.name),  # of these the example makes no weights to save: see docs/clients.md
 ] if TEMPLATES.exists() else []
 
 NLP = CHECKOUTS / "accelerate" / "examples" / "nlp_example.py"
