@@ -98,7 +98,9 @@ def expect_the_same(model, inputs, labels, got):
     torch.testing.assert_close(got["loss_sum"], loss.detach(), rtol=1e-5, atol=1e-5)
     loss.backward()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(got["grad/" + name], parameter.grad, rtol=1e-5, atol=1e-5, msg=lambda m: f"{name}: {m}")
+        # Sums over positions are as exact as the largest of their terms, and some cancel.
+        largest = max(1, parameter.grad.abs().max().item())
+        torch.testing.assert_close(got["grad/" + name], parameter.grad, rtol=1e-5, atol=1e-5 * largest, msg=lambda m: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
