@@ -178,7 +178,7 @@ Waits without_wait(int64_t dropped, const Setting& setting) {
 // communicator's thread may have begun only after that. And threads of several communicators count together, so the
 // n-th wait may be another one, which orders nothing. Hence the rounds.
 TEST(DeviceStreams, EveryWaitIsNeeded) {
-  constexpr int kMostRounds = 8;
+  constexpr int kMostRounds = 24;
   std::vector<Setting> settings{
       {.ranks = 2, .stage = 3, .precision = "bf16", .optimizer_at = "cpu", .parameters_at = "cpu"},
       {.ranks = 2, .stage = 3, .precision = "bf16"}};
