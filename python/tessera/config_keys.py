@@ -57,10 +57,10 @@ def as_read(name, block, place, speaks, **beside):
         return block
     read = _core.Config({"train_micro_batch_size_per_gpu": 1, **beside, name: block}, place=place, data_parallel_size=1)
     values = {key: read.values.get(f"{name}.params.{key}", given) for key, given in params.items()}
-    autos = [f"{place}: '{name}.params.{key}' is \"auto\", read as {values[key]}"
-             for key, given in params.items() if given == "auto" and values[key] != given]
-    for warning in [each for each in read.warnings if f"'{name}.params." in each] + autos:
-        if speaks:
+    if speaks:
+        autos = [f"{place}: '{name}.params.{key}' is \"auto\", read as {values[key]}"
+                 for key, given in params.items() if given == "auto" and values[key] != given]
+        for warning in [each for each in read.warnings if f"'{name}.params." in each] + autos:
             _core.log_warning(warning)
     return {**block, "params": values}
 

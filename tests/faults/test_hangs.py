@@ -55,13 +55,13 @@ def test_a_python_program_of_which_a_rank_never_comes_back_from_its_data(tmp_pat
 def test_a_python_program_of_which_a_rank_never_comes(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     process = subprocess.Popen(
-        [sys.executable, "-u", "program.py", "1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [sys.executable, "-u", "program.py", "1"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env=environment(**{**PYTHON, "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
                          "TESSERA_TIMEOUT": 12}))
-    said, _ = process.communicate(timeout=90)
-    assert process.returncode == 1, said
-    assert re.search(r"warning: rank 1 did not join the run yet \(127.0.0.1:\d+, a run of 2 ranks\); waiting for another 2\.00 s", said), said
-    assert "rank 1 did not join the run within 12 s; rank 0 did" in said
+    result = finish(process, timeout=90)
+    assert result.code == 1, str(result)
+    assert re.search(r"warning: rank 1 did not join the run yet \(127.0.0.1:\d+, a run of 2 ranks\); waiting for another 2\.00 s", result.err), str(result)
+    assert "rank 1 did not join the run within 12 s; rank 0 did" in result.err, str(result)
 
 
 ONE_FEWER = """
