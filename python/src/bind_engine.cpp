@@ -200,6 +200,8 @@ void bind_engine(py::module_& module) {
   py::class_<Engine, std::shared_ptr<Engine>>(module, "Engine")
       .def(py::init(&make_engine), py::arg("tree"), py::arg("config"), py::arg("mesh"), py::arg("groups"),
            py::arg("group_of"), py::arg("torch_step"), py::arg("device"))
+      .def("wants_announcement",
+           [](Engine& self, size_t module) { return self.sharded_model().wants_announcement(module); })
       .def("before_forward", &Engine::before_forward, py::arg("module"), py::arg("inputs"), no_gil)
       .def("after_forward", &Engine::after_forward, py::arg("module"), py::arg("outputs"), no_gil)
       .def(

@@ -184,6 +184,8 @@ class Engine(Accumulation, MovableStates, nn.Module):
         for number, announcing in enumerate(self._modules_by_number):
             if any(each is module for each in announcing.modules()) and (number or len(self._modules_by_number) == 1):
                 self.core.also_uses(number, place[0])
+                if self.core.wants_announcement(number):
+                    self.hooks.announce(number)
                 return
         self.core.also_uses(0, place[0])
 

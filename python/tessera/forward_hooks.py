@@ -2,7 +2,8 @@
 are gathered when a module reads another one's, or is given one by it.
 
 The hooks call the engine's before_forward and after_forward, and say that the unit's parameters are whole meanwhile, so that Python is
-called for each unit and not for each parameter; everything in backward is done by hooks that the engine itself puts on the outputs.
+called for each unit and not for each parameter; everything in backward is done by hooks that the engine itself puts on the outputs. A
+module of which all is whole at all times has no hooks.
 """
 
 import functools
@@ -58,6 +59,8 @@ class ForwardHooks:
         self._modules = modules
         self._watches_inputs = watches_inputs
         self.handles = []
+        self._announcing = {id(each) for each in modules}
+        self._announced = set()  # numbers of those that have the engine's hooks
         self.refuses = None  # a function that raises, while there is nothing to compute with
         self.attach()
 
@@ -71,15 +74,28 @@ class ForwardHooks:
                 watched = _WatchedParameters(module._parameters)
                 watched._core = self._core
                 module._parameters = watched
-        announcing = {id(each) for each in self._modules}
-        for number, module in enumerate(self._modules):
-            before, after = self._hooks(number, [each._parameters for each in _inside(module, announcing) if each._parameters])
-            self.handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
-            self.handles.append(module.register_forward_hook(after, always_call=True))
-        self._watch_returned_parameters(self._modules[0], announcing)
+        for number in range(len(self._modules)):
+            if number == 0 or self._core().wants_announcement(number):
+                self.announce(number)
+            else:
+                for parameters in self._parameters_of(number):
+                    parameters.__class__ = _Parameters
+        self._watch_returned_parameters(self._modules[0])
+
+    def announce(self, number):
+        """The engine is told of its forwards from now on."""
+        if number in self._announced:
+            return
+        self._announced.add(number)
+        before, after = self._hooks(number, self._parameters_of(number))
+        self.handles.append(self._modules[number].register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+        self.handles.append(self._modules[number].register_forward_hook(after, always_call=True))
+
+    def _parameters_of(self, number):
+        """Of the modules that run between this one's hooks and have none of their own."""
+        return [each._parameters for each in _inside(self._modules[number], self._announcing) if each._parameters]
 
     def _hooks(self, number, parameters):
-        """`parameters`: of the modules that run between these hooks and have none of their own."""
         core_ref, watches_inputs = self._core, self._watches_inputs
         entered = []  # whether before_forward was reached; a forward hook runs after a failed pre-hook, too
 
@@ -106,12 +122,12 @@ class ForwardHooks:
 
         return before, after
 
-    def _watch_returned_parameters(self, module, announcing):
+    def _watch_returned_parameters(self, module):
         """A parameter that a module returns is used by the module around it. Inside units nothing is released."""
         for child in module.children():
             self.handles.append(child.register_forward_hook(functools.partial(self._returned, weakref.ref(module))))
-            if id(child) not in announcing:
-                self._watch_returned_parameters(child, announcing)
+            if id(child) not in self._announcing:
+                self._watch_returned_parameters(child)
 
     def _returned(self, parent, module, args, output):
         core = self._core()
@@ -128,6 +144,7 @@ class ForwardHooks:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+        self._announced = set()
         for module in self._modules[0].modules():
             module.__dict__.pop("ds_external_parameters", None)
             if isinstance(module._parameters, _Parameters):

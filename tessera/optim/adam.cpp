@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 
 #include <cmath>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -62,13 +63,17 @@ void Adam::update_fused(std::span<ParamShard* const> shards, const ParamGroup& g
   std::optional<at::Tensor> divisor;
   if (grad_divisor != 1) divisor = at::full({}, grad_divisor, number);
   std::vector<at::Tensor> weights, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
+  std::map<int64_t, at::Tensor> step_tensors;  // the operator only reads them: most parameters have seen the same steps
   for (const ParamShard* const shard : shards) {
     weights.push_back(shard->weight);
     grads.push_back(shard->grad);
     exp_avgs.push_back(shard->state[0]);
     exp_avg_sqs.push_back(shard->state[1]);
     if (options_.amsgrad) max_exp_avg_sqs.push_back(shard->state[2]);
-    steps.push_back(at::full({}, options_.bias_correction ? static_cast<double>(shard->step) : kVeryLate, number));
+    at::Tensor& step = step_tensors[shard->step];
+    if (!step.defined())
+      step = at::full({}, options_.bias_correction ? static_cast<double>(shard->step) : kVeryLate, number);
+    steps.push_back(step);
   }
   const auto fused = options_.decoupled_decay
                          ? static_cast<decltype(&at::_ops::_fused_adamw_::call)>(&at::_ops::_fused_adamw_::call)

@@ -81,7 +81,8 @@ struct UpdateInput {
   int64_t step = 1;         // of the run, counting from 1 the steps that were not skipped
   double grad_divisor = 1;  // gradients come in multiplied by this: loss scale and clipping in one number
   std::span<const WholeParam> params = {};  // that ParamShard::param counts
-  Peers* peers = nullptr;                   // borrowed; never null for an optimizer that is used by the engine
+  Peers* peers =
+      nullptr;  // borrowed; in the engine, null for an optimizer that is elementwise() or takes_whole_model()
 };
 
 class Optimizer {
@@ -101,7 +102,8 @@ class Optimizer {
   virtual bool takes_any_dtype() const { return false; }
 
   // True: the new value of an element depends on that element's own gradient, weight and state alone, so update() may
-  // be given any part of a unit, without peers. What rests on disk then comes in by parts.
+  // be given any part of a unit, or parts of several, without peers. What rests on disk then comes in by parts, and
+  // small units are updated together.
   virtual bool elementwise() const { return false; }
 
   // True: update() wants the shards of all units in one call. Its params are then those of the whole model; weights,

@@ -19,15 +19,23 @@ ModuleCalls::ModuleCalls(const Units& units, Residency& residency, std::vector<s
     : units_(units),
       residency_(residency),
       units_of_module_(std::move(units_of_module)),
+      sharded_of_module_(units_of_module_.size()),
       shards_parameters_(shards_parameters),
-      held_by_backward_(units.size(), false) {}
+      held_by_backward_(units.size(), false) {
+  for (size_t module = 0; module < units_of_module_.size(); ++module) {
+    for (const size_t unit : units_of_module_[module]) {
+      if (units_[unit]->shards_parameters()) sharded_of_module_[module].push_back(unit);
+    }
+  }
+}
 
 void ModuleCalls::before_forward(size_t module, const std::vector<at::Tensor>& inputs) {
   for (const size_t unit : units_of_module_[module]) units_[unit]->take_published();
   if (!shards_parameters_) return;
   const auto call = std::make_shared<Call>(Call{.module = module});
   calls_in_forward_.push_back(call);
-  residency_.hold_in_turn(units_of_module_[module]);
+  if (!gathers(module)) return;
+  residency_.hold_in_turn(sharded_of_module_[module]);
   if (!at::GradMode::is_enabled()) return;
   // Frozen parameters have no gradient whose arrival could tell that backward is done with them; the gradients of the
   // module's inputs do.
@@ -46,11 +54,12 @@ void ModuleCalls::after_forward(size_t module, const std::vector<at::Tensor>& ou
   const std::shared_ptr<Call> call = std::move(calls_in_forward_.back());
   calls_in_forward_.pop_back();
   TESSERA_INVARIANT(call->module == module);
-  for (const size_t unit : units_of_module_[module]) residency_.drop(unit);
+  for (const size_t unit : sharded_of_module_[module]) residency_.drop(unit);
   if (!at::GradMode::is_enabled()) {
     if (calls_in_forward_.empty()) residency_.end_pass();
     return;
   }
+  if (!gathers(module)) return;
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     output.register_hook([self = weak_from_this(), call](const at::Tensor&) {
@@ -61,7 +70,7 @@ void ModuleCalls::after_forward(size_t module, const std::vector<at::Tensor>& ou
 
 void ModuleCalls::before_backward(const std::shared_ptr<Call>& call) {
   std::vector<size_t> wanted;
-  for (const size_t unit : units_of_module_[call->module]) {
+  for (const size_t unit : sharded_of_module_[call->module]) {
     if (units_[unit]->trainable()) {
       if (!held_by_backward_[unit]) wanted.push_back(unit);
       held_by_backward_[unit] = true;
@@ -77,7 +86,7 @@ void ModuleCalls::before_backward(const std::shared_ptr<Call>& call) {
 void ModuleCalls::after_backward(Call& call) {
   if (!call.holds_frozen) return;
   call.holds_frozen = false;
-  for (const size_t unit : units_of_module_[call.module]) {
+  for (const size_t unit : sharded_of_module_[call.module]) {
     if (!units_[unit]->trainable()) residency_.drop(unit);
   }
 }
@@ -110,7 +119,8 @@ void ModuleCalls::also_uses(size_t module, size_t unit) {
   if (std::find(used.begin(), used.end(), unit) != used.end()) return;
   used.push_back(unit);
   units_[unit]->take_published();
-  if (!shards_parameters_) return;
+  if (!units_[unit]->shards_parameters()) return;
+  sharded_of_module_[module].push_back(unit);
   for (const auto& call : calls_in_forward_) {
     if (call->module == module) residency_.hold({unit});
   }

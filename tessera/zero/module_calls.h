@@ -7,7 +7,8 @@
 //   finish_backward()                 nothing is held any more
 //
 // A trainable unit is held once by backward, until its gradients are complete; a frozen one once for each call, until
-// the gradients of the call's inputs are there. Below stage 3 only new weights that are on their way are waited for.
+// the gradients of the call's inputs are there. Of a unit that is whole at all times, as all are below stage 3, only
+// new weights that are on their way are waited for.
 //
 // Owned by ShardedModel through a shared_ptr: hooks in the autograd graph hold weak ones.
 #pragma once
@@ -38,6 +39,8 @@ class ModuleCalls : public std::enable_shared_from_this<ModuleCalls> {
   void also_uses(size_t module, size_t unit);
   std::optional<size_t> running_module() const;  // the innermost whose forward runs
 
+  bool gathers(size_t module) const { return !sharded_of_module_[module].empty(); }
+
  private:
   struct Call;  // one forward of one module
   void before_backward(const std::shared_ptr<Call>& call);
@@ -46,6 +49,7 @@ class ModuleCalls : public std::enable_shared_from_this<ModuleCalls> {
   const Units& units_;
   Residency& residency_;
   std::vector<std::vector<size_t>> units_of_module_;
+  std::vector<std::vector<size_t>> sharded_of_module_;  // … of them those that have to be gathered
   bool shards_parameters_;
   std::vector<bool> held_by_backward_;                   // of each unit
   std::vector<std::shared_ptr<Call>> calls_in_forward_;  // innermost last

@@ -46,25 +46,10 @@ at::Tensor PersistentParams::whole(size_t param) const {
   return copies_.narrow(0, places_[static_cast<size_t>(found - params_.begin())], of.numel).view(of.shape);
 }
 
-bool PersistentParams::are_all() const { return params_.size() == layout_.params().size(); }
-
-std::pair<at::Tensor, at::Tensor> PersistentParams::in_both(const at::Tensor& full, size_t param) const {
-  const layout::FlatParam& of = layout_.params()[param];
-  return {full.narrow(0, of.offset, of.numel).view(of.shape), whole(param)};
-}
-
 void PersistentParams::take(const at::Tensor& full) {
   for (const size_t param : params_) {
-    const auto [there, copy] = in_both(full, param);
-    copy.copy_(there);
-  }
-}
-
-void PersistentParams::fill(const at::Tensor& full) const {
-  full.zero_();  // what lies between the parameters, too
-  for (const size_t param : params_) {
-    const auto [there, copy] = in_both(full, param);
-    there.copy_(copy);
+    const layout::FlatParam& of = layout_.params()[param];
+    whole(param).copy_(full.narrow(0, of.offset, of.numel).view(of.shape));
   }
 }
 

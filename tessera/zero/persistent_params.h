@@ -1,6 +1,6 @@
-// Stage 3, under DeepSpeed's names: small parameters of a unit that programs may read at any time, also between a step
-// and the next forward (stage3_param_persistence_threshold). Each has a copy of its whole value beside the shards; the
-// copies change with the weights, by one all-gather of what the ranks own of them.
+// Stage 3, under DeepSpeed's names: small parameters that programs may read at any time, also between a step and the
+// next forward (stage3_param_persistence_threshold), of a unit that has larger ones, too. Each has a copy of its whole
+// value beside the shards; the copies change with the weights, by one all-gather of what the ranks own of them.
 //
 // A rank sends (n - 1) slots, n being the ranks that share the unit and a slot the most that one of them owns of these
 // parameters. Owned by a Unit, used by its thread. Collectives are those of the unit: every rank's in the same order.
@@ -25,11 +25,9 @@ class PersistentParams {
 
   // Whole, of the parameter's shape; undefined where it is none of them.
   at::Tensor whole(size_t param) const;
-  bool are_all() const;  // of the unit's parameters
 
-  // From and into the gathered buffer.
+  // From the gathered buffer.
   void take(const at::Tensor& full);
-  void fill(const at::Tensor& full) const;
 
   // After this rank's shard has changed. Collective.
   void refresh(const at::Tensor& shard, const std::string& label);
@@ -45,9 +43,6 @@ class PersistentParams {
     int64_t in_copies;
     int64_t numel;
   };
-
-  // The parameter's place in the gathered buffer, and its copy.
-  std::pair<at::Tensor, at::Tensor> in_both(const at::Tensor& full, size_t param) const;
 
   layout::FlatLayout layout_;
   comm::Group& group_;

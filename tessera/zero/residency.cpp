@@ -77,7 +77,7 @@ std::vector<int64_t> Residency::distances() const {
 bool Residency::make_room(int64_t numel, int64_t distance) {
   std::vector<size_t> idle;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    if (units_[unit]->state() == UnitState::kSharded) continue;
+    if (!units_[unit]->shards_parameters() || units_[unit]->state() == UnitState::kSharded) continue;
     numel += units_[unit]->layout().numel();
     if (holders_[unit] == 0) idle.push_back(unit);
   }

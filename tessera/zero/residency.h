@@ -1,5 +1,7 @@
 // Stage 3: which units are unsharded now, and so take memory; which are prefetched, and which are evicted to make room.
 //
+// Units that are whole at all times (Unit::shards_parameters) count for none of it.
+//
 // A unit is held by whoever needs its parameters: a module's forward or backward, or somebody who reads them. A held
 // unit stays; one that nobody holds goes at once, unless the options let it stay because it is small or is
 // used again soon. Every rank decides the same from the same record of what was used in which order.

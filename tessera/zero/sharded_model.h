@@ -44,6 +44,10 @@ class ShardedModel : public std::enable_shared_from_this<ShardedModel> {
   void before_forward(size_t module, const std::vector<at::Tensor>& inputs) { calls_->before_forward(module, inputs); }
   void after_forward(size_t module, const std::vector<at::Tensor>& outputs) { calls_->after_forward(module, outputs); }
 
+  // Whether the two have something to do. What a module reads of another's counts as that of the innermost around it
+  // that is announced.
+  bool wants_announcement(size_t module) const { return policy_.publishes_lazily || calls_->gathers(module); }
+
   // Collective: call finish_backward() once autograd has returned. Where gradients arrive without begin_backward(),
   // because somebody called loss.backward(), the listener is told when they begin to and once autograd is done.
   void begin_backward() { in_backward_ = true; }

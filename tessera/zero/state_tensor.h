@@ -16,6 +16,12 @@ namespace tessera::zero {
 
 inline constexpr int64_t kTileAlign = 2048;
 
+// A part of a flat tensor; the tensor itself where that is all of it, which costs nothing.
+inline at::Tensor elements(const at::Tensor& flat, layout::Range range) {
+  if (range.begin == 0 && range.end == flat.numel()) return flat;
+  return flat.narrow(0, range.begin, range.numel());
+}
+
 class StateTensor {
  public:
   StateTensor() = default;  // undefined

@@ -94,17 +94,18 @@ bool StateTiles::next() {
   const auto tensor = [&](size_t number) -> at::Tensor {
     TileBuffers::Part& part = buffers.parts[number];
     if (!part.home.defined()) return {};
-    if (!part.home.swapped()) return part.home.tensor().narrow(0, range.begin, range.numel());
+    if (!part.home.swapped()) return elements(part.home.tensor(), range);
     if (part.transfer != 0) part.home.finish(std::exchange(part.transfer, 0));
     return part.home.view_in(part.buffer, range);
   };
   tile_ = {.unit = index,
            .range = range,
            .weight = tensor(kWeightPart),
-           .grad = unit.grad().swapped() ? tensor(kGradPart) : grad_of(index).narrow(0, range.begin, range.numel()),
+           .grad = unit.grad().swapped() ? tensor(kGradPart) : elements(grad_of(index), range),
            .compute = tensor(kComputePart),
            .first_of_unit = range.begin == 0,
-           .last_of_unit = range.end == unit.owned().numel()};
+           .last_of_unit = range.end == unit.owned().numel(),
+           .swapped = is_swapped(unit)};
   for (size_t k = 0; k < unit.optimizer_state().size(); ++k) tile_.state.push_back(tensor(kFirstState + k));
   ++next_;
   return true;

@@ -27,6 +27,7 @@ struct StateTile {
   std::vector<at::Tensor> state;
   bool first_of_unit = false;
   bool last_of_unit = false;
+  bool swapped = false;  // some of it lies in buffers that later tiles use again
 };
 
 // Elements of a tile at most, where a unit may be cut: sub_group_size, but no more than 8 Mi.

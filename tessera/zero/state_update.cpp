@@ -12,10 +12,9 @@
 #include <sstream>
 
 #include "tessera/base/trace.h"
-#include "tessera/comm/current_stream.h"
 #include "tessera/optim/clip.h"
 #include "tessera/zero/shared_gradients.h"
-#include "tessera/zero/unit_peers.h"
+#include "tessera/zero/update_batch.h"
 
 namespace tessera::zero {
 namespace {
@@ -108,121 +107,8 @@ void check_all_used(const ShardedModel& model, std::span<const int> users) {
        "ignore_unused_parameters to true"});
 }
 
-// Where a range of the unit's owned part lies, cut into parts that lie in one rank's shard each, also at stage 0, so
-// that what an optimizer adds up over parts is added in the same order at every stage.
-std::vector<layout::Segment> owned_segments(const Unit& unit, layout::Range range) {
-  const layout::Range wanted{unit.owned().begin + range.begin, unit.owned().begin + range.end};
-  std::vector<layout::Segment> all;
-  for (int64_t rank = 0; rank < unit.layout().shards(); ++rank) {
-    const layout::Range shard = unit.layout().shard(rank);
-    const layout::Range part{std::max(shard.begin, wanted.begin), std::min(shard.end, wanted.end)};
-    if (part.begin >= part.end) continue;
-    for (const layout::Segment& segment : unit.layout().segments(part)) all.push_back(segment);
-  }
-  return all;
-}
-
 std::vector<layout::Segment> owned_segments(const Unit& unit) {
   return owned_segments(unit, {0, unit.owned().numel()});
-}
-
-// A tile's tensors as the optimizer takes them: the tensors themselves, or copies that are rounded or moved back once
-// they are updated. All of them are where the optimizer's states rest, since these are the most bytes. An optimizer
-// that takes any dtype does so on the CPU; elsewhere it gets fp32, as others do. What goes to a device from here goes
-// while the next tile is updated; the current stream waits for it.
-class OptimizerTensors {
- public:
-  // `outgoing`: null where nothing goes to a device.
-  OptimizerTensors(const StateTile& tile, bool any_dtype, storage::StagingBuffers* outgoing, const std::string& name)
-      : tile_(tile),
-        device_((tile.state.empty() ? tile.weight : tile.state.front()).device()),
-        any_dtype_(any_dtype && device_.is_cpu()),
-        outgoing_(outgoing),
-        name_(name) {
-    weight = prepared(tile.weight);
-    grad = prepared(tile.grad);
-    for (const at::Tensor& each : tile.state) state.push_back(prepared(each));
-    if (!any_dtype_ || !tile.compute.defined()) return;
-    leaving_ = leaves(tile.compute) ? &outgoing_->next(tile.compute.numel(), tile.compute.scalar_type()) : nullptr;
-    compute = leaving_ != nullptr ? leaving_->values : tile.compute;
-  }
-
-  void put_back() {
-    put_back(tile_.weight, weight);
-    for (size_t k = 0; k < state.size(); ++k) put_back(tile_.state[k], state[k]);
-    if (tile_.compute.defined()) put_back(tile_.compute, any_dtype_ ? compute : tile_.weight);
-  }
-
-  at::Tensor weight, grad, compute;
-  std::vector<at::Tensor> state;
-
- private:
-  bool leaves(const at::Tensor& kept) const { return outgoing_ != nullptr && device_.is_cpu() && !kept.is_cpu(); }
-
-  at::Tensor prepared(const at::Tensor& tensor) const {
-    const at::ScalarType dtype = any_dtype_ ? tensor.scalar_type() : at::kFloat;
-    if (!leaves(tensor)) return tensor.to(device_, dtype);
-    const at::Tensor arrived = outgoing_->link().memory().empty(tensor.numel(), tensor.scalar_type());
-    outgoing_->link().start_to_host(arrived, tensor, name_).finish();
-    return arrived.to(dtype);
-  }
-
-  void put_back(const at::Tensor& kept, const at::Tensor& updated) {
-    if (kept.is_same(updated)) return;
-    if (!leaves(kept)) {
-      kept.copy_(updated);
-      return;
-    }
-    if (leaving_ == nullptr || !leaving_->values.is_same(updated)) {
-      leaving_ = &outgoing_->next(kept.numel(), kept.scalar_type());
-      leaving_->values.copy_(updated);
-    }
-    leaving_->copy = outgoing_->link().start_to_device(kept, leaving_->values, name_);
-    storage::HostLink::Copy(leaving_->copy).wait_on(comm::current_stream(kept.device()));
-  }
-
-  const StateTile& tile_;
-  at::Device device_;
-  bool any_dtype_;
-  storage::StagingBuffers* outgoing_;
-  storage::StagingBuffers::Buffer* leaving_ = nullptr;  // what of it this tile has
-  const std::string& name_;
-};
-
-// `used` counts from the unit's first parameter.
-void update_tile(const StateTile& tile, ShardedModel& model, std::span<const char> used,
-                 const optim::Optimizer& optimizer, const optim::UpdateInput& common,
-                 storage::StagingBuffers* outgoing) {
-  Unit& unit = *model.units()[tile.unit];
-  OptimizerTensors tensors(tile, optimizer.takes_any_dtype(), outgoing, unit.name());
-  std::vector<optim::WholeParam> params;
-  for (size_t param = 0; param < unit.params().size(); ++param) {
-    if (tile.first_of_unit && used[param]) ++unit.steps()[param];
-    const layout::FlatParam& place = unit.layout().params()[param];
-    params.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
-  }
-  std::vector<optim::ParamShard> shards;
-  for (const layout::Segment& segment : owned_segments(unit, tile.range)) {
-    if (!used[segment.param]) continue;
-    const auto part = [&](const at::Tensor& owned) {
-      return owned.narrow(0, segment.offset - unit.owned().begin - tile.range.begin, segment.padded_numel);
-    };
-    optim::ParamShard shard{.weight = part(tensors.weight), .grad = part(tensors.grad)};
-    for (const at::Tensor& state : tensors.state) shard.state.push_back(part(state));
-    if (tensors.compute.defined()) shard.compute = part(tensors.compute);
-    shard.step = unit.steps()[segment.param];
-    shard.group = unit.params()[segment.param].group;
-    shard.numbers = unit.numbers(segment.param);
-    shard.param = segment.param;
-    shard.first = segment.first;
-    shards.push_back(std::move(shard));
-  }
-  UnitPeers peers(unit, *model.groups_of(tile.unit).shard);
-  optim::UpdateInput input = common;
-  input.params = params;
-  input.peers = &peers;
-  optimizer.update(shards, input);
-  tensors.put_back();
 }
 
 // Names of the parameters whose mean gradient has an infinity or NaN on any rank, in the model's order.
@@ -322,20 +208,28 @@ void update_state(ShardedModel& model, StateTiles& tiles, const optim::Optimizer
   }
   std::optional<storage::StagingBuffers> outgoing;
   if (model.policy().offload.link) outgoing.emplace(model.policy().offload.link);
+  UpdateBatch batch(model, optimizer, common, outgoing ? &*outgoing : nullptr);
+  std::vector<Unit*> complete;  // with what is in the batch
+  const auto update_batch = [&] {
+    batch.update();
+    for (Unit* const unit : complete) updated(*unit);
+    complete.clear();
+  };
   size_t first_used = 0;
   while (tiles.next()) {
-    Unit& unit = *model.units()[tiles.tile().unit];
-    const std::span<const char> used = std::span(plan.used_anywhere).subspan(first_used, unit.params().size());
-    {
-      const TraceSpan span(TraceLane::kOptimizer, "update of", unit.name());
-      update_tile(tiles.tile(), model, used, optimizer, common, outgoing ? &*outgoing : nullptr);
-    }
-    const bool last_of_unit = tiles.tile().last_of_unit;
+    const StateTile& tile = tiles.tile();
+    if (!batch.takes(tile)) update_batch();
+    Unit& unit = *model.units()[tile.unit];
+    const bool waits = batch.add(tile, std::span(plan.used_anywhere).subspan(first_used, unit.params().size()));
+    if (!waits) batch.update();
     tiles.put_back();
-    if (!last_of_unit) continue;
-    first_used += unit.params().size();
-    updated(unit);
+    if (tile.last_of_unit) {
+      complete.push_back(&unit);
+      first_used += unit.params().size();
+    }
+    if (!waits) update_batch();
   }
+  update_batch();
 }
 
 }  // namespace tessera::zero

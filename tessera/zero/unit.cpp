@@ -8,6 +8,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/comm/current_stream.h"
 #include "tessera/zero/unreadable.h"
@@ -76,6 +78,12 @@ void fill_part(const NamedParam& param, const FillParameter& fill, const at::Ten
   value.view(param.box.extent).copy_(whole);
 }
 
+// What rests on disk, or is gathered from elsewhere than the shard, is as sharded as the rest.
+bool is_whole_by_persistence(const Policy& policy, const std::vector<NamedParam>& params) {
+  if (!policy.shard_parameters || policy.offload.parameters || GatherSource::is_for(policy)) return false;
+  return std::all_of(params.begin(), params.end(), [](const NamedParam& param) { return param.persists; });
+}
+
 }  // namespace
 
 Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeeds& needs, const Policy& policy,
@@ -87,8 +95,10 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
       layout_(shapes_of(params_), groups_.shard->size()),
       trainable_(params_.front().trainable()),
       needs_(trainable_ ? needs : OptimizerNeeds{}),
-      owned_(policy.shard_optimizer ? layout_.shard(groups_.shard->rank()) : layout_.whole()) {
+      owned_(policy.shard_optimizer ? layout_.shard(groups_.shard->rank()) : layout_.whole()),
+      all_persist_(is_whole_by_persistence(policy, params_)) {
   const at::NoGradGuard no_grad;
+  if (all_persist_) policy_.shard_parameters = false;
   const at::Device device = policy_.device.value_or(params_.front().tensor.device());
   const auto fp32 = at::TensorOptions().dtype(at::kFloat);
   const at::ScalarType filled = is_bytes() ? at::kByte : at::kFloat;
@@ -97,7 +107,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   const auto shared = [&](int64_t numel, at::ScalarType dtype) {
     return groups_.shard->empty(numel, fp32.device(device).dtype(dtype));
   };
-  const bool reads_full = !policy.shard_parameters;
+  const bool reads_full = !shards_parameters();
 
   // The only moment at which more than the policy allows is in the host's memory: one unit in fp32.
   const bool begins_in_place = device.is_cpu() && reads_full && policy.compute_dtype == filled;
@@ -132,7 +142,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
           : reads_full    ? shared(layout_.numel(), policy_.compute_dtype).copy_(initial)
                           : initial.to(device, policy_.compute_dtype);
   if (GatherSource::is_for(policy_)) source_.emplace(layout_, policy_, groups_, full_);
-  if (!policy_.shard_parameters) {
+  if (reads_full) {
     compute_ = StateTensor(owned_part(full_));
   } else if (source_ && source_->own_shard().defined()) {
     compute_ = StateTensor(source_->own_shard());
@@ -167,7 +177,7 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
   for (size_t param = 0; param < params_.size(); ++param) {
     if (params_[param].persists) persistent.push_back(param);
   }
-  if (!persistent.empty() && !compute_.swapped()) {
+  if (shards_parameters() && !persistent.empty() && !compute_.swapped()) {
     persistent_.emplace(layout_, std::move(persistent), *groups_.shard, full_);
   }
   attach_views();
@@ -226,13 +236,6 @@ void Unit::give_back_fetched() {
 void Unit::start_gather(Values values) {
   if (state_ != UnitState::kSharded) return;
   const at::NoGradGuard no_grad;
-  if (persistent_ && persistent_->are_all() && !source_) {  // every rank has it
-    finish_persistent();
-    allocate_full();
-    persistent_->fill(full_);
-    state_ = UnitState::kGathering;
-    return;
-  }
   if (source_ && (values == Values::kOfPasses || !source_->quantizes())) {
     allocate_full();
     source_->start_gather(full_, name_);
@@ -283,7 +286,7 @@ void Unit::finish_gather() {
 }
 
 void Unit::release(Views views) {
-  if (!policy_.shard_parameters) return;
+  if (!shards_parameters()) return;
   TESSERA_INVARIANT(state_ == UnitState::kGathered);
   const at::NoGradGuard no_grad;
   attach_placeholders();
@@ -321,7 +324,7 @@ void Unit::take_over(int root) {
   groups_.all->start_broadcast(full_, root, name_).finish();
   const at::Tensor owned = full_.narrow(0, owned_.begin, owned_.numel());
   groups_.all->settle();
-  if (policy_.shard_parameters) compute_.store(owned);
+  if (shards_parameters()) compute_.store(owned);
   if (source_) source_->take(full_);
   if (trainable_ && policy_.has_master()) master_.store(owned);
   if (persistent_) persistent_->take(full_);
@@ -349,12 +352,13 @@ void Unit::round_master() {
 void Unit::start_publish() {
   refreshes_ = persistent_.has_value();
   if (source_) return source_->start_refresh(compute_.load(), name_);
-  if (policy_.shard_parameters || !policy_.shard_optimizer) return;
+  if (shards_parameters() || !policy_.shard_optimizer) return;
   TESSERA_INVARIANT(!publishing_.in_flight());
   publishing_ = groups_.shard->start_all_gather(full_, compute_.tensor(), name_);
 }
 
 void Unit::finish_persistent() {
+  if (all_persist_ && publishing_.in_flight()) std::exchange(publishing_, {}).finish_for(full_);
   if (!std::exchange(refreshes_, false)) return;
   persistent_->refresh(compute_.tensor(), name_);
 }
@@ -395,7 +399,7 @@ Unit::Bytes Unit::model_state_bytes() const {
   const auto count = [&](const StateTensor& tensor) {
     if (tensor.defined()) (tensor.swapped() ? bytes.disk : bytes.memory) += tensor.bytes();
   };
-  count(policy_.shard_parameters ? compute_ : StateTensor(full_));
+  count(shards_parameters() ? compute_ : StateTensor(full_));
   if (persistent_) bytes.memory += persistent_->bytes();
   if (source_) bytes.memory += source_->bytes() - (source_->own_shard().defined() ? compute_.bytes() : 0);
   if (policy_.has_master()) count(master_);

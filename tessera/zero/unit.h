@@ -2,14 +2,14 @@
 // trainable, all frozen, or all bytes (layout::Storage), and every buffer that holds their training state on this rank.
 //
 //   buffer          dtype     elements                         exists
-//   full            compute   layout().numel()                 always at stages 0 to 2; at stage 3 while gathered
-//   compute         compute   owned()                          a view of full, but at stage 3
+//   full            compute   layout().numel()                 always, or while gathered where shards_parameters()
+//   compute         compute   owned()                          a view of full, but where shards_parameters()
 //   master          master    owned()                          trainable, in a dtype of its own
 //   state[k]        state     owned()                          trainable
 //   grad            grad      whole (0, 1) or shard (2, 3)     trainable
 //   worker_error    fp32      layout().numel()                 the optimizer averages by signs, and there are peers
 //   server_error    fp32      shard                            …
-//   persistent      compute   its small parameters             stage 3 under DeepSpeed's names (persistent_params.h)
+//   persistent      compute   its small parameters             where not all are; stage 3 under DeepSpeed's names
 //
 // Of bytes the compute dtype is uint8, and an element is a byte.
 //
@@ -52,7 +52,7 @@ namespace tessera::zero {
 enum class UnitState {
   kSharded,    // stage 3: this rank's shard only; parameters are placeholders
   kGathering,  // shard, and a full buffer that is being filled: do not read it yet
-  kGathered,   // the full buffer is whole; parameters may be used. The only state of stages 0 to 2.
+  kGathered,   // the full buffer is whole; parameters may be used. The only state where !shards_parameters().
 };
 
 struct NamedParam {
@@ -105,6 +105,9 @@ class Unit {
   bool is_bytes() const { return params_.front().is_bytes(); }
   bool has_master() const { return policy_.has_master(); }  // master() is not the compute weights themselves
   UnitState state() const { return state_; }
+
+  // Stage 3, unless all of its parameters persist: then the unit is whole at all times, as at stage 2.
+  bool shards_parameters() const { return policy_.shard_parameters; }
   at::Device device() const { return full_.device(); }  // where it computes
   layout::Range owned() const { return owned_; }
 
@@ -112,7 +115,7 @@ class Unit {
   // replicas.
   layout::Range saved_by(int rank) const;
 
-  // Stage 3 only; nothing happens where the parameters always stay. A gather costs one all-gather, before which a shard
+  // Nothing happens where the parameters always stay. A gather costs one all-gather, before which a shard
   // comes in from the disk where it rests there: start_fetch() begins that ahead of time, if a buffer is free.
   void start_fetch();
   void forget_fetch();  // the shard is about to change, or has changed
@@ -140,7 +143,7 @@ class Unit {
   // ones.
   const StateTensor& stored_weights() const { return trainable_ ? master_ : compute_; }
 
-  // Its parameters that persist; null where there are none.
+  // Its parameters that persist; null where there are none, or no others.
   const PersistentParams* persistent() const { return persistent_ ? &*persistent_ : nullptr; }
 
   // Numbers of the parameter, OptimizerNeeds::numbers of them.
@@ -214,7 +217,8 @@ class Unit {
   StateTensor compute_;                   // a view of full_, at stage 3 the shard
   std::optional<GatherSource> source_;    // stage 3: where not the shard itself is gathered
   std::optional<PersistentParams> persistent_;
-  bool refreshes_ = false;  // … of values that have changed
+  bool refreshes_ = false;    // … of values that have changed
+  bool all_persist_ = false;  // at stage 3, so that it is whole
   StateTensor master_;
   std::vector<StateTensor> optimizer_state_;
   std::vector<double> numbers_;

@@ -22,7 +22,7 @@ WireBytes wire_bytes(const Unit& unit, const Policy& policy) {
   const int64_t shard = unit.layout().shard_numel();
   const int64_t compute = bytes_of(unit.compute().dtype());
   WireBytes bytes;
-  if (policy.shard_parameters) {
+  if (unit.shards_parameters()) {
     const int64_t piece = policy.traffic.quantized_weights && !unit.is_bytes()
                               ? kernels::quantized_bytes(shard, kernels::kGatheredBits)
                               : shard * compute;
@@ -35,7 +35,6 @@ WireBytes wire_bytes(const Unit& unit, const Policy& policy) {
       bytes.of_outer = (ranks - inner) * piece;
     }
     if (const PersistentParams* persistent = unit.persistent()) {
-      if (persistent->are_all() && !GatherSource::is_for(policy)) bytes.gather = bytes.of_outer = 0;
       bytes.publish += (ranks - 1) * persistent->slot_numel() * compute;
       bytes.of_outer += (ranks - inner) * persistent->slot_numel() * compute;
     }

@@ -2,8 +2,8 @@
 // shards of s elements of b bytes, (n - 1) b s for an all-gather and for a reduce-scatter, twice that for an
 // all-reduce, which is both (of small tensors: everything to everybody, comm::Exchange::reduces_in_shards). Where
 // ZeRO++ is on, as the headers gather_source.h and quantized_reduction.h say; where parameters persist, as
-// persistent_params.h does, and a unit of which all do is not gathered. Replicas add an all-reduce of what was
-// reduced.
+// persistent_params.h does, and a unit of which all do is published as at stage 2. Replicas add an all-reduce of what
+// was reduced.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 """How often a training step calls functions of Tessera's in Python: run as several ranks by test_callbacks.py. Prints JSON: {"<stage>":
-{"<number of parameters>": {"<function>": calls}}}, of models with the same modules."""
+{"<number of parameters>": {"<function>": calls}}}, of models with the same modules; "3, whole": where all parameters are small."""
 
 import collections
 import json
@@ -48,12 +48,12 @@ class Calls:
             self.by_function[f"{Path(frame.f_code.co_filename).name}: {frame.f_code.co_name}: {event}"] += 1
 
 
-def calls_of_step(stage, count):
+def calls_of_step(stage, count, threshold=0):
     """Of the third step: the first ones learn in which order units are used."""
     model = torch.nn.Sequential(*(Block(count // BLOCKS) for _ in range(BLOCKS)))
     engine = deepspeed.initialize(model=model, config={
         "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0}})[0]
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": threshold}})[0]
 
     def step():
         engine.backward(engine(torch.ones(2, 8)).square().mean())
@@ -68,5 +68,6 @@ def calls_of_step(stage, count):
 
 
 found = {stage: {count: calls_of_step(stage, count) for count in (50, 500)} for stage in range(4)}
+found["3, whole"] = {50: calls_of_step(3, 50, threshold=50 * 8)}
 if torch.distributed.get_rank() == 0:
     print(json.dumps(found))

@@ -16,3 +16,11 @@ def test_a_step_of_ten_times_the_parameters_in_as_many_modules_calls_as_many_fun
     few, many = calls[str(stage)]["50"], calls[str(stage)]["500"]
     assert sum(few.values()) > 20  # the step itself is counted
     assert many == few
+
+
+def test_modules_of_which_all_is_whole_at_stage_3_are_not_announced(calls):
+    def forwards(found):
+        return sum(count for function, count in found.items() if function.startswith("forward_hooks.py: before: "))
+
+    assert forwards(calls["3"]["50"]) >= 6  # the model's, and each of five blocks'
+    assert forwards(calls["3, whole"]["50"]) == 1

@@ -46,23 +46,19 @@ TEST(PersistentParams, FollowWhatTheRanksOwn) {
           }
         }
         EXPECT_FALSE(persistent.whole(2).defined());
-        EXPECT_FALSE(persistent.are_all());
       }
     });
   }
 }
 
-TEST(PersistentParams, OfAWholeUnitStandForItsGather) {
+TEST(PersistentParams, TakeWhatIsGathered) {
   const layout::FlatLayout layout = layout_over(2);
   test::spawn_ranks(2, [&](const auto& world) {
-    PersistentParams persistent(layout, {0, 1, 2, 3}, *world, full_of(layout, 1, at::kFloat));
-    EXPECT_TRUE(persistent.are_all());
-    at::Tensor gathered = at::zeros({layout.numel()}).fill_(-1);
-    persistent.fill(gathered);
-    EXPECT_TRUE(at::equal(gathered, full_of(layout, 1, at::kFloat)));
-    persistent.take(full_of(layout, 5, at::kFloat));
-    persistent.fill(gathered);
-    EXPECT_TRUE(at::equal(gathered, full_of(layout, 5, at::kFloat)));
+    PersistentParams persistent(layout, {0, 3}, *world, full_of(layout, 1, at::kFloat));
+    const at::Tensor full = full_of(layout, 5, at::kFloat);
+    persistent.take(full);
+    for (const size_t param : {0, 3})
+      EXPECT_TRUE(at::equal(persistent.whole(param), value_in(full, layout.params()[param])));
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/zero/unreadable.h"
+#include "tests/support/spawn_ranks.h"
 
 namespace tessera::zero::unit_test {
 namespace {
@@ -52,6 +53,35 @@ TEST(Unit, AReleasedParameterHasNoElementsWhereProgramsOfDeepSpeedExpectThat) {
   unit.release();
   EXPECT_EQ(unit.params()[0].tensor.numel(), 0);
   EXPECT_THROW(unit.params()[0].tensor.mean(), c10::Error);  // of nothing it would be NaN
+}
+
+// At stage 3; the weights change in the optimizer's place of them, and are there once they are published.
+TEST(Unit, OfWhichAllPersistsIsWholeAtAllTimes) {
+  constexpr int kRanks = 2;
+  test::spawn_ranks(kRanks, [](const auto& world) {
+    for (const bool all : {true, false}) {
+      std::vector<NamedParam> params = {{{.name = "w"}, at::ones({3, 4}).requires_grad_(true)},
+                                        {{.name = "v"}, at::ones({100}).requires_grad_(true)}};
+      params[0].persists = true;
+      params[1].persists = all;
+      Unit unit("u", params, {.states = 2}, policy_of_stage(3, at::kBFloat16, kRanks), groups_of(world), nullptr);
+      EXPECT_EQ(unit.shards_parameters(), !all);
+      unit.release();
+      EXPECT_EQ(unit.state(), all ? UnitState::kGathered : UnitState::kSharded);
+      EXPECT_EQ(is_unreadable(unit.params()[1].tensor), !all);
+      EXPECT_EQ(unit.owned().numel(), unit.layout().shard_numel());
+      unit.master().tensor().fill_(2);
+      unit.refresh_compute();
+      const int64_t sent = world->bytes_sent();
+      unit.start_publish();
+      unit.finish_persistent();
+      EXPECT_GT(world->bytes_sent(), sent);
+      EXPECT_TRUE(unit.params()[0].tensor.eq(2).all().template item<bool>());
+      if (all) {
+        EXPECT_TRUE(unit.params()[1].tensor.eq(2).all().template item<bool>());
+      }
+    }
+  });
 }
 
 TEST(Unit, ReleasingTwiceIsOurBug) {
