@@ -11,8 +11,10 @@
 namespace tessera::zero {
 namespace {
 
-// More would keep more whole gradients in memory at stages 2 and 3; fewer would not overlap with backward.
+// More would keep more whole gradients in memory at stages 2 and 3; fewer would not overlap with backward. Of small
+// ones more, so that ranks need not wait for each other at each of them.
 constexpr size_t kMaxInFlight = 2;
+constexpr int64_t kMaxSmallInFlight = 64 << 10;  // elements
 
 void zero_padding(const layout::FlatLayout& layout, const at::Tensor& buffer) {
   int64_t end = 0;
@@ -148,12 +150,15 @@ void GradientReducer::start_reduction(size_t unit) {
   std::fill(gradients.filled.begin(), gradients.filled.end(), false);
   gradients.has_sum = true;
   in_flight_.push_back(std::move(reduction));
-  if (in_flight_.size() > (options.overlap_comm && groups.all->size() > 1 ? kMaxInFlight : 0)) finish_oldest();
+  in_flight_numel_ += layout.numel();
+  if (!options.overlap_comm || groups.all->size() == 1) return finish_oldest();
+  while (in_flight_.size() > kMaxInFlight && in_flight_numel_ > kMaxSmallInFlight) finish_oldest();
 }
 
 void GradientReducer::finish_oldest() {
   Reduction reduction = std::move(in_flight_.front());
   in_flight_.pop_front();
+  in_flight_numel_ -= units_[reduction.unit]->layout().numel();
   if (reduction.quantized) {
     reduction.result = reduction.quantized->take_result();
   } else {

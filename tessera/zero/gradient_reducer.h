@@ -127,6 +127,7 @@ class GradientReducer {
   std::vector<DataGroups> groups_;
   std::vector<UnitGradients> gradients_;
   std::deque<Reduction> in_flight_;
+  int64_t in_flight_numel_ = 0;                     // of their units
   std::optional<storage::StagingBuffers> staging_;  // where the gradients of a device rest elsewhere
   std::deque<Reduction> arriving_;                  // as many as it has buffers, at most
   storage::BufferPool leaving_buffers_{kMaxLeaving};

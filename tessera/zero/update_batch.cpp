@@ -13,6 +13,14 @@
 #include "tessera/zero/unit_peers.h"
 
 namespace tessera::zero {
+namespace {
+
+// From a range of what this rank owns of the unit.
+layout::Range in_buffer(const Unit& unit, layout::Range range) {
+  return {unit.owned().begin + range.begin, unit.owned().begin + range.end};
+}
+
+}  // namespace
 
 OptimizerTensors::OptimizerTensors(StateTile tile, bool any_dtype, storage::StagingBuffers* outgoing,
                                    const std::string& name)
@@ -76,7 +84,7 @@ bool UpdateBatch::add(const StateTile& tile, std::span<const char> used) {
     params_.push_back({place.name, place.shape, place.numel, unit.params()[param].group});
   }
   const OptimizerTensors& tensors = parts_.back().tensors;
-  for (const layout::Segment& segment : owned_segments(unit, tile.range)) {
+  for (const layout::Segment& segment : segments_of(unit, tile.range)) {
     if (!used[segment.param]) continue;
     const int64_t begin = segment.offset - unit.owned().begin - tile.range.begin;
     const auto part = [&](const at::Tensor& owned) { return elements(owned, {begin, begin + segment.padded_numel}); };
@@ -123,8 +131,12 @@ void UpdateBatch::update() {
   numel_ = 0;
 }
 
+std::vector<layout::Segment> UpdateBatch::segments_of(const Unit& unit, layout::Range range) const {
+  return optimizer_.elementwise() ? unit.layout().segments(in_buffer(unit, range)) : owned_segments(unit, range);
+}
+
 std::vector<layout::Segment> owned_segments(const Unit& unit, layout::Range range) {
-  const layout::Range wanted{unit.owned().begin + range.begin, unit.owned().begin + range.end};
+  const layout::Range wanted = in_buffer(unit, range);
   std::vector<layout::Segment> all;
   for (int64_t rank = 0; rank < unit.layout().shards(); ++rank) {
     const layout::Range shard = unit.layout().shard(rank);

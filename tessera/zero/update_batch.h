@@ -60,6 +60,7 @@ class UpdateBatch {
 
  private:
   bool shares(const StateTile& tile) const;
+  std::vector<layout::Segment> segments_of(const Unit& unit, layout::Range range) const;
   bool has_room_for(const StateTile& tile) const { return numel_ + tile.range.numel() <= kMostNumel; }
 
   ShardedModel& model_;
