@@ -60,7 +60,7 @@ class ForwardHooks:
         self._watches_inputs = watches_inputs
         self.handles = []
         self._announcing = {id(each) for each in modules}
-        self._announced = set()  # numbers of those that have the engine's hooks
+        self._announced = set()  # those of them that have the engine's hooks
         self.refuses = None  # a function that raises, while there is nothing to compute with
         self.attach()
 
@@ -70,32 +70,29 @@ class ForwardHooks:
         for module in self._modules[0].modules():
             module.__dict__.setdefault("_external_params", {})
             module.ds_external_parameters = functools.partial(external_parameters, module)
-            if module._parameters:
-                watched = _WatchedParameters(module._parameters)
-                watched._core = self._core
-                module._parameters = watched
         for number in range(len(self._modules)):
             if number == 0 or self._core().wants_announcement(number):
                 self.announce(number)
-            else:
-                for parameters in self._parameters_of(number):
-                    parameters.__class__ = _Parameters
         self._watch_returned_parameters(self._modules[0])
 
     def announce(self, number):
         """The engine is told of its forwards from now on."""
-        if number in self._announced:
+        module = self._modules[number]
+        if id(module) in self._announced:
             return
-        self._announced.add(number)
-        before, after = self._hooks(number, self._parameters_of(number))
-        self.handles.append(self._modules[number].register_forward_pre_hook(before, prepend=True, with_kwargs=True))
-        self.handles.append(self._modules[number].register_forward_hook(after, always_call=True))
+        self._announced.add(id(module))
+        before, after = self._hooks(number, [self._watched(each) for each in _inside(module, self._announcing) if each._parameters])
+        self.handles.append(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
+        self.handles.append(module.register_forward_hook(after, always_call=True))
 
-    def _parameters_of(self, number):
-        """Of the modules that run between this one's hooks and have none of their own."""
-        return [each._parameters for each in _inside(self._modules[number], self._announcing) if each._parameters]
+    def _watched(self, module):
+        parameters = _WatchedParameters(module._parameters)
+        parameters._core = self._core
+        module._parameters = parameters
+        return parameters
 
     def _hooks(self, number, parameters):
+        """`parameters`: of the modules that run between these hooks and have none of their own."""
         core_ref, watches_inputs = self._core, self._watches_inputs
         entered = []  # whether before_forward was reached; a forward hook runs after a failed pre-hook, too
 
@@ -123,8 +120,11 @@ class ForwardHooks:
         return before, after
 
     def _watch_returned_parameters(self, module):
-        """A parameter that a module returns is used by the module around it. Inside units nothing is released."""
+        """A parameter that a module returns is used by the module around it. Inside units nothing is released, nor by a module that is not
+        announced."""
         for child in module.children():
+            if id(child) in self._announcing and id(child) not in self._announced:
+                continue
             self.handles.append(child.register_forward_hook(functools.partial(self._returned, weakref.ref(module))))
             if id(child) not in self._announcing:
                 self._watch_returned_parameters(child)
