@@ -71,8 +71,8 @@ void Adam::update_fused(std::span<ParamShard* const> shards, const ParamGroup& g
     exp_avg_sqs.push_back(shard->state[1]);
     if (options_.amsgrad) max_exp_avg_sqs.push_back(shard->state[2]);
     at::Tensor& step = step_tensors[shard->step];
-    if (!step.defined())
-      step = at::full({}, options_.bias_correction ? static_cast<double>(shard->step) : kVeryLate, number);
+    const double corrects_as = options_.bias_correction ? static_cast<double>(shard->step) : kVeryLate;
+    if (!step.defined()) step = at::full({}, corrects_as, number);
     steps.push_back(step);
   }
   const auto fused = options_.decoupled_decay

@@ -81,8 +81,7 @@ struct UpdateInput {
   int64_t step = 1;         // of the run, counting from 1 the steps that were not skipped
   double grad_divisor = 1;  // gradients come in multiplied by this: loss scale and clipping in one number
   std::span<const WholeParam> params = {};  // that ParamShard::param counts
-  Peers* peers =
-      nullptr;  // borrowed; in the engine, null for an optimizer that is elementwise() or takes_whole_model()
+  Peers* peers = nullptr;  // borrowed; null for an optimizer that is elementwise() or takes_whole_model()
 };
 
 class Optimizer {

@@ -116,9 +116,12 @@ void UpdateBatch::update() {
   optimizer_.update(shards_, input);
   for (Part& part : parts_) part.tensors.put_back();
   if (tracing()) {  // each has its share of the time
-    const auto took = std::chrono::steady_clock::now() - begin;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     int64_t done = 0;
-    const auto at = [&] { return begin + took * done / numel_; };
+    const auto at = [&] {
+      const auto since = took * (static_cast<double>(done) / static_cast<double>(numel_));
+      return begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
+    };
     for (const Part& part : parts_) {
       const auto from = at();
       done += part.numel;
