@@ -34,7 +34,6 @@ void ModuleCalls::before_forward(size_t module, const std::vector<at::Tensor>& i
   if (!shards_parameters_) return;
   const auto call = std::make_shared<Call>(Call{.module = module});
   calls_in_forward_.push_back(call);
-  if (!gathers(module)) return;
   residency_.hold_in_turn(sharded_of_module_[module]);
   if (!at::GradMode::is_enabled()) return;
   // Frozen parameters have no gradient whose arrival could tell that backward is done with them; the gradients of the
@@ -59,7 +58,6 @@ void ModuleCalls::after_forward(size_t module, const std::vector<at::Tensor>& ou
     if (calls_in_forward_.empty()) residency_.end_pass();
     return;
   }
-  if (!gathers(module)) return;
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     output.register_hook([self = weak_from_this(), call](const at::Tensor&) {
