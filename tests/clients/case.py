@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 STEPS = 6
+BFLOAT16 = 2e-3  # a tolerance: DeepSpeed rounds the master weights to bf16 first, and Tessera does not
 AUTO = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
         "zero_allow_untested_optimizer": True}
 STAGES = {

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import checkouts
-from case import STAGES, STEPS, TRAINER, Case
+from case import BFLOAT16, STAGES, STEPS, TRAINER, Case
 
 
 def trl(script, data, *more):
@@ -147,7 +147,7 @@ def openrlhf(tool, data, stage, *more):
 
 SFT_KEYS = ["--data.input_key", "prompt", "--data.output_key", "chosen"]
 DPO_KEYS = ["--data.prompt_key", "prompt", "--data.chosen_key", "chosen", "--data.rejected_key", "rejected"]
-OPENRLHF = [Case("OpenRLHF", name, openrlhf(tool, "preferences", stage, *keys), zero, "openrlhf", launcher="torchrun", tolerance=2e-2)
+OPENRLHF = [Case("OpenRLHF", name, openrlhf(tool, "preferences", stage, *keys), zero, "openrlhf", launcher="torchrun", tolerance=BFLOAT16)
             for name, tool, keys in (("sft", "train_sft", SFT_KEYS), ("dpo", "train_dpo", DPO_KEYS)) for stage, zero in ((2, "ZeRO-2"), (3, "ZeRO-3"))]
 
 CASES = [*checkouts.CASES, *TRL, *KTO, *GRPO, *LLAMA_FACTORY, *SWIFT, *LIGHTNING, *XTUNER, *OPENRLHF]

@@ -6,8 +6,7 @@ from pathlib import Path
 import deepspeed_examples
 import megatron_loops
 import peft_examples
-from case import TRAINER, Case
-from deepspeed_examples import BFLOAT16
+from case import BFLOAT16, TRAINER, Case
 from laid_out import CHECKOUTS, HERE, lay_out
 
 METRICS = HERE / "metrics"

@@ -2,12 +2,11 @@
 
 import json
 
-from case import Case
+from case import BFLOAT16, Case
 from laid_out import CHECKOUTS, HERE, lay_out
 
 EXAMPLES = CHECKOUTS / "DeepSpeedExamples"
 CHAT = EXAMPLES / "applications" / "DeepSpeed-Chat"
-BFLOAT16 = 2e-2  # DeepSpeed rounds the master weights to bf16 first, and Tessera does not
 
 
 def example(script, *arguments, files=None, rounded=False):
