@@ -44,7 +44,8 @@ def test_ranks_that_share_sequences_train_as_one_process(tmp_path, family, ranks
 @pytest.mark.parametrize("by", [shared, ring])
 @pytest.mark.parametrize(("length", "ranks"), [(23, 8), (24, 4), (25, 4), (7, 8)])
 def test_any_length_and_number_of_heads_goes_round(tmp_path, length, ranks, by):
-    """28 heads of 4 key heads, and rows of a length that divides, of one more or less, of primes, and with fewer tokens than there are ranks."""
+    """28 heads of 4 key heads, and rows of a length that divides, of one more or less, of primes, and with fewer tokens than there are ranks:
+    DeepSpeed's issues #7384, #7473, #5177, #7833."""
     _, run_file = run_of(tmp_path, "28 heads", MODELS, packing="fill", max_length=length)
     trained_as_one(tmp_path, run_file, ranks, by(ranks), f"dp_shard 1 × cp {ranks}")
 

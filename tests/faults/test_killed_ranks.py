@@ -94,7 +94,8 @@ def test_a_launcher_that_is_killed_leaves_no_process(folder, tmp_path):
 
 def test_whenever_a_run_is_killed_its_newest_checkpoint_is_whole(folder, tmp_path):
     """Eight kills, one after the other into one output: of one rank or of all at once, at the beginning of a save or
-    somewhen, which in a run that saves after each step is in a save as often as not."""
+    somewhen, which in a run that saves after each step is in a save as often as not. diffusion-pipe's issue #159,
+    SimpleTuner's #2613."""
     output = tmp_path / "out"
     moments = random.Random(7)
     settings = {"output": output, "training.max_steps": 5000}

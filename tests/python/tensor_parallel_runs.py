@@ -6,6 +6,7 @@ The expected losses, norms and weights are those of plain PyTorch with the whole
 
 import functools
 import sys
+import tempfile
 import warnings
 
 warnings.filterwarnings("ignore")
@@ -139,6 +140,29 @@ def through_deepspeed_s_names():
             "ranks": [groups.get_tensor_model_parallel_world_size(), groups.get_tensor_model_parallel_rank(),
                       dist.get_process_group_ranks(groups.get_tensor_model_parallel_group()), engine.get_tensor_parallel_rank(),
                       engine.mp_world_size, engine.dp_world_size]}
+
+
+@run
+def over_other_numbers_of_ranks():
+    """Three steps over two ranks, a checkpoint, and three more over one, two and four, each with the rest for data."""
+    expected = plainly("qwen3", steps=6)
+
+    def start(size):
+        parallel = {"tensor_parallel": {"autotp_size": size}} if size > 1 else {}
+        return tessera.initialize(model=made("qwen3"), config=settings(2, **parallel))[0], dist.get_rank() // size, dist.get_world_size() // size
+
+    engine, *share = start(2)
+    first, folder = on_engine(engine, *share, steps=3), [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    engine.save_checkpoint(folder[0])
+    engine.destroy()
+    found = {}
+    for size in (1, 2, 4):
+        engine, *share = start(size)
+        engine.load_checkpoint(folder[0])
+        found[size] = on_engine(engine, *share, steps=3)
+        engine.destroy()
+    return {"expected": expected[:2], "first": first, "found": found}
 
 
 @run

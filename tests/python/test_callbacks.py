@@ -1,4 +1,5 @@
-"""Python is called for each unit, not for each parameter: what a step of many small parameters spends is C++'s."""
+"""Python is called for each unit, not for each parameter: what a step of many small parameters spends is C++'s
+(DeepSpeed's issue #7885; the time beside DDP's is in docs/performance.md)."""
 
 from pathlib import Path
 

@@ -86,6 +86,7 @@ def test_ranks_that_name_a_checkpoint_otherwise_save_rank_0s_or_nothing(runs):
 
 
 def test_a_leaf_module_may_run_other_modules_on_other_ranks(runs):
+    """Of DeepSpeed's issue #5066."""
     run = runs["leaf_modules"]
     for losses in run["results"]:
         assert losses == pytest.approx(run["expected"], rel=2e-6)

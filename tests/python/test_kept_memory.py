@@ -55,6 +55,7 @@ def program(tmp_path):
 @pytest.mark.sample("0", "3")
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_steps_need_no_new_pages_and_a_deleted_engine_frees_its_own(program, stage):
+    """Of DeepSpeed's issue #7693: what a process holds stays as it is."""
     said = run_for_json(program, stage)
     # Pages of each step; a tensor has 1024. Once, a peer that is late may hold one longer than before, so that another is needed.
     assert sorted(said["faults"])[-2] < 40, said["faults"]

@@ -105,6 +105,7 @@ def test_adapters_are_merged_into_gathered_weights(runs):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_under_zero_init_a_rank_holds_its_part_and_the_weight_that_is_being_loaded(runs, kind):
+    """DeepSpeed's issues #5637 and #5660: there each rank loads all of it first."""
     run = runs["made_under_zero_init"][kind]
     assert (run["weights"], run["whole"], run["left whole"]) == (LAYERS * LINEAR, packed_bytes(kind), [])
     assert run["same kinds"] and run["gathered"]

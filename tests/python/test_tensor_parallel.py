@@ -8,7 +8,7 @@ from ranks import asked_for, run_for_json
 
 @pytest.fixture(scope="module")
 def runs(request):
-    others = ["through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut", "different_batches", "rules_that_are_not_understood",
+    others = ["over_other_numbers_of_ranks", "through_deepspeed_s_names", "made_under_zero_init", "what_cannot_be_cut", "different_batches", "rules_that_are_not_understood",
               "what_all_ranks_drop_alike"]
     return run_for_json(Path(__file__).with_name("tensor_parallel_runs.py"), *asked_for(request, "by_plan"), *others, count=4, timeout=300)
 
@@ -30,6 +30,14 @@ def test_a_model_cut_by_its_plan_trains_as_the_whole_model(runs, by_plan):
     assert result["expected"][0][-1] < 0.99 * result["expected"][0][0]
     assert result["of the weights"] < 1e-3  # the checkpoint, loaded where every rank has the whole
     assert result["of what was put together"] < 1e-3
+
+
+@pytest.mark.parametrize("size", ["1", "2", "4"])
+def test_a_run_over_two_ranks_goes_on_over_other_numbers_of_them(runs, size):
+    """DeepSpeed's issue #7320."""
+    result = runs["over_other_numbers_of_ranks"]
+    for first, found, expected in zip(result["first"], result["found"][size], result["expected"], strict=True):
+        assert first + found == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("case", ["llama", "neox", "with LoRA"])

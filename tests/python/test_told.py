@@ -145,6 +145,11 @@ def test_the_macs_and_parameters_of_a_model_are_deepspeeds():
     assert ours == theirs and all(macs > 0 for macs, _ in ours)
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_no_sync_says_once_where_it_reduces_all_the_same(told, stage):
+    assert told["no_sync"][str(stage)].count("are reduced in each backward all the same") == (1 if stage >= 2 else 0)
+
+
 def test_the_version_is_in_the_log_of_those_who_listen(told):
     found = told["version"]
     assert "DeepSpeed info: version=0.19.8+tessera, git-hash=" in found["said"]

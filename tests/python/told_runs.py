@@ -212,19 +212,33 @@ def model_profiles():
     return {"numbers": numbers[0], "text": text, "lines": lines, "trains": model.training}
 
 
+def logged(work, level, logger=logger):
+    """What the logger writes meanwhile, DeepSpeed's or another."""
+    text = io.StringIO()
+    handler, before = logging.StreamHandler(text), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    work()
+    logger.setLevel(before)
+    logger.removeHandler(handler)
+    return text.getvalue()
+
+
 @run
 def version():
     """The lines that the logger writes at initialize, where a program listens."""
-    text = io.StringIO()
-    handler = logging.StreamHandler(text)
-    logger.addHandler(handler)
-    start()
-    quiet = text.getvalue()
-    logger.setLevel("INFO")
-    start()
-    logger.setLevel("WARNING")
-    logger.removeHandler(handler)
-    return {"quiet": quiet, "said": text.getvalue()}
+    return {"quiet": logged(start, "WARNING"), "said": logged(start, "INFO")}
+
+
+@run
+def no_sync():
+    """What is said of two blocks, by stage."""
+    def twice(engine):
+        for _ in range(2):
+            with engine.no_sync():
+                engine.backward(engine(torch.ones(2, 4)).square().mean())
+
+    return {stage: logged(lambda: twice(start(zero_optimization={"stage": stage})), "INFO", logging.getLogger("tessera")) for stage in range(4)}
 
 
 if __name__ == "__main__":
