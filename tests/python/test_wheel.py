@@ -82,11 +82,12 @@ PROGRAMS = {
 @pytest.mark.sample("run_bert.py", "lora_sft.py")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_example_trains_from_the_installed_wheel(program, python, tmp_path):
+    """Without a compiler on the path: DeepSpeed's issue #8235."""
     command = PROGRAMS[program].format(out=tmp_path / "out").split()
     scripts = {"deepspeed": [python.parent / "deepspeed"],  # put there by the wheel
                "accelerate": [python, Path(sys.executable).parent / "accelerate"]}
     output = run(*scripts[command[0]], *command[1:], cwd=EXAMPLES, HF_HOME=str(tmp_path),
-                 PATH=os.pathsep.join([str(python.parent), os.environ["PATH"]]))
+                 PATH=str(python.parent))
     curve = losses(output)
     assert len(curve) >= 3, output
     assert curve[-1] < 0.95 * curve[0], output
