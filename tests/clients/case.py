@@ -29,12 +29,15 @@ class Case:
     launcher: str = "deepspeed"  # or torchrun, accelerate: as the client's documentation starts it; alone: a single process
     after: tuple = ()  # of (launcher, program): what is run in the same folder once it has ended well
     ranks: int = 2
+    seconds: int = 900  # after which a run is ended
     template: Path = None  # the whole ds_config, of the client's own
     config: dict = field(default_factory=dict)
     tolerance: float = 1e-5  # relative, of losses and norms
+    at_least: float = 1e-12  # what a difference is divided by, where the number is smaller: a loss may be zero but for rounding
     only_tessera: str = ""  # why DeepSpeed itself does not run it here
     twice: tuple = ()  # saved weights that are others' too: DeepSpeed's copies save each, Tessera's keep them one
     path: tuple = ()  # folders of Python's path that the client's own installation would add
+    of_tests: bool = False  # the program is a suite of the client's own tests, and the outcome is which of them pass
 
     def ds_config(self, folder):
         path = folder / "ds_config.json"

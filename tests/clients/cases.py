@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import checkouts
+import own_suites
 from case import BFLOAT16, STAGES, STEPS, TRAINER, Case
 
 
@@ -77,7 +78,8 @@ def grpo(script, *more):
 
 
 GRPO = [*(Case("TRL", "grpo", grpo("grpo"), zero) for zero in ("ZeRO-2", "ZeRO-3")), Case("TRL", "grpo, LoRA", grpo("grpo", *LORA), "ZeRO-3"),
-        Case("TRL", "grpo, a reference model", grpo("grpo", "--beta", 0.1), "ZeRO-3"), Case("TRL", "rloo", grpo("rloo"), "ZeRO-2")]
+        Case("TRL", "grpo, a reference model", grpo("grpo", "--beta", 0.1), "ZeRO-3"),
+        Case("TRL", "rloo", grpo("rloo"), "ZeRO-2", at_least=1)]  # a loss over advantages whose mean is zero
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 STRATEGIES = {"ZeRO-1": "deepspeed_stage_1", "ZeRO-2": "deepspeed_stage_2", "ZeRO-2, offloaded": "deepspeed_stage_2_offload",
@@ -150,4 +152,4 @@ DPO_KEYS = ["--data.prompt_key", "prompt", "--data.chosen_key", "chosen", "--dat
 OPENRLHF = [Case("OpenRLHF", name, openrlhf(tool, "preferences", stage, *keys), zero, "openrlhf", launcher="torchrun", tolerance=BFLOAT16)
             for name, tool, keys in (("sft", "train_sft", SFT_KEYS), ("dpo", "train_dpo", DPO_KEYS)) for stage, zero in ((2, "ZeRO-2"), (3, "ZeRO-3"))]
 
-CASES = [*checkouts.CASES, *TRL, *KTO, *GRPO, *LLAMA_FACTORY, *SWIFT, *LIGHTNING, *XTUNER, *OPENRLHF]
+CASES = [*checkouts.CASES, *TRL, *KTO, *GRPO, *LLAMA_FACTORY, *SWIFT, *LIGHTNING, *XTUNER, *OPENRLHF, *own_suites.CASES]

@@ -7,9 +7,8 @@ import deepspeed_examples
 import megatron_loops
 import peft_examples
 from case import BFLOAT16, TRAINER, Case
-from laid_out import CHECKOUTS, HERE, lay_out
+from laid_out import CHECKOUTS, HERE, METRICS, lay_out
 
-METRICS = HERE / "metrics"
 TEMPLATES = CHECKOUTS / "accelerate" / "examples" / "deepspeed_config_templates"
 NAMED = {"optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto", "torch_adam": True, "adam_w_mode": True}},
          "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto", "warmup_num_steps": "auto",
@@ -82,6 +81,7 @@ def transformers_script(script, model, *more):
 
 OF_TEXT = ["--train_file", "text/train.txt", "--validation_file", "text/train.txt"]
 CLM = transformers_script("language-modeling/run_clm.py", "llama", "--block_size", 32, *OF_TEXT)
+CLM_BF16 = transformers_script("language-modeling/run_clm.py", "llama", "--block_size", 32, "--bf16", *OF_TEXT)
 MLM = transformers_script("language-modeling/run_mlm.py", "bert", "--max_seq_length", 32, "--line_by_line", *OF_TEXT)
 TRANSLATION = transformers_script("translation/run_translation.py", "t5", "--dataset_name", "wmt16", "--dataset_config", "ro-en", "--source_lang", "en",
                                   "--target_lang", "ro", "--predict_with_generate", "--max_target_length", 16)
@@ -109,6 +109,8 @@ OF_TRANSFORMERS = [
         ("run_translation.py", TRANSLATION, ("ZeRO-2, offloaded", "ZeRO-3"),
          ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")),
         ("run_glue.py", GLUE, ("ZeRO-2", "ZeRO-3, offloaded"), ())) for zero in stages),
+    *(Case("transformers", "run_clm.py, bf16", CLM_BF16, zero, "transformers", config={"bf16": {"enabled": "auto"}}, tolerance=BFLOAT16)
+      for zero in ("ZeRO-2", "ZeRO-3")),
     Case("transformers", "run_translation.py as documented but for --fp16", documented(without=["--fp16"]), "ZeRO-3", "transformers",
          template=TRANSFORMERS / "tests" / "deepspeed" / "ds_config_zero3.json"),
     Case("transformers", "run_translation.py as documented", documented(), "ZeRO-3", "transformers",

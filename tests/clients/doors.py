@@ -12,7 +12,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BUILD = Path(os.environ.get("TESSERA_BUILD", ROOT / "build" / "release"))
 STOCK_PYTHON = (ROOT / ".venv-peers").resolve() / "bin" / "python"  # DeepSpeed compiles its operators anew for each path that it is found by
-RUN_SECONDS = 900
 
 
 def own_environment(name):
@@ -84,8 +83,8 @@ def run(door, case, program, cwd):
     started = subprocess.Popen([*map(str, command), *map(str, program)], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
     try:
-        output, _ = started.communicate(timeout=RUN_SECONDS)
+        output, _ = started.communicate(timeout=case.seconds)
     except subprocess.TimeoutExpired:
         os.killpg(started.pid, signal.SIGKILL)
-        output = f"{started.communicate()[0]}\nit did not end within {RUN_SECONDS} s"
+        output = f"{started.communicate()[0]}\nit did not end within {case.seconds} s"
     return Ran(started.returncode, output)

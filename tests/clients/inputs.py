@@ -10,17 +10,26 @@ import struct
 import sys
 from pathlib import Path
 
+import sentencepiece
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, disable_progress_bars
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTJConfig,
+    GPTJForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MobileViTConfig,
+    MobileViTModel,
     OPTConfig,
     OPTForCausalLM,
     PreTrainedTokenizerFast,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -64,6 +73,19 @@ def tiny_models():
                                              max_position_embeddings=512, pad_token_id=0))
     yield "t5", T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, pad_token_id=0,
                                                     decoder_start_token_id=0, eos_token_id=3))
+    yield "t5-pieces", T5ForConditionalGeneration(T5Config(vocab_size=160, d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, pad_token_id=0,
+                                                           decoder_start_token_id=0, eos_token_id=1))
+    # What the clients' own tests take from a hub.
+    special = {"bos_token_id": 2, "eos_token_id": 3}
+    yield "gpt2", GPT2LMHeadModel(GPT2Config(vocab_size=1024, n_embd=32, n_layer=2, n_head=4, **special))
+    yield "gpt2-wide", GPT2LMHeadModel(GPT2Config(vocab_size=264, n_embd=768, n_layer=1, n_head=12, **special))
+    yield "llama-wide", LlamaForCausalLM(LlamaConfig(vocab_size=264, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                                                     num_key_value_heads=4, max_position_embeddings=512, **special))
+    yield "gptj", GPTJForCausalLM(GPTJConfig(vocab_size=264, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=512, **special))
+    yield "qwen-moe", Qwen2MoeForCausalLM(Qwen2MoeConfig(
+        vocab_size=264, hidden_size=32, intermediate_size=64, moe_intermediate_size=32, shared_expert_intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, num_experts=4, num_experts_per_tok=2, **special))
+    yield "mobilevit", MobileViTModel(MobileViTConfig(hidden_sizes=[16, 20, 24], neck_hidden_sizes=[4, 4, 8, 12, 16, 20, 24], image_size=64))
 
 
 def save_tokenizer(tokens, folder):
@@ -79,6 +101,13 @@ def write_bytes_tokenizer(folder):
     (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate([*SPECIAL.values(), *letters])}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", **SPECIAL}))
+
+
+def write_pieces(folder):
+    """T5's own kind: a model of SentencePiece, behind which come its 100 extra tokens."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences(9, 200)), model_prefix=str(folder / "spiece"), vocab_size=44, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": 100}))
 
 
 def write_hub_folder(folder, name, splits):
@@ -107,10 +136,12 @@ def main(folder):
     (folder / "bert-vocabulary" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
     for name, model in tiny_models():
         model.save_pretrained(folder / name)
-        if name == "opt":
-            write_bytes_tokenizer(folder / name)
-        else:
+        if name in ("llama", "bert", "t5"):
             save_tokenizer(tokens, folder / name)
+        elif name == "t5-pieces":
+            write_pieces(folder / name)
+        elif name != "mobilevit":
+            write_bytes_tokenizer(folder / name)
     texts, questions, answers, others = (sentences(seed, 96) for seed in range(4))
     for name in ("text", "chat", "preferences", "prompts", "alpaca", "wmt16", "glue", "wikitext"):
         (folder / name).mkdir(parents=True)

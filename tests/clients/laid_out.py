@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+METRICS = HERE / "metrics"  # of evaluate
 CHECKOUTS = Path(os.environ.get("CLIENTS", "/nowhere"))
 
 

@@ -1,5 +1,5 @@
 """At Python's start where clients run on DeepSpeed itself: their packages come behind DeepSpeed's own environment, and Accelerate
-counts ranks without a GPU, which under DeepSpeed it does not (tessera.cpu_ranks does it for Tessera).
+counts ranks without a GPU, which under DeepSpeed it does not, and the Trainer takes bf16 there (tessera.cpu_ranks does it for Tessera).
 """
 
 import os
@@ -25,4 +25,9 @@ def _give_backend(state):
     state.PartialState._prepare_backend = prepare
 
 
+def _take_bf16(training_args):
+    training_args.is_torch_bf16_gpu_available = lambda: True
+
+
 when_imported("accelerate.state", _give_backend)
+when_imported("transformers.training_args", _take_bf16)
