@@ -64,8 +64,8 @@ class Accumulation:
         if self.stage >= 2 and not self._told_of_no_sync:
             self._told_of_no_sync = True
             if self._world.rank == 0:
-                logger.info("no_sync() at ZeRO stage %d: gradients accumulate as it says, but are reduced in each backward all the same, "
-                            "because no rank keeps a whole gradient", self.stage)
+                logger.warning("no_sync() at ZeRO stage %d: gradients accumulate as it says, but are reduced in each backward all the same, "
+                               "because no rank keeps a whole gradient", self.stage)
         with self._held_back(boundary=False):
             yield
         self._count_again()

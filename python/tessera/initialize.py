@@ -191,12 +191,16 @@ def _optimizer(given, model, model_parameters, raw, place, world):
 
 def _scheduler(given, engine, block, place, world):
     configured = bool(block and block.get("type"))
+    if engine.basic_optimizer is None:  # nothing to schedule: the Trainer keeps the block in evaluations, whose optimizer it takes out
+        if (given is not None or configured) and world.rank == 0:
+            logger.warning("%s: %s is not used, since there is no optimizer", place, "'scheduler'" if given is None else "the lr_scheduler of initialize")
+        return None
     if given is not None and configured and world.rank == 0:
         logger.warning("%s: 'scheduler' is not used, since initialize was given an lr_scheduler", place)
     if given is None:
         if not configured:
             return None
-        lr = engine.basic_optimizer.param_groups[0]["lr"] if engine.basic_optimizer is not None else 0
+        lr = engine.basic_optimizer.param_groups[0]["lr"]
         block = as_read("scheduler", block, place, speaks=world.rank == 0, optimizer={"type": "AdamW", "params": {"lr": float(lr)}})
         return schedules.from_config(block, engine.basic_optimizer)
     if callable(given) and not hasattr(given, "step"):

@@ -16,7 +16,9 @@ _OPTIMIZER = "torch_optimizer"  # among a rank's own tensors: JSON, as bytes; it
 
 
 def hyperparameters(group):
-    return {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum", "use_muon") if key in group}
+    """Those that the optimizers of C++ have, too. A pair eps is Adafactor's own."""
+    return {key: group[key] for key in ("lr", "betas", "eps", "weight_decay", "momentum", "use_muon")
+            if key in group and not (key == "eps" and isinstance(group[key], (tuple, list)))}
 
 
 def to_save(engine, world, client_state, trust_pickle):

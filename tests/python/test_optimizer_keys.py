@@ -108,6 +108,13 @@ def test_maximize_is_torchs(type_name, more):
     assert expected[-1] > expected[0]
 
 
+def test_adafactors_pair_of_epsilons_is_its_own():
+    """torch's, and so the one of transformers that `optim="adafactor"` names."""
+    expected = by_torch(torch.optim.Adafactor, eps=(1e-6, 2.0))
+    assert by_block("Adafactor", eps=(1e-6, 2.0)) == pytest.approx(expected, rel=1e-6)
+    assert by_torch(torch.optim.Adafactor) != expected
+
+
 @pytest.mark.parametrize("cls", [optimizers.DeepSpeedCPUAdam, optimizers.DeepSpeedCPUAdagrad, optimizers.DeepSpeedCPULion])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_without_an_engine_moments_have_the_dtype_of_the_weights(cls, dtype):

@@ -145,6 +145,13 @@ def test_the_macs_and_parameters_of_a_model_are_deepspeeds():
     assert ours == theirs and all(macs > 0 for macs, _ in ours)
 
 
+def test_a_schedule_without_an_optimizer_is_left_out(told):
+    """As DeepSpeed does: transformers' Trainer takes the optimizer out of a configuration that it evaluates with, and not the schedule."""
+    found = told["schedule_without_optimizer"]
+    assert found["found"] == [None, [2, 1]]
+    assert found["said"].count("'scheduler' is not used, since there is no optimizer") == 1
+
+
 @pytest.mark.parametrize("stage", range(4))
 def test_no_sync_says_once_where_it_reduces_all_the_same(told, stage):
     assert told["no_sync"][str(stage)].count("are reduced in each backward all the same") == (1 if stage >= 2 else 0)

@@ -231,6 +231,19 @@ def version():
 
 
 @run
+def schedule_without_optimizer():
+    """What is said of it at initialize, the schedule that there is, and a loss."""
+    def evaluate():
+        engine, _, _, schedule = deepspeed.initialize(model=torch.nn.Linear(4, 1), config={
+            "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3},
+            "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.1, "warmup_num_steps": 10}}})
+        found.extend([schedule, engine.eval()(torch.ones(2, 4)).shape])
+
+    found = []
+    return {"said": logged(evaluate, "WARNING", logging.getLogger("tessera")), "found": found}
+
+
+@run
 def no_sync():
     """What is said of two blocks, by stage."""
     def twice(engine):
@@ -238,7 +251,7 @@ def no_sync():
             with engine.no_sync():
                 engine.backward(engine(torch.ones(2, 4)).square().mean())
 
-    return {stage: logged(lambda: twice(start(zero_optimization={"stage": stage})), "INFO", logging.getLogger("tessera")) for stage in range(4)}
+    return {stage: logged(lambda: twice(start(zero_optimization={"stage": stage})), "WARNING", logging.getLogger("tessera")) for stage in range(4)}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,12 @@ def test_ranks_without_a_gpu_are_counted(how, here):
         found = ranks.run_for_json(program, "imports")
     else:
         found = ranks.run_for_json(program, PYTHONPATH=ranks.PATH_WITH_START)
-    assert found == [2, 0, "gloo", "cpu", 2]
+    assert found == [2, 0, "gloo", "cpu", 2, False]
+
+
+def test_ranks_without_a_gpu_train_in_bf16(here):
+    assert ranks.run_for_json(here / "counted_ranks.py", "bf16", PYTHONPATH=ranks.PATH_WITH_START) == [2, 0, "gloo", "cpu", 2, True]
+    assert "bf16" in ranks.run_for_json(here / "counted_ranks.py", "plain", "bf16", PYTHONPATH=ranks.PATH_WITH_START)  # the refusal
 
 
 def test_without_deepspeed_nothing_changes(here):
