@@ -43,8 +43,10 @@ def test_torch_for_cuda_is_asked_for_also_where_one_for_the_cpu_is_at_hand(progr
     assert venv[-1] == str(tmp_path)
     assert torch[-1] == "torch===2.12.0"  # 2.12.0+cpu is another name, and `==` would take it
     assert "--no-deps" in without_torch
-    assert "torch==" not in (tmp_path / "without-torch.txt").read_text() and "pyarrow==" in (tmp_path / "without-torch.txt").read_text()
-    assert rest[-1].endswith("requirements-test.txt")
+    run, test = ((tmp_path / name).read_text() for name in ("requirements.txt", "requirements-test.txt"))
+    assert "torch==" not in run and "pyarrow==" in run and without_torch[-1] == str(tmp_path / "requirements.txt")
+    assert "setuptools==" not in test and "pytest==" in test  # which torch 2.12 wants older than it is pinned
+    assert rest[-1] == torch[-2] == str(tmp_path / "requirements-test.txt")
 
 
 def test_it_is_installed_once_for_each_release(program, asked):
@@ -67,7 +69,8 @@ def test_functions_of_cuda_and_nccl_are_told_from_others(program):
         assert not program.NAME_OF_CUDA.search(f"                 U {name}")
 
 
-def test_the_page_says_what_ran_and_that_no_gpu_did(program):
+def test_the_page_says_what_ran_and_that_no_gpu_did(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "PAGE", tmp_path / "page.md")
     rows = [program.attempt("C++ tests", lambda: "12 passed, 0 failed, 1 skipped")[0]]
 
     def fails():
@@ -77,4 +80,14 @@ def test_the_page_says_what_ran_and_that_no_gpu_did(program):
     text = program.page(about, [*rows, row])
     assert not good
     assert "| C++ tests | 12 passed, 0 failed, 1 skipped |\n| Python tests | FAILED: the first line |" in text
-    assert "| torch | 2.13.0+cu130, the build for CUDA 13.0" in text and "Nothing on this page ran on a GPU" in text
+    assert "## torch 2.13.0+cu130\n" in text and "CUDA 13.0, NCCL 2.29.7" in text and "Nothing on this page ran on a GPU" in text
+
+
+def test_the_page_keeps_what_it_says_of_other_releases(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "PAGE", tmp_path / "page.md")
+    about = {"interpreter": "3.11.2", "cuda": "13.0", "folder": "/torch", "nccl": "2.29.7"}
+    for release, said in (("2.12.0", "old"), ("2.13.0", "new"), ("2.12.0", "again")):
+        program.PAGE.write_text(program.page({**about, "torch": release}, [["build", said]]))
+    text = program.PAGE.read_text()
+    assert text.count("# Built for CUDA") == 1 and text.count("## torch ") == 2 and "| build | old |" not in text
+    assert text.index("## torch 2.13.0\n") < text.index("| build | new |") < text.index("## torch 2.12.0\n") < text.index("| build | again |")
