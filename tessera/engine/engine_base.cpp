@@ -24,6 +24,7 @@
 #include "tessera/storage/cpu_allocator.h"
 #include "tessera/storage/dtype.h"
 #include "tessera/zero/memory_budget.h"
+#include "tessera/zero/param_access.h"
 
 namespace tessera {
 
@@ -233,6 +234,7 @@ void Engine::step(int64_t samples) {
 void Engine::take_step(int64_t samples) {
   const Activity activity("step");
   const engine::StepTimes::Scope time(*times_, engine::StepTimes::kStep);
+  zero::take_replaced_data(*sharded_, zero::Unlike::kRefuse);
   stepping_->take(samples > 0 ? samples : config_->batch.global);
   log_activation_checkpoints();
   if (logs_steps_) stepping_->log();
@@ -297,6 +299,7 @@ std::string Engine::save_checkpoint(const std::string& folder, const std::string
     }
   }
   finish_update();
+  zero::take_replaced_data(*sharded_, zero::Unlike::kLeave);
   return checkpoints_->save(folder, tag, client_state, options, tensors);
 }
 
@@ -307,6 +310,7 @@ bool Engine::save_16bit_model(const std::string& folder, const std::string& file
     return false;
   }
   finish_update();
+  zero::take_replaced_data(*sharded_, zero::Unlike::kLeave);
   checkpoint::save_16bit_weights(*sharded_, std::filesystem::path(folder) / file, exclude_frozen_parameters);
   return true;
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tessera/base/error.h"
 #include "tessera/zero/param_pieces.h"
@@ -58,6 +60,22 @@ void publish(ShardedModel& model, size_t index) {
   unit.finish_publish();
 }
 
+bool is_alike(const at::Tensor& given, const Unit& unit, size_t param) {
+  return given.scalar_type() == unit.compute().dtype() &&
+         given.sizes() == at::IntArrayRef(unit.layout().params()[param].shape);
+}
+
+[[noreturn]] void refuse_unlike(const at::Tensor& given, const Unit& unit, size_t param) {
+  const layout::FlatParam& place = unit.layout().params()[param];
+  throw Error(ErrorKind::kUsage,
+              {fmt::format("the parameter '{}' was given data of the dtype {} and the shape ({}) after initialize, "
+                           "where it had {} and ({})",
+                           place.name, c10::toString(given.scalar_type()), fmt::join(given.sizes(), ", "),
+                           c10::toString(unit.compute().dtype()), fmt::join(place.shape, ", ")),
+               "the model",
+               "convert a model before initialize; the dtype of training is the configuration's ('bf16', 'fp16')"});
+}
+
 }  // namespace
 
 at::Tensor local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which) {
@@ -92,6 +110,32 @@ void set_local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateO
   const at::NoGradGuard no_grad;
   write_part(model, place, which, value.detach().reshape({-1}));
   if (which.kind == StateOfParam::Kind::kWeight) publish(model, place.unit);
+}
+
+void take_written(ShardedModel& model, ShardedModel::ParamPlace place) {
+  const at::NoGradGuard no_grad;
+  const Unit& unit = *model.units()[place.unit];
+  const layout::Range piece = owned_piece(unit, place.param);
+  const at::Tensor value = unit.params()[place.param].tensor.detach().reshape({-1});
+  write_part(model, place, {StateOfParam::Kind::kWeight}, value.narrow(0, piece.begin, piece.numel()));
+}
+
+void take_replaced_data(ShardedModel& model, Unlike unlike) {
+  const at::NoGradGuard no_grad;
+  for (size_t index = 0; index < model.units().size(); ++index) {
+    Unit& unit = *model.units()[index];
+    for (const size_t param : unit.replaced()) {
+      const at::Tensor& own = unit.params()[param].tensor;
+      const at::Tensor given = own.variable_data();
+      if (!is_alike(given, unit, param)) {
+        if (unlike == Unlike::kRefuse && unit.trainable()) refuse_unlike(given, unit, param);
+        continue;
+      }
+      unit.attach_view(param);
+      own.detach().copy_(given);
+      take_written(model, {index, param});
+    }
+  }
 }
 
 }  // namespace tessera::zero

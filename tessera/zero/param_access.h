@@ -29,4 +29,13 @@ void set_full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOf
 // Each rank its own part; collective for weights at stages 1 and 2, which send them round.
 void set_local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value);
 
+// The weights become what the whole parameter holds now, which every rank has written to in the same way.
+void take_written(ShardedModel& model, ShardedModel::ParamPlace place);
+
+// The same of parameters that were given other data from outside (`parameter.data = value`), where they are whole at
+// all times; then they are the engine's storage again, which steps and saves are of. Data of another dtype or shape is
+// left alone; kUsage for a parameter that is trained, if so wanted.
+enum class Unlike { kLeave, kRefuse };
+void take_replaced_data(ShardedModel& model, Unlike unlike);
+
 }  // namespace tessera::zero

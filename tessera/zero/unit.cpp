@@ -184,12 +184,25 @@ Unit::Unit(std::string name, std::vector<NamedParam> params, const OptimizerNeed
 }
 
 void Unit::attach_views() {
-  for (size_t index = 0; index < params_.size(); ++index) {
-    const layout::FlatParam& place = layout_.params()[index];
-    const at::Tensor& own = params_[index].tensor;
-    const at::Tensor view = full_.narrow(0, place.offset, place.numel).view(place.shape);
-    set_data(own, params_[index].is_bytes() ? view.view(own.scalar_type()) : view);
+  for (size_t index = 0; index < params_.size(); ++index) attach_view(index);
+}
+
+void Unit::attach_view(size_t param) {
+  const layout::FlatParam& place = layout_.params()[param];
+  const at::Tensor view = full_.narrow(0, place.offset, place.numel).view(place.shape);
+  set_data(params_[param].tensor, params_[param].is_bytes() ? view.view(params_[param].tensor.scalar_type()) : view);
+}
+
+std::vector<size_t> Unit::replaced() const {
+  std::vector<size_t> found;
+  if (shards_parameters() || is_bytes()) return found;
+  const char* const buffer = static_cast<const char*>(full_.const_data_ptr());
+  for (size_t param = 0; param < params_.size(); ++param) {
+    const at::Tensor& own = params_[param].tensor;
+    const char* const place = buffer + layout_.params()[param].offset * static_cast<int64_t>(full_.element_size());
+    if (own.numel() != 0 && own.const_data_ptr() != place) found.push_back(param);
   }
+  return found;
 }
 
 void Unit::attach_placeholders() {

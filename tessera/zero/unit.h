@@ -132,6 +132,11 @@ class Unit {
   void release(Views views = Views::kFollow);
   bool has(Values values) const { return values == Values::kOfPasses || !coarse_; }  // while gathered
 
+  // Where the parameters are whole at all times, and not bytes: those whose data is no longer in the unit's buffer,
+  // since somebody outside gave them other data.
+  std::vector<size_t> replaced() const;
+  void attach_view(size_t param);  // its data is in the buffer again, and has the buffer's values
+
   // owned() elements: what the optimizer updates. For a frozen unit: undefined.
   const StateTensor& master() const { return master_; }
   const std::vector<StateTensor>& optimizer_state() const { return optimizer_state_; }
