@@ -289,6 +289,9 @@ void bind_engine(py::module_& module) {
           },
           no_gil)
       .def(
+          "take_written", [](Engine& self, const Place& at) { zero::take_written(self.sharded_model(), place(at)); },
+          no_gil, "Weights become what the whole parameter holds now, where that is not what they round to")
+      .def(
           "param_step",
           [](Engine& self, const Place& at) {
             return self.sharded_model().units().at(at.first)->steps().at(at.second);

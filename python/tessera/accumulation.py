@@ -12,6 +12,7 @@ class Accumulation:
 
     _no_sync = False  # inside a block
     _told_of_no_sync = False
+    _told_of_kept_gradients = False
     _ends_block = False  # the next step ends a coalesce_grad_reduction()
     _sets_boundaries = False  # set_gradient_accumulation_boundary() was called
     _forwards_without_step = 0  # since gradients wait for one
@@ -56,6 +57,20 @@ class Accumulation:
     def _count_again(self):
         """No block and no call says any more where the boundary is."""
         self.core.set_boundary(None if self._counts_micro_batches else False)
+
+    def zero_grad(self, set_to_none=True):
+        """Drops the gradients that wait for a step. Those of an accumulation that is under way stay at stages 2 and 3, as in DeepSpeed, where
+        programs may call this in each micro batch."""
+        self.drop_gradients(also_under_way=self.stage <= 1)
+
+    def drop_gradients(self, also_under_way):
+        waits = self.core.gradients_pending
+        if also_under_way or not self._counts_micro_batches or (waits and self.core.is_boundary()):
+            self.core.zero_grad()
+        elif not self._told_of_kept_gradients and (waits or self.micro_steps % self.gradient_accumulation_steps()):
+            self._told_of_kept_gradients = True
+            if self._world.rank == 0:
+                logger.warning("zero_grad() in the middle of an accumulation, at ZeRO stage %d: its gradients stay, as in DeepSpeed", self.stage)
 
     @contextlib.contextmanager
     def no_sync(self):

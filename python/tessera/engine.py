@@ -366,12 +366,6 @@ class Engine(Accumulation, MovableStates, nn.Module):
                        f"and is {groups} now: the engine knows only the former", "optimizer.add_param_group",
                        "make all groups before initialize; their learning rates and so on may change at any time")
 
-    def zero_grad(self, set_to_none=True):
-        """Discards gradients that wait for a step at stages 0 and 1. At 2 and 3 they are the optimizer's, as in DeepSpeed,
-        and go with the step that uses them."""
-        if self.stage <= 1:
-            self.core.zero_grad()
-
     @property
     def device(self):
         for parameter in self.module.parameters():

@@ -78,6 +78,7 @@ def initialize(args=None, model=None, optimizer=None, model_parameters=None, tra
         _count_data_ranks(values, mesh)
     if mesh.world.rank == 0:
         _warn_of_observers(raw, engine_class.observes)
+        _warn_of_double_precision(model)
     optimizer = _optimizer(optimizer, model, model_parameters, raw, place_of(source), mesh.world)
     block = _PLACEHOLDER if optimizer is None else optimizers.config_block_of(optimizer)
     torch_step = TorchStep(optimizer) if block is None else None
@@ -187,6 +188,13 @@ def _optimizer(given, model, model_parameters, raw, place, world):
         raise made(_core.ConfigError, "LBFGS runs the model inside of its step(), which an engine cannot do", place if block else "initialize",
                    "choose an optimizer whose step() takes no closure")
     return with_live_groups(given, {id(parameter) for parameter in model.parameters()})
+
+
+def _warn_of_double_precision(model):
+    wide = [name for name, parameter in model.named_parameters() if parameter.dtype == torch.float64]
+    if wide:
+        what = f"the parameter '{wide[0]}' is" if len(wide) == 1 else f"{len(wide)} parameters, such as '{wide[0]}', are"
+        logger.warning("%s in float64: trained, computed with and saved in the dtype of the configuration, at most float32", what)
 
 
 def _scheduler(given, engine, block, place, world):

@@ -241,7 +241,7 @@ class _Gathering:
 
 class GatheredParameters:
     """The parameters are whole inside. With modifier_rank, what that rank writes to them stays; otherwise it is lost.
-    Anything that is not partitioned may be among them. Collective."""
+    Anything that is not partitioned may be among them: what an engine trains of it keeps what each rank has written. Collective."""
 
     def __init__(self, params, modifier_rank=None, fwd_module=None, enabled=True):
         if isinstance(params, torch.Tensor):
@@ -262,8 +262,18 @@ class GatheredParameters:
     def __exit__(self, kind, error, trace):
         written = [parameter for parameter, version in self._versions if parameter._version != version]
         self._gathering.release(self.modifier_rank if error is None else None)
+        if self.modifier_rank is not None and error is None:
+            _keep_written(parameter for parameter in self.params if not is_partitioned(parameter))
         if written and self.modifier_rank is None and error is None:
             raise RuntimeError(f"in-place modification of a parameter of shape {tuple(written[0].ds_shape)} in GatheredParameters without modifier_rank is lost; name the rank that writes")
+
+
+def _keep_written(parameters):
+    """Master weights become what was written to 16-bit parameters that are whole at all times."""
+    for parameter in parameters:
+        engine, place = trained_by(parameter)
+        if engine is not None:
+            engine.core.take_written(place)
 
 
 def _is_checked(parameter):

@@ -8,7 +8,7 @@ from tessera.param_groups import options_of
 
 
 class ZeroOptimizer:
-    """param_groups are the wrapped optimizer's own and stay live. step() and zero_grad() belong to the engine."""
+    """param_groups are the wrapped optimizer's own and stay live. step() and zero_grad() are the engine's."""
 
     def __init__(self, engine, optimizer):
         self._reference = engine  # a weak one
@@ -71,7 +71,8 @@ class ZeroOptimizer:
         self._engine().step()
 
     def zero_grad(self, set_to_none=True):
-        """Does nothing: the engine discards gradients in the step that used them."""
+        """As the engine's, but at stage 3 also in the middle of an accumulation, as in DeepSpeed."""
+        self._engine().drop_gradients(also_under_way=self._engine().stage != 2)
 
     def backward(self, loss, retain_graph=False):
         self._engine().backward(loss, retain_graph=retain_graph, scale_wrt_gas=False)

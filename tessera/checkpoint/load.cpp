@@ -203,13 +203,14 @@ void say_if_older_than_another(const std::string& latest, const std::filesystem:
   }
 }
 
-void require_tag(const std::string& tag, const std::filesystem::path& folder) {
+// `named_by`: who asks for it, where that is not the program.
+void require_tag(const std::string& tag, const std::filesystem::path& folder, const std::string& named_by = "") {
   constexpr size_t kNamed = 5;
   if (std::filesystem::is_directory(folder / tag)) return;
   std::vector<std::string> there = tags_of(folder);
   if (there.size() > kNamed) there.resize(kNamed);
   throw Error(ErrorKind::kData,
-              {fmt::format("there is no checkpoint '{}'", tag), folder.string(),
+              {fmt::format("there is no checkpoint '{}'{}", tag, named_by), folder.string(),
                there.empty() ? "the folder has no checkpoint at all: give the one that the checkpoints were saved in"
                              : fmt::format("name one that is there, such as {}", fmt::join(there, ", "))});
 }
@@ -224,6 +225,7 @@ std::vector<std::string> candidates(const LoadInput& input) {
       if (!input.tag.empty()) require_tag(input.tag, input.folder);
       const std::string latest = input.tag.empty() ? read_latest(input.folder) : input.tag;
       if (input.tag.empty() && !latest.empty()) check_tag(latest, input.folder / "latest");
+      if (input.tag.empty() && !latest.empty()) require_tag(latest, input.folder, ", which the file 'latest' names");
       if (input.tag.empty() && !latest.empty()) say_if_older_than_another(latest, input.folder);
       if (!latest.empty()) mine.push_back(latest);
     } catch (const std::exception& error) {

@@ -33,8 +33,8 @@ void ModuleCalls::before_forward(size_t module, const std::vector<at::Tensor>& i
   for (const size_t unit : units_of_module_[module]) units_[unit]->take_published();
   if (!shards_parameters_) return;
   const auto call = std::make_shared<Call>(Call{.module = module});
-  calls_in_forward_.push_back(call);
   residency_.hold_in_turn(sharded_of_module_[module]);
+  calls_in_forward_.push_back(call);  // no sooner: an after_forward() follows only a before_forward() that returned
   if (!at::GradMode::is_enabled()) return;
   // Frozen parameters have no gradient whose arrival could tell that backward is done with them; the gradients of the
   // module's inputs do.

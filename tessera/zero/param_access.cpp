@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/where.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -60,12 +61,8 @@ void publish(ShardedModel& model, size_t index) {
   unit.finish_publish();
 }
 
-bool is_alike(const at::Tensor& given, const Unit& unit, size_t param) {
-  return given.scalar_type() == unit.compute().dtype() &&
-         given.sizes() == at::IntArrayRef(unit.layout().params()[param].shape);
-}
-
-[[noreturn]] void refuse_unlike(const at::Tensor& given, const Unit& unit, size_t param) {
+[[noreturn]] void refuse_unlike(const Unit& unit, size_t param) {
+  const at::Tensor& given = unit.params()[param].tensor;
   const layout::FlatParam& place = unit.layout().params()[param];
   throw Error(ErrorKind::kUsage,
               {fmt::format("the parameter '{}' was given data of the dtype {} and the shape ({}) after initialize, "
@@ -116,24 +113,22 @@ void take_written(ShardedModel& model, ShardedModel::ParamPlace place) {
   const at::NoGradGuard no_grad;
   const Unit& unit = *model.units()[place.unit];
   const layout::Range piece = owned_piece(unit, place.param);
-  const at::Tensor value = unit.params()[place.param].tensor.detach().reshape({-1});
-  write_part(model, place, {StateOfParam::Kind::kWeight}, value.narrow(0, piece.begin, piece.numel()));
+  const at::Tensor whole = unit.params()[place.param].tensor.detach().reshape({-1});
+  const at::Tensor value = whole.narrow(0, piece.begin, piece.numel());
+  const at::Tensor kept = local_value(model, place, {StateOfParam::Kind::kWeight});
+  const at::Tensor is_kept = kept.to(value.scalar_type()).eq(value);
+  write_part(model, place, {StateOfParam::Kind::kWeight}, at::where(is_kept, kept, value.to(kept.scalar_type())));
 }
 
 void take_replaced_data(ShardedModel& model, Unlike unlike) {
-  const at::NoGradGuard no_grad;
   for (size_t index = 0; index < model.units().size(); ++index) {
     Unit& unit = *model.units()[index];
     for (const size_t param : unit.replaced()) {
-      const at::Tensor& own = unit.params()[param].tensor;
-      const at::Tensor given = own.variable_data();
-      if (!is_alike(given, unit, param)) {
-        if (unlike == Unlike::kRefuse && unit.trainable()) refuse_unlike(given, unit, param);
-        continue;
+      if (unit.take_back(param)) {
+        take_written(model, {index, param});
+      } else if (unlike == Unlike::kRefuse && unit.trainable()) {
+        refuse_unlike(unit, param);
       }
-      unit.attach_view(param);
-      own.detach().copy_(given);
-      take_written(model, {index, param});
     }
   }
 }

@@ -29,7 +29,8 @@ void set_full_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOf
 // Each rank its own part; collective for weights at stages 1 and 2, which send them round.
 void set_local_value(ShardedModel& model, ShardedModel::ParamPlace place, StateOfParam which, const at::Tensor& value);
 
-// The weights become what the whole parameter holds now, which every rank has written to in the same way.
+// The weights become what the whole parameter holds now, which every rank has written to in the same way, where that is
+// not what they round to: elsewhere they keep their digits.
 void take_written(ShardedModel& model, ShardedModel::ParamPlace place);
 
 // The same of parameters that were given other data from outside (`parameter.data = value`), where they are whole at

@@ -195,7 +195,7 @@ void Unit::attach_view(size_t param) {
 
 std::vector<size_t> Unit::replaced() const {
   std::vector<size_t> found;
-  if (shards_parameters() || is_bytes()) return found;
+  if (state_ != UnitState::kGathered || is_bytes()) return found;
   const char* const buffer = static_cast<const char*>(full_.const_data_ptr());
   for (size_t param = 0; param < params_.size(); ++param) {
     const at::Tensor& own = params_[param].tensor;
@@ -215,6 +215,17 @@ void Unit::attach_placeholders() {
                                                          sharded_weights(params_[index].name())));
   }
   for (size_t index = 0; index < params_.size(); ++index) set_data(params_[index].tensor, placeholders_[index]);
+}
+
+bool Unit::take_back(size_t param) {
+  const at::Tensor& own = params_[param].tensor;
+  const at::Tensor given = own.variable_data();
+  if (given.scalar_type() != full_.scalar_type() || given.sizes() != at::IntArrayRef(layout_.params()[param].shape))
+    return false;
+  const at::NoGradGuard no_grad;
+  attach_view(param);
+  own.detach().copy_(given);
+  return true;
 }
 
 Unit::~Unit() {
@@ -334,6 +345,7 @@ void Unit::free_full() {
 void Unit::take_over(int root) {
   TESSERA_INVARIANT(state_ == UnitState::kGathered);
   const at::NoGradGuard no_grad;
+  for (const size_t param : replaced()) take_back(param);
   groups_.all->start_broadcast(full_, root, name_).finish();
   const at::Tensor owned = full_.narrow(0, owned_.begin, owned_.numel());
   groups_.all->settle();

@@ -132,10 +132,12 @@ class Unit {
   void release(Views views = Views::kFollow);
   bool has(Values values) const { return values == Values::kOfPasses || !coarse_; }  // while gathered
 
-  // Where the parameters are whole at all times, and not bytes: those whose data is no longer in the unit's buffer,
-  // since somebody outside gave them other data.
+  // While gathered: parameters whose data is no longer in the unit's buffer, since somebody outside gave them other
+  // data. Not those that are bytes.
   std::vector<size_t> replaced() const;
-  void attach_view(size_t param);  // its data is in the buffer again, and has the buffer's values
+  // The buffer takes the values that such a parameter was given, and its data is in the buffer again. False where they
+  // have another dtype or shape: then nothing changes.
+  bool take_back(size_t param);
 
   // owned() elements: what the optimizer updates. For a frozen unit: undefined.
   const StateTensor& master() const { return master_; }
@@ -200,6 +202,7 @@ class Unit {
 
  private:
   void attach_views();
+  void attach_view(size_t param);
   void attach_placeholders();
   void allocate_full();
   void free_full();

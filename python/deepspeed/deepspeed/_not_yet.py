@@ -165,6 +165,17 @@ ATTRIBUTES = {
     "deepspeed.sequence.layer": """
         apply_rotary_pos_emb post_all2all pre_all2all_fun single_all_to_all uneven_heads_all2all
     """,
+    "deepspeed.runtime.engine.DeepSpeedEngine": """
+        aio_config all_gather_scalar allreduce_and_copy allreduce_bucket allreduce_no_retain autotuning_enabled autotuning_end_profile_step
+        autotuning_metric autotuning_metric_path autotuning_model_info_path autotuning_profile_model_info autotuning_start_profile_step
+        buffered_allreduce_fallback checkpoint_writer_enabled clip_fp32_gradients collect_python_gc communication_data_type compile_autosp
+        compile_autotp compile_zero_optimization_stage dynamic_loss_scale_args get_autosp_backend get_autotp_backend get_deepcompile_backend
+        get_deepspeed_compile_backend get_optimizer_configuration get_wall_clock_timers is_deepcompile_active
+        is_first_weights_partition_group is_iterable_style_dataset is_map_style_dataset load_moe_state_dict print_forward_breakdown
+        random_ltd_initialize register_compile_pass sparse_all_gather sparse_allreduce sparse_allreduce_bucket sparse_allreduce_no_retain
+        swap_tensor_config tensor_parallel_config torch_autocast_lower_precision_safe_modules uses_parallelization_pass_only zenflow_config
+        zero_nvme_offload_optimizer zero_use_cpu_optimizer
+    """,
     "deepspeed.runtime.pipe.schedule": """
         DualPipeVSchedule
     """,

@@ -13,6 +13,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import tessera
+from deepspeed import _not_yet
 from deepspeed import comm as dist
 from deepspeed.monitor.config import get_monitor_config
 from deepspeed.monitor.monitor import MonitorMaster
@@ -60,6 +61,11 @@ _OF_PIPELINES = ("train_batch", "eval_batch", "set_batch_fn", "set_dataloader", 
                  "get_additional_losses")
 
 
+def _zero_grad(engine, set_to_none=True):
+    if engine() is not None and engine().is_alive:
+        engine().zero_grad()
+
+
 class DeepSpeedEngine(KeyGetters, tessera.Engine):
     observes = frozenset({"wall_clock_breakdown", "memory_breakdown", "flops_profiler", "comms_logger", "tensorboard", "csv_monitor", "wandb", "comet"})
     sparse_tensor_module_names = frozenset()  # gradients of sparse embeddings are reduced as dense ones
@@ -75,7 +81,10 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
 
     def _wrapped(self, optimizer):
         cls = class_for(self.stage, *self.get_data_types(), fused=isinstance(optimizer, NativeOptimizer))
-        return optimizer if cls is None else cls(weakref.ref(self), optimizer)
+        if cls is None:  # the optimizer itself, whose parameters have no gradients: they are the engine's
+            optimizer.zero_grad = functools.partial(_zero_grad, weakref.ref(self))
+            return optimizer
+        return cls(weakref.ref(self), optimizer)
 
     @property
     def tput_timer(self):
@@ -153,7 +162,13 @@ class DeepSpeedEngine(KeyGetters, tessera.Engine):
         if name in _OF_PIPELINES:
             raise AttributeError(f"{name} belongs to the engine of a PipelineModule: call engine(batch), engine.backward(loss) "
                                  "and engine.step()")
-        return super().__getattr__(name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            full_name = f"deepspeed.runtime.engine.DeepSpeedEngine.{name}"
+            if _not_yet.is_missing(full_name):
+                raise AttributeError(_not_yet.sentence(full_name)) from None
+            raise
 
     def allreduce_gradients(self, bucket_size=None):
         """Reduces what has accumulated, where the next step is an optimizer step. A backward at such a boundary has reduced it, and at stages
