@@ -100,6 +100,35 @@ def test_a_rank_that_has_one_batch_fewer_is_named(tmp_path, stage, then, said):
     assert ("  before: rank 1 had ended well, with code 0\n" in result.err) == (then == "ends"), str(result)
 
 
+FAILS_AND_GOES_ON = """
+import torch
+import deepspeed
+
+deepspeed.init_distributed("gloo")
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+    "train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}})
+for step in range(3):
+    try:
+        loss = engine(torch.ones(2, 3 if step == engine.global_rank == 1 else 4)).sum()
+    except RuntimeError as error:
+        print("caught:", type(error).__name__)
+        continue
+    engine.backward(loss)
+    engine.step()
+"""
+
+
+def test_a_rank_whose_forward_fails_and_that_goes_on_is_told_of_the_others_alone(tmp_path):
+    """The forward in which it learns of them fails before its modules are announced: their hooks after it are called all the same."""
+    (tmp_path / "program.py").write_text(FAILS_AND_GOES_ON)
+    result = finish(start("launch", "--nproc", 2, "--no_python", sys.executable, "-u", "program.py", cwd=tmp_path, env=PYTHON), timeout=90)
+    assert "caught: RuntimeError" in result.out and "caught: PeerError" in result.out, str(result)
+    assert "ranks wait for each other in different places" in result.err, str(result)
+    assert "bug in Tessera" not in result.err, str(result)
+
+
 def test_a_rank_of_tessera_train_that_is_stopped(tiny_run, tmp_path):
     output = tmp_path / "out"
     run_file = write_run_file(tmp_path, {**tiny_run, "training": {"max_steps": 100_000}})

@@ -69,6 +69,17 @@ def test_a_name_that_is_missing_says_so(name):
     assert not hasattr(deepspeed, name)
 
 
+def test_a_method_of_the_engine_that_is_missing_says_so():
+    import deepspeed
+    import torch
+
+    engine = deepspeed.initialize(model=torch.nn.Linear(2, 2), config={"train_batch_size": 1, "optimizer": {"type": "Adam"}})[0]
+    with pytest.raises(AttributeError, match="DeepSpeedEngine.get_wall_clock_timers is not in Tessera yet"):
+        engine.get_wall_clock_timers()
+    with pytest.raises(AttributeError, match="neither DeepSpeedEngine nor Linear has 'get_wall_clocks'"):
+        engine.get_wall_clocks()
+
+
 @pytest.mark.parametrize("statement, missing", [
     ("import deepspeed.inference.v2.ragged", "deepspeed.inference"),
     ("from deepspeed import DeepSpeedTransformerLayer", "deepspeed.DeepSpeedTransformerLayer"),

@@ -141,6 +141,9 @@ def test_a_tag_that_is_not_there_is_said_with_those_that_are(tmp_path):
     engine.save_checkpoint(str(tmp_path), tag="best")
     with pytest.raises(_core.DataError, match="there is no checkpoint 'bset'\n.*\n.*such as best"):
         engine.load_checkpoint(str(tmp_path), tag="bset")
+    (tmp_path / "latest").write_text("global_step99\n")
+    with pytest.raises(_core.DataError, match="there is no checkpoint 'global_step99', which the file 'latest' names\n.*\n.*such as best"):
+        engine.load_checkpoint(str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_made_is_said_once(tmp_path):
