@@ -38,6 +38,7 @@ class Case:
     twice: tuple = ()  # saved weights that are others' too: DeepSpeed's copies save each, Tessera's keep them one
     path: tuple = ()  # folders of Python's path that the client's own installation would add
     of_tests: bool = False  # the program is a suite of the client's own tests, and the outcome is which of them pass
+    of_flaws: tuple = ()  # tests among them that pass where DeepSpeed has a flaw: see docs/clients.md
 
     def ds_config(self, folder):
         path = folder / "ds_config.json"

@@ -18,5 +18,5 @@ def own_tests(checkout):
 
 
 CASES = [Case(client, "its own tests", own_tests(checkout), "all stages", "transformers", launcher="alone", path=(CHECKOUTS / checkout / "src",),
-              of_tests=True, seconds=3000)
+              of_tests=True, of_flaws=(".test_arange_bf16",), seconds=3000)
          for checkout, (client, tests) in SUITES.items() if (CHECKOUTS / checkout / tests).exists()]
