@@ -2,7 +2,6 @@
 that a plain loop over them is what all of it is compared with.
 """
 
-import io
 import logging
 import sys
 import tempfile
@@ -11,9 +10,15 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from named_runs import NamedRuns
+from told_runs import logged
 
 run = NamedRuns()
 STAGES = range(4)
+
+
+def warned(work):
+    """What Tessera warns of meanwhile."""
+    return logged(work, "WARNING", logging.getLogger("tessera"))
 
 
 def linear():
@@ -116,21 +121,19 @@ def gradients_dropped():
 @run
 def gradients_under_way():
     """The sums of the weights' moves where zero_grad() comes before each of two micro batches, by stage and by whose; and what is said."""
+    def two_micro_batches(engine, dropping):
+        for size in (10.0, 1.0):
+            dropping.zero_grad()
+            engine.backward(engine(torch.full((1, 4), size)).sum())
+            engine.step()
+
     found, said = {}, {}
     for stage in STAGES:
         for how in ("engine", "optimizer"):
-            text = io.StringIO()
-            handler = logging.StreamHandler(text)
-            logging.getLogger("tessera").addHandler(handler)
             engine, optimizer = start(stage, linear(), accumulation=2)
             before = torch.tensor(whole(engine))
-            for size in (10.0, 1.0):
-                (engine if how == "engine" else optimizer).zero_grad()
-                engine.backward(engine(torch.full((1, 4), size)).sum())
-                engine.step()
-            logging.getLogger("tessera").removeHandler(handler)
+            said[f"{stage} {how}"] = warned(lambda: two_micro_batches(engine, engine if how == "engine" else optimizer)).count("its gradients stay")
             found[f"{stage} {how}"] = (before - torch.tensor(whole(engine))).mean().item() / 0.1
-            said[f"{stage} {how}"] = text.getvalue().count("its gradients stay")
     return {"moved": found, "said": said}
 
 
@@ -153,12 +156,9 @@ def weights_written_in_16_bits():
 @run
 def double_precision():
     """What is said of a model in float64, and its dtype then."""
-    text = io.StringIO()
-    handler = logging.StreamHandler(text)
-    logging.getLogger("tessera").addHandler(handler)
-    engine, _ = start(1, linear().double())
-    logging.getLogger("tessera").removeHandler(handler)
-    return {"said": text.getvalue(), "dtype": str(engine.module.weight.dtype)}
+    module = linear().double()
+    said = warned(lambda: start(1, module))
+    return {"said": said, "dtype": str(module.weight.dtype)}
 
 
 if __name__ == "__main__":
