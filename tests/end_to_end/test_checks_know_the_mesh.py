@@ -47,10 +47,10 @@ def test_every_command_that_a_run_of_several_ranks_offers_works(tmp_path):
 
 
 def test_a_run_of_512_ranks_is_checked_on_one_host_before_any_is_there(tmp_path):
-    """64 hosts of 8 ranks each, of whose memory this one has a host's share: 8 ranks with 34 M parameters at stage 0 have 4 GB, 512 would have 274."""
+    """64 hosts of 8 ranks each, of whose memory this one has a host's share: 8 ranks with 9 M parameters at stage 0 have 1 GB, 512 would have 70."""
     _, run_file = run_of(tmp_path, "llama")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    config |= {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
+    config |= {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     (tmp_path / "model" / "model.safetensors").unlink()
     (tmp_path / "train.txt").write_text(100 * (tmp_path / "train.txt").read_text())  # samples for all of them
