@@ -78,6 +78,14 @@ std::optional<Json> real_number(const Kind& kind, const Json& value) {
   return value;
 }
 
+// What JSON has no number for, as Python writes it; dump() makes null of it.
+std::string as_written(const Json& value) {
+  const double number = value.is_number_float() ? value.get<double>() : 0;
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number > 0 ? "Infinity" : "-Infinity";
+  return value.dump();
+}
+
 std::optional<Json> choice(const Kind& kind, const Json& value) {
   if (!value.is_string()) return std::nullopt;
   for (const std::string& name : split_choices(kind.choices)) {
@@ -229,8 +237,7 @@ class Walk {
     } else if (value == "auto") {
       fix += "; \"auto\" cannot be filled in here";
     }
-    const std::string shown = value.is_number_float() && std::isinf(value.get<double>()) ? "Infinity" : value.dump();
-    check_.problems.add(fmt::format("'{}' is {}", path, shown), place, fix);
+    check_.problems.add(fmt::format("'{}' is {}", path, as_written(value)), place, fix);
   }
 
   void unknown(const Pointer& at, const std::string& path, const std::string& type) {
