@@ -223,11 +223,13 @@ std::vector<std::string> candidates(const LoadInput& input) {
   if (world.rank() == 0) {
     try {
       if (!input.tag.empty()) require_tag(input.tag, input.folder);
-      const std::string latest = input.tag.empty() ? read_latest(input.folder) : input.tag;
-      if (input.tag.empty() && !latest.empty()) check_tag(latest, input.folder / "latest");
-      if (input.tag.empty() && !latest.empty()) require_tag(latest, input.folder, ", which the file 'latest' names");
-      if (input.tag.empty() && !latest.empty()) say_if_older_than_another(latest, input.folder);
-      if (!latest.empty()) mine.push_back(latest);
+      const std::string tag = input.tag.empty() ? read_latest(input.folder) : input.tag;
+      if (input.tag.empty() && !tag.empty()) {
+        check_tag(tag, input.folder / "latest");
+        require_tag(tag, input.folder, ", which the file 'latest' names");
+        say_if_older_than_another(tag, input.folder);
+      }
+      if (!tag.empty()) mine.push_back(tag);
     } catch (const std::exception& error) {
       if (!input.options.fall_back) failure = error.what();
     }
