@@ -12,6 +12,15 @@ def runs():
 
 
 @pytest.mark.parametrize("stage", "0123")
+def test_clipping_by_hand_is_said_to_find_no_gradients(runs, stage):
+    found = runs["gradients_clipped_by_hand"]
+    assert found[stage][:1] + found[stage][2:] == [""] * 5
+    assert "clip_grad_norm_ clips nothing here: the engine has the gradients of these parameters; set gradient_clipping" in found[stage][1]
+    norm, clipped = found[f"{stage} others"]
+    assert norm > 0.5 and clipped < 0.5
+
+
+@pytest.mark.parametrize("stage", "0123")
 def test_data_given_to_a_parameter_trains_on(runs, stage):
     found = runs["data_given_to_a_parameter"]
     assert found[stage] == pytest.approx(found["plain"], rel=1e-5)

@@ -10,7 +10,9 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from named_runs import NamedRuns
+from tessera import clipping_by_hand
 from told_runs import logged
+from torch.nn.utils import clip_grad_value_
 
 run = NamedRuns()
 STAGES = range(4)
@@ -41,6 +43,23 @@ def loss_of(module, size=1.0):
 def whole(engine):
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
         return engine.module.weight.detach().float().tolist()
+
+
+@run
+def gradients_clipped_by_hand():
+    """What is said by stage, of an engine's parameters and of others. The warning comes once a process: here it comes for each stage."""
+    found = {}
+    for stage in STAGES:
+        clipping_by_hand._said = False
+        engine, _ = start(stage, linear())
+        engine.backward(loss_of(engine))
+        others = linear()
+        loss_of(others).backward()
+        found[stage] = [warned(lambda: clip(parameters, 1.0)) for clip in (torch.nn.utils.clip_grad_norm_, clip_grad_value_)
+                        for parameters in (others.parameters(), engine.parameters(), engine.parameters())]
+        found[f"{stage} others"] = float(torch.nn.utils.clip_grad_norm_(others.parameters(), 0.5)), float(others.weight.grad.norm())
+        engine.step()
+    return found
 
 
 @run

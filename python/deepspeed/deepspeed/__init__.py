@@ -13,7 +13,7 @@ except ModuleNotFoundError as missing:
                       "run 'pip install ./python' in Tessera's folder first") from missing
 
 from deepspeed import _names
-from tessera import cpu_ranks  # noqa: F401  it acts by itself
+from tessera import clipping_by_hand, cpu_ranks  # noqa: F401  they act by themselves
 
 _names.serve(__name__)
 
