@@ -13,6 +13,7 @@
 namespace tessera::cli {
 namespace {
 
+constexpr int kMostRanksOfHost = 4096;
 constexpr const char* kWhichHosts[] = {"--hostfile", "--include", "--exclude", "--num_nodes", "--nproc"};
 
 }  // namespace
@@ -38,7 +39,10 @@ void LaunchFlags::check_print_sbatch() const {
 launch::LaunchRequest LaunchFlags::made(const CLI::App& command) const {
   launch::LaunchRequest result = request;
   if (command.count("--nproc") > 0) {
-    if (nproc < 1) throw Error(ErrorKind::kUsage, {fmt::format("--nproc is {}", nproc), "", "use 1 or more ranks"});
+    if (nproc < 1 || nproc > kMostRanksOfHost) {
+      throw Error(ErrorKind::kUsage, {fmt::format("--nproc is {}", nproc), "the command line",
+                                      fmt::format("use 1 to {} ranks of a host", kMostRanksOfHost)});
+    }
     result.num_gpus = nproc;
   }
   if (result.enable_each_rank_log == "None") result.enable_each_rank_log.clear();

@@ -144,6 +144,8 @@ void RankLoop::start_ranks() {
                                      .slot = static_cast<int>(slot)};
     Rank& rank = ranks_.emplace_back(static_cast<int>(slot), plan, programs_[slot], wiring);
     strays_.except(rank.process.pid());
+    take_signals();
+    if (phase_ != Phase::kRunning) return;  // the others need not start
   }
 }
 
