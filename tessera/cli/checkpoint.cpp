@@ -21,6 +21,7 @@
 #include "tessera/storage/dtype.h"
 #include "tessera/storage/folder_lock.h"
 #include "tessera/train/merge_adapter.h"
+#include "tessera/train/model_of_checkpoint.h"
 
 namespace tessera::cli {
 namespace {
@@ -54,9 +55,22 @@ checkpoint::WeightFormat format_of(const std::string& name) {
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-void require_folder(const fs::path& folder) {
-  if (fs::is_directory(folder)) return;
-  throw Error(ErrorKind::kUsage, {"no such folder", folder.string(), "name a folder of checkpoints"});
+void require_name(const std::string& folder, const char* option) {
+  if (!folder.empty()) return;
+  throw Error(ErrorKind::kUsage, {"the folder to write has no name", option, "name one that does not exist yet"});
+}
+
+// It may be empty: of checkpoints that are still to come, or were removed.
+void require_folder_of_checkpoints(const fs::path& folder) {
+  const auto refuse = [&](const char* what, const std::string& fix) {
+    throw Error(ErrorKind::kUsage, {what, folder.string(), fix});
+  };
+  if (!fs::is_directory(folder)) refuse("no such folder", "name a folder of checkpoints");
+  if (fs::exists(folder / "manifest.json")) refuse("this is a checkpoint itself", "name the folder that it lies in");
+  const fs::path inside = folder / "checkpoints";  // of a run's output
+  if (checkpoint::tags_of(folder).empty() && !checkpoint::tags_of(inside).empty()) {
+    refuse("this is no folder of checkpoints", "they are in " + inside.string());
+  }
 }
 
 std::string step_text(const checkpoint::Manifest& manifest) {
@@ -66,7 +80,7 @@ std::string step_text(const checkpoint::Manifest& manifest) {
 
 // One line a checkpoint, the newest first.
 void list_checkpoints(const fs::path& folder) {
-  require_folder(folder);
+  require_folder_of_checkpoints(folder);
   const std::string latest = checkpoint::read_latest(folder), best = checkpoint::read_best(folder);
   const auto tags = checkpoint::tags_of(folder);
   if (tags.empty()) print("no checkpoints\n");
@@ -110,16 +124,28 @@ void show_checkpoint(const fs::path& path) {
   for (const auto& [alias, name] : manifest.aliases) print(fmt::format("{} = {}\n", alias, name));
 }
 
-void verify_checkpoint(const fs::path& path) {
-  const bool exported = checkpoint::is_export(path);
-  const fs::path folder = exported ? path : checkpoint::resolve(path);
-  const auto findings = exported ? checkpoint::verify_export(folder) : checkpoint::verify(folder);
-  if (findings.empty()) {
-    print(fmt::format("{} is intact\n", folder.string()));
-    return;
+// The one that it is, or those in it: what `latest` names first, then the newest.
+std::vector<fs::path> checkpoints_at(const fs::path& path) {
+  std::vector<fs::path> found{checkpoint::resolve(path)};
+  if (found.front() == path) return found;
+  for (const std::string& tag : checkpoint::tags_of(path)) {
+    if (path / tag != found.front()) found.push_back(path / tag);
   }
+  return found;
+}
+
+void verify_checkpoints(const fs::path& path) {
+  const bool exported = checkpoint::is_export(path);
+  std::vector<std::string> damage, damaged;
+  for (const fs::path& folder : exported ? std::vector{path} : checkpoints_at(path)) {
+    const auto findings = exported ? checkpoint::verify_export(folder) : checkpoint::verify(folder);
+    if (findings.empty()) print(fmt::format("{} is intact\n", folder.string()));
+    if (!findings.empty()) damaged.push_back(folder.string());
+    damage.insert(damage.end(), findings.begin(), findings.end());
+  }
+  if (damage.empty()) return;
   throw Error(ErrorKind::kData,
-              {fmt::format("{}", fmt::join(findings, "\n  and ")), folder.string(),
+              {fmt::format("{}", fmt::join(damage, "\n  and ")), fmt::format("{}", fmt::join(damaged, ", ")),
                exported ? "export the checkpoint again" : "resume from an earlier checkpoint in the same folder"});
 }
 
@@ -138,9 +164,11 @@ int diff_checkpoints(const fs::path& a, const fs::path& b) {
 }
 
 void prune_checkpoints(const fs::path& folder, const checkpoint::Retention& retention) {
-  require_folder(folder);
+  require_folder_of_checkpoints(folder);
   const storage::FolderLock lock(folder);
-  for (const std::string& tag : checkpoint::prune(folder, retention)) print(fmt::format("removed {}\n", tag));
+  const std::vector<std::string> removed = checkpoint::prune(folder, retention);
+  for (const std::string& tag : removed) print(fmt::format("removed {}\n", tag));
+  if (removed.empty()) print("nothing to remove\n");
 }
 
 void add_export(CLI::App& command) {
@@ -161,6 +189,10 @@ void add_export(CLI::App& command) {
       "--weights-only", options->weights_only,
       "Only the weights, without config.json and tokenizer; in fp32 the same as DeepSpeed's zero_to_fp32 writes");
   exporting->callback([options] {
+    require_name(options->output, "--to");
+    if (!options->model.empty() && !options->weights_only) {
+      train::require_model_of(options->checkpoint, options->model);
+    }
     checkpoint::export_hf(
         {.checkpoint = options->checkpoint,
          .model = options->model,
@@ -183,6 +215,7 @@ void add_merge(CLI::App& command) {
   merging->add_option("--model", input->model, "Folder of the model; without it, where the adapter says that it lies");
   merging->add_option("--dtype", *dtype, "Dtype of the weights: fp32, bf16 or fp16")->capture_default_str();
   merging->callback([input, dtype] {
+    require_name(input->output, "--to");
     input->dtype = dtype_of(*dtype);
     train::merge_adapter(*input);
     log_info("wrote {}: the adapter merged into the model's weights in full precision", input->output);
@@ -207,10 +240,10 @@ void add_checkpoint_command(CLI::App& app, int& code) {
   showing->callback([folder = path(showing, "DIR", kCheckpointHelp)] { show_checkpoint(*folder); });
 
   CLI::App* verifying = command->add_subcommand(
-      "verify", "Check every byte of a checkpoint, or of an exported folder, against its checksum");
+      "verify", "Check every byte of checkpoints, or of an exported folder, against its checksum");
   verifying->callback(
-      [folder = path(verifying, "DIR", "A checkpoint, a folder of checkpoints, or an exported folder")] {
-        verify_checkpoint(*folder);
+      [folder = path(verifying, "DIR", "A checkpoint, a folder of checkpoints (all of them), or an exported folder")] {
+        verify_checkpoints(*folder);
       });
 
   CLI::App* diffing = command->add_subcommand("diff", "Show which tensors of two checkpoints differ, and by how much");

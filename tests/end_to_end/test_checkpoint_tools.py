@@ -1,9 +1,10 @@
 """tessera checkpoint ls, show, verify, diff and prune on the checkpoints of a run."""
 
+import json
 import shutil
 
 import pytest
-from tessera_runs import tessera, train, write_run_file
+from tessera_runs import tessera, train, train_arguments, write_run_file
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,68 @@ def test_show_lists_tensors_and_who_holds_what(checkpoints):
     assert any("rank 0: 0+" in line and "rank 1: " in line for line in text.splitlines())  # one that straddles
 
 
-def test_verify_reads_every_byte(checkpoints):
-    assert "global_step7 is intact" in ok("verify", checkpoints)
+def test_verify_reads_every_byte_of_every_checkpoint_of_a_folder(checkpoints, tmp_path):
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(checkpoints, folder)
+    assert ok("verify", folder).splitlines() == [f"{folder}/global_step{step} is intact" for step in (7, 6, 3)]
+    shard = next((folder / "global_step3").glob("shard-*"))
+    data = bytearray(shard.read_bytes())
+    data[-2] ^= 1
+    shard.write_bytes(data)
+    result = tessera("checkpoint", "verify", folder)
+    assert result.code == 2 and shard.name in result.err and f"where: {folder / 'global_step3'}" in result.err, str(result)
+    assert result.out.splitlines() == [f"{folder}/global_step{step} is intact" for step in (7, 6)]
+
+
+@pytest.mark.parametrize("command", [["ls"], ["prune", "--keep-last", 1]], ids=["ls", "prune"])
+def test_what_is_no_folder_of_checkpoints_is_refused(checkpoints, command):
+    before = ok("ls", checkpoints)
+    result = tessera("checkpoint", *command, checkpoints.parent)
+    assert result.code == 2 and f"they are in {checkpoints}" in result.err, str(result)
+    result = tessera("checkpoint", *command, checkpoints / "global_step6")
+    assert result.code == 2 and "this is a checkpoint itself" in result.err, str(result)
+    assert ok("ls", checkpoints) == before
+
+
+def model_like(tiny_bert, folder, **changes):
+    folder.mkdir()
+    config = json.loads((tiny_bert / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize("changes, what", [
+    ({"num_hidden_layers": 7}, "the model has 'bert.encoder.layer."), ({"num_hidden_layers": 1}, "and the model has not"),
+    ({"intermediate_size": 40}, "and the model of [40]"), ({"model_type": "gpt2"}, "it is a BertForMaskedLM, and here is a 'gpt2'"),
+], ids=["deeper", "less deep", "wider", "of another type"])
+def test_an_export_with_another_models_configuration_is_refused(checkpoints, tiny_bert, tmp_path, changes, what):
+    other = model_like(tiny_bert, tmp_path / "other", **changes)
+    result = tessera("checkpoint", "export", checkpoints, "--to", tmp_path / "out", "--model", other)
+    assert result.code == 2 and "the checkpoint is of another model: " in result.err and what in result.err, str(result)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_takes_a_copy_of_the_models_folder(checkpoints, tiny_bert, tmp_path):
+    ok("export", checkpoints, "--to", tmp_path / "out", "--model", model_like(tiny_bert, tmp_path / "copy"))
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (checkpoints.parent / "export" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("command", [["export", "."], ["merge", "."]], ids=["export", "merge"])
+def test_a_folder_without_a_name_is_refused(command):
+    result = tessera("checkpoint", *command, "--to", "")
+    assert result.code == 2 and "the folder to write has no name" in result.err and "--to" in result.err, str(result)
+
+
+def test_a_resume_with_another_model_is_one_error(checkpoints, tiny_bert, tmp_path):
+    """Of `auto`, which has tried each."""
+    shutil.copytree(checkpoints.parent, tmp_path / "out")
+    other = model_like(tiny_bert, tmp_path / "other", num_hidden_layers=7)
+    settings = {"output": tmp_path / "out", "model.path": other, "model.init": "random", "tokenizer": tiny_bert, "training.max_steps": 9}
+    result = tessera(*train_arguments(checkpoints.parent.parent / "run.yaml", 1, settings, "auto"))
+    assert result.code == 2, str(result)
+    said = result.err[result.err.index("error: "):]
+    assert "none of the 3 checkpoints here can be used; the newest: the checkpoint belongs to another model: " in said, str(result)
+    assert said.count("where:") == said.count("fix:") == 1 and "resume with the model that they are of" in said, str(result)
 
 
 def test_verify_reads_every_byte_of_an_exported_folder(checkpoints, tmp_path):
