@@ -263,14 +263,15 @@ std::optional<LoadResult> load(const LoadInput& input) {
     }
     if (!input.options.fall_back) throw Error(ErrorKind::kData, {*failed, "", ""});
     if (world.rank() == 0) log_warning("the checkpoint {} cannot be used: {}", tag, *failed);
-    if (first_failure.empty()) first_failure = *failed;
+    if (first_failure.empty()) first_failure = failed->substr(0, failed->find('\n'));  // the rest was logged
   }
   if (tags.empty()) return std::nullopt;
   throw Error(ErrorKind::kData,
-              {tags.size() == 1 ? "the only checkpoint here is damaged: " + first_failure
-                                : fmt::format("none of the {} checkpoints here is intact; the newest: {}", tags.size(),
-                                              first_failure),
-               input.folder.string(), "choose another output to start from the beginning"});
+              {tags.size() == 1 ? "the only checkpoint here cannot be used: " + first_failure
+                                : fmt::format("none of the {} checkpoints here can be used; the newest: {}",
+                                              tags.size(), first_failure),
+               input.folder.string(),
+               "resume with the model that they are of, or choose another output to start from the beginning"});
 }
 
 }  // namespace tessera::checkpoint

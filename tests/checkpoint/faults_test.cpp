@@ -170,7 +170,7 @@ TEST_F(CheckpointFaults, MissingAndTruncatedFilesAreNamed) {
       2, [&](const auto& world) { make_engine(world, 1)->load_checkpoint(run, "", {.fall_back = true}); });
   for (const auto& outcome : outcomes) {
     EXPECT_EQ(outcome.exit_code, 1);
-    EXPECT_THAT(outcome.output, HasSubstr("none of the 3 checkpoints here is intact"));
+    EXPECT_THAT(outcome.output, HasSubstr("none of the 3 checkpoints here can be used"));
   }
   EXPECT_THAT(load_error(path("nowhere"), "global_step1"), HasSubstr("global_step1"));
 }

@@ -117,7 +117,7 @@ def test_a_flipped_bit_is_an_error_where_the_checkpoint_is_named(folder, tmp_pat
             shutil.rmtree(other)
     result = tessera(*train_arguments(folder / "run.yaml", 2, {**of_stage(0), "output": output}, "auto"))
     assert result.code == 2, str(result)
-    assert shard in result.err and "the only checkpoint here is damaged" in result.err, str(result)
+    assert shard in result.err and "the only checkpoint here cannot be used" in result.err, str(result)
 
 
 def test_resume_auto_goes_back_to_the_newest_whole_checkpoint(folder, tmp_path):
