@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <limits>
 #include <memory>
 
 #include "tessera/cli/commands.h"
@@ -22,17 +23,20 @@ void add_init_model_command(CLI::App& app) {
       ->required();
   command->add_option("--tokenizer", asked->tokenizer,
                       "A folder with a tokenizer, to be copied; decides the vocabulary");
-  const auto size = [&](const char* name, int64_t& value, const char* help) {
-    command->add_option(name, value, help)->check(CLI::NonNegativeNumber)->capture_default_str();
+  const auto size = [&](const char* name, auto& value, const char* help, const CLI::Validator& range) {
+    command->add_option(name, value, help)->check(range)->capture_default_str();
   };
-  size("--hidden", asked->hidden, "Width of the hidden states");
-  size("--layers", asked->layers, "Number of layers");
-  size("--heads", asked->heads, "Attention heads; 0: one for each 64 of --hidden");
-  size("--kv-heads", asked->kv_heads, "Heads of keys and values; 0: as many as heads");
-  size("--ffn", asked->ffn, "Width of the feed-forward layers; 0: 4 times --hidden, 8/3 times where gated");
-  size("--vocab", asked->vocab, "Tokens of the vocabulary; 0: the tokenizer's, else the type's own");
-  size("--positions", asked->positions, "Tokens of a sample at most; 0: the type's own");
-  command->add_option("--seed", asked->seed, "Seed of the weights")->capture_default_str();
+  const CLI::Range above_zero(1, std::numeric_limits<int>::max());
+  size("--hidden", asked->hidden, "Width of the hidden states", above_zero);
+  size("--layers", asked->layers, "Number of layers", above_zero);
+  size("--heads", asked->heads, "Attention heads; 0: one for each 64 of --hidden", CLI::NonNegativeNumber);
+  size("--kv-heads", asked->kv_heads, "Heads of keys and values; 0: as many as heads", CLI::NonNegativeNumber);
+  size("--ffn", asked->ffn, "Width of the feed-forward layers; 0: 4 times --hidden, 8/3 times where gated",
+       CLI::NonNegativeNumber);
+  size("--vocab", asked->vocab, "Tokens of the vocabulary; 0: the tokenizer's, else the type's own",
+       CLI::NonNegativeNumber);
+  size("--positions", asked->positions, "Tokens of a sample at most; 0: the type's own", CLI::NonNegativeNumber);
+  size("--seed", asked->seed, "Seed of the weights", CLI::NonNegativeNumber);
   command->callback([asked] { std::puts(train::init_model(*asked).c_str()); });
 }
 

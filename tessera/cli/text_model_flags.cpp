@@ -24,7 +24,9 @@ void add_text_model_flags(CLI::App& command, train::TextModelOptions& options, L
       ->capture_default_str();
   command.add_option("--top-p", options.top_p, "Draw from the fewest tokens that together have this probability")
       ->capture_default_str();
-  command.add_option("--seed", options.seed, "Seed of what is drawn")->capture_default_str();
+  command.add_option("--seed", options.seed, "Seed of what is drawn")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command.add_option("--dtype", options.dtype, "Of the weights in memory: fp32 or bf16")->capture_default_str();
   command.add_option("--nproc", flags.nproc, "Number of ranks of this host, which share the weights among them")
       ->capture_default_str();

@@ -30,7 +30,10 @@ constexpr const char* kForms =
 std::string text_under(const Json& row, const char* key, const std::string& where) {
   const auto found = row.find(key);
   if (found == row.end() || found->is_null()) return "";
-  if (!found->is_string()) refuse_row(fmt::format("'{}' is {}, not a string", key, found->type_name()), where);
+  if (!found->is_string())
+    refuse_row(
+        fmt::format("'{}' is {:.100}, not a string", key, found->dump(-1, ' ', false, Json::error_handler_t::replace)),
+        where);
   return found->get<std::string>();
 }
 

@@ -34,7 +34,9 @@ const json* value_at(const json& object, const std::string& column) {
 
 const std::string& text_of(const json& value, const std::string& column, const std::string& where) {
   if (value.is_string()) return value.get_ref<const std::string&>();
-  throw Error(ErrorKind::kData, {fmt::format("'{}' is {}, not a string", column, value.type_name()), where, ""});
+  throw Error(ErrorKind::kData, {fmt::format("'{}' is {:.100}, not a string", column,
+                                             value.dump(-1, ' ', false, json::error_handler_t::replace)),
+                                 where, "write a text in quotes, or name another column"});
 }
 
 std::string label_of(const json& value, const std::string& column, const std::string& where) {

@@ -99,7 +99,9 @@ void check_file(const std::string& path) {
   const fs::file_status status = fs::status(path, failed);
   if (!fs::exists(status)) throw Error(ErrorKind::kData, {"no such file", path, "check the path"});
   if (fs::is_directory(status)) throw Error(ErrorKind::kData, {"it is a folder", path, "name the files in it"});
-  if (fs::file_size(path, failed) == 0 && !failed) throw Error(ErrorKind::kData, {"the file is empty", path, ""});
+  if (fs::file_size(path, failed) == 0 && !failed) {
+    throw Error(ErrorKind::kData, {"the file is empty", path, "write samples into it, or name another"});
+  }
   reader_of(path);
 }
 

@@ -25,6 +25,13 @@ struct SpecialIds {
 // ErrorKind::kData where there is none. `role` is for the message: "padding".
 int64_t required_id(std::optional<int64_t> id, const std::string& role);
 
+class Tokenizer;
+
+// ErrorKind::kData where `tokenizer`, of `folder`, has tokens that a model of so many does not know. `given_by`: where
+// that number is from, for the message: the path of a config.json.
+void require_vocabulary(const Tokenizer& tokenizer, const std::string& folder, int64_t tokens,
+                        const std::string& given_by);
+
 // What a sample has before and after the tokens of its text: the tokenizer's own template, e.g. [CLS] … [SEP].
 struct SampleFrame {
   std::vector<int32_t> before;

@@ -65,6 +65,14 @@ int64_t required_id(std::optional<int64_t> id, const std::string& role) {
                                  "the tokenizer's folder", "use a tokenizer that has one, or another task"});
 }
 
+void require_vocabulary(const Tokenizer& tokenizer, const std::string& folder, int64_t tokens,
+                        const std::string& given_by) {
+  if (tokenizer.vocab_size() <= tokens) return;
+  throw Error(ErrorKind::kData,
+              {fmt::format("the tokenizer has {} tokens, but the model only {}", tokenizer.vocab_size(), tokens),
+               fmt::format("{} and {}", folder, given_by), "use the tokenizer that belongs to the model"});
+}
+
 SampleFrame frame_with_eos(const Tokenizer& tokenizer) {
   SampleFrame frame = tokenizer.frame();
   const auto eos = tokenizer.special_ids().eos;

@@ -22,6 +22,8 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
+constexpr int64_t kMostBeams = 1024;
+
 void need(bool holds, const std::string& what, const char* fix) {
   if (!holds) throw Error(ErrorKind::kUsage, {what, "generation", fix});
 }
@@ -37,7 +39,10 @@ void check_generation(const std::vector<std::vector<int32_t>>& prompts, const Ge
   need(options.top_k >= 0, fmt::format("top_k is {}", options.top_k), "use at least 0");
   need(options.top_p > 0 && options.top_p <= 1, fmt::format("top_p is {}", options.top_p),
        "use a number above 0 and up to 1");
-  need(options.beams >= 1, fmt::format("the number of beams is {}", options.beams), "use at least 1");
+  need(options.temperature > 0 || (options.top_k == 0 && options.top_p == 1),
+       "top_k and top_p are for tokens that are drawn, and temperature 0 draws none", "set a temperature above 0");
+  need(options.beams >= 1 && options.beams <= kMostBeams, fmt::format("the number of beams is {}", options.beams),
+       "use 1 to 1024");
   need(options.beams == 1 || options.temperature == 0, "beam search draws nothing", "use one beam, or temperature 0");
 }
 

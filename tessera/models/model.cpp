@@ -19,12 +19,20 @@ namespace tessera::models {
 ModelConfig read_model_config(const std::string& folder) {
   const std::string path = folder + "/config.json";
   if (!std::filesystem::is_directory(folder)) {
-    throw Error(ErrorKind::kData, {"the model folder does not exist", folder, "check model.path"});
+    throw Error(ErrorKind::kData, {"the model folder does not exist", folder, "check the path of the model"});
   }
   if (!std::filesystem::exists(path)) {
-    throw Error(ErrorKind::kData, {"the model folder has no config.json", path, "check model.path"});
+    const std::string exported = folder + "/export";  // of a run's output
+    const bool is_there = std::filesystem::exists(exported + "/config.json");
+    throw Error(ErrorKind::kData, {"the model folder has no config.json", path,
+                                   is_there ? "name the exported model, " + exported : "check the path of the model"});
   }
-  return {.values = read_json_file(path), .path = path};
+  ModelConfig config{.values = read_json_file(path), .path = path};
+  // BERT's first configurations name no type, but BERT's sizes.
+  if (!config.values.contains("model_type") && !config.values.contains("hidden_size")) {
+    throw Error(ErrorKind::kData, {"there is no 'model_type'", path, "name it, as in \"model_type\": \"bert\""});
+  }
+  return config;
 }
 
 std::vector<at::Tensor> Network::run_links(size_t /*first*/, size_t /*end*/,

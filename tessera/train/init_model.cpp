@@ -119,7 +119,11 @@ std::string init_model(const InitModel& asked) {
   if (fs::exists(asked.output)) {
     throw Error(ErrorKind::kUsage, {"the folder is there already", asked.output, "choose another, or remove it"});
   }
+  if (asked.output.empty()) {
+    throw Error(ErrorKind::kUsage, {"the folder to make has no name", "OUTPUT", "name one that does not exist yet"});
+  }
   const auto tokenizer = asked.tokenizer.empty() ? nullptr : data::load_tokenizer(asked.tokenizer);
+  if (tokenizer && asked.vocab > 0) data::require_vocabulary(*tokenizer, asked.tokenizer, asked.vocab, "--vocab");
   ordered_json config = config_of(asked, tokenizer.get());
   const models::ModelClass& as = type.classes.front();
   config["architectures"] = {as.name};

@@ -249,8 +249,8 @@ int train_here(const RunOptions& options, const config::RunFile& given, const st
       log_info("{} of them are kept as NF4, in {}", format_count(census.quantized),
                format_bytes(static_cast<uint64_t>(census.quantized_bytes)));
     }
-    log_info("{} parameters, ZeRO stage {}, {}; {} steps of {}", format_count(census.params), config.zero.stage,
-             ranks_in_words(mesh->shape()), format_count(max_steps), count_of(config.batch.global, "sample"));
+    log_info("{} parameters, ZeRO stage {}, {}; {} of {}", format_count(census.params), config.zero.stage,
+             ranks_in_words(mesh->shape()), count_of(max_steps, "step"), count_of(config.batch.global, "sample"));
     if (sharing) log_info("context {}", sharing->in_words());
     if (pipeline) {
       const pipeline::Schedule& schedule = pipeline->schedule();

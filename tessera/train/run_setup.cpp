@@ -107,12 +107,7 @@ models::FolderModel read_model_of(const config::RunFile& run) {
 
 std::unique_ptr<data::Tokenizer> load_tokenizer_of(const config::RunFile& run, const models::Model& model) {
   auto tokenizer = data::load_tokenizer(run.tokenizer);
-  if (tokenizer->vocab_size() > model.vocab_size()) {
-    throw Error(ErrorKind::kData, {fmt::format("the tokenizer has {} tokens, but the model only {}",
-                                               tokenizer->vocab_size(), model.vocab_size()),
-                                   fmt::format("{} and {}/config.json", run.tokenizer, run.model.path),
-                                   "use the tokenizer that belongs to the model"});
-  }
+  data::require_vocabulary(*tokenizer, run.tokenizer, model.vocab_size(), run.model.path + "/config.json");
   const int64_t most = model.max_positions();
   if (most > 0 && run.data.max_length > most) {
     throw Error(ErrorKind::kConfig,

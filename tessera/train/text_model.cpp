@@ -74,7 +74,9 @@ TextModel read_text_model(TextModelOptions asked, bool may_encode, const std::st
     const models::PeftFolder adapter = models::read_peft_folder(options.adapter);
     text.model = models::with_adapter(std::move(text.model), adapter.options, options.adapter);
   }
-  text.tokenizer = data::load_tokenizer(options.tokenizer.empty() ? options.model : options.tokenizer);
+  const std::string& tokenizer = options.tokenizer.empty() ? options.model : options.tokenizer;
+  text.tokenizer = data::load_tokenizer(tokenizer);
+  data::require_vocabulary(*text.tokenizer, tokenizer, text.model->vocab_size(), options.model + "/config.json");
   text.config = read_generation_config(options.model, *text.tokenizer);
   return text;
 }

@@ -194,7 +194,7 @@ def test_long_conversations_are_cut_and_those_without_an_answer_left_out(tmp_pat
     ({"a": 1, "text": "x"}, "chatml", "it is no conversation: its keys are 'a', 'text'"),
     ({"messages": []}, "chatml", "'messages' is not a list of messages"), ({"messages": [{"content": "x"}]}, "chatml", "has no role"),
     ({"conversations": [{"from": "nobody", "value": "x"}]}, "chatml", "a message is from 'nobody'"),
-    ({"instruction": 5, "output": "x"}, "chatml", "'instruction' is number, not a string"),
+    ({"instruction": 5, "output": "x"}, "chatml", "'instruction' is 5, not a string"),
     ({"messages": [assistant("a"), assistant("b")]}, "llama2", "questions and answers do not alternate"),
     (FORMS["messages"], "", "has no chat template"), (FORMS["messages"], "chatmk", "did you mean 'chatml'"), (FORMS["messages"], "./none.jinja", "none.jinja"),
     ([1], "chatml", "it is not an object"), (FORMS["messages"], "BROKEN", "'endif' is missing"),

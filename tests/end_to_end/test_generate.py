@@ -1,6 +1,7 @@
 """tessera generate: what a model that was trained here goes on with, beside transformers on the exported folder."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -78,11 +79,20 @@ def test_what_is_not_honoured_of_a_generation_config_is_told(folder):
 @pytest.mark.parametrize("flags, what", [
     (["--max-new-tokens", 1000], "more than the 64 that the model takes"), (["--dtype", "fp8"], "there is no dtype 'fp8'"),
     (["--top-p", 0], "top_p is 0"), (["--beams", 2, "--temperature", 1], "beam search draws nothing"),
-    (["--tokenizer", "nowhere"], "no such folder"),
+    (["--tokenizer", "nowhere"], "no such folder"), (["--beams", 1000000], "the number of beams is 1000000"),
+    (["--top-k", 5], "temperature 0 draws none"), (["--top-p", 0.5], "temperature 0 draws none"),
 ], ids=str)
 def test_what_makes_no_sense_is_refused(folder, flags, what):
     result = tessera("generate", "--model", folder, "--prompt", PROMPT, *flags)
     assert result.code == 2 and what in result.err, str(result)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "vocab_size": 5}))
+    result = tessera("generate", "--model", tmp_path / "model", "--prompt", PROMPT)
+    assert result.code == 2 and f"the tokenizer has {len(LETTERS)} tokens, but the model only 5" in result.err, str(result)
 
 
 def test_a_model_of_masks_is_refused(tiny_bert):

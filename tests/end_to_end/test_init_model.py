@@ -40,11 +40,23 @@ def test_a_model_of_each_type(tmp_path, tokenizer, kind):
 @pytest.mark.parametrize("flags, what", [
     (["--type", "lama"], "did you mean 'llama'"), (["--type", "llama", "--hidden", 65, "--heads", 2], "does not divide hidden_size"),
     (["--type", "llama", "--hidden", 192, "--heads", 3, "--kv-heads", 2], "num_key_value_heads, 2, does not divide"), ([], "--type"),
+    (["--type", "llama", "--layers", 0], "--layers"), (["--type", "bert", "--hidden", 0], "--hidden"), (["--type", "llama", "--seed", -3], "--seed"),
 ], ids=str)
 def test_what_makes_no_sense_is_refused(tmp_path, flags, what):
     result = tessera("init-model", tmp_path / "model", *flags)
     assert result.code == 2 and what in result.err, str(result)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_vocabulary_that_is_smaller_than_the_tokenizers_is_refused(tmp_path, tokenizer):
+    result = tessera("init-model", tmp_path / "model", "--type", "llama", "--vocab", len(LETTERS) - 1, "--tokenizer", tokenizer)
+    assert result.code == 2 and f"the tokenizer has {len(LETTERS)} tokens, but the model only {len(LETTERS) - 1}" in result.err, str(result)
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_folder_without_a_name_is_refused():
+    result = tessera("init-model", "", "--type", "llama")
+    assert result.code == 2 and "the folder to make has no name" in result.err, str(result)
 
 
 def test_a_folder_that_is_there_stays(tmp_path):
