@@ -1,5 +1,5 @@
 """Says, once, that torch's functions to clip gradients find none of an engine's: they change nothing, where DeepSpeed's stage 0
-would clip. Imported by `deepspeed`; acts on torch once that is there.
+would clip, and torch's own clip_grad_value_ fails. Imported by `deepspeed`; acts on torch once that is there.
 """
 
 import functools
@@ -14,23 +14,26 @@ CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 _said = False
 
 
-def _say_if_they_are_an_engines(name, parameters):
+def _left_by_engines(name, parameters):
+    """Those whose gradients no engine has."""
     global _said
     zero = sys.modules.get("tessera.zero")  # without it there is no engine
-    if _said or zero is None:
-        return
-    if any(parameter.grad is None and zero.trained_by(parameter)[0] is not None for parameter in parameters):
+    if zero is None:
+        return parameters
+    left = [parameter for parameter in parameters if parameter.grad is not None or zero.trained_by(parameter)[0] is None]
+    if len(left) < len(parameters) and not _said:
         _said = True
         logger.warning("%s clips nothing here: the engine has the gradients of these parameters; set gradient_clipping in the configuration",
                        name)
+    return left
 
 
 def _watched(clip):
     @functools.wraps(clip)
     def call(parameters, *args, **named):
-        parameters = [parameters] if hasattr(parameters, "grad") else list(parameters)
-        _say_if_they_are_an_engines(clip.__name__, parameters)
-        return clip(parameters, *args, **named)
+        given = [parameters] if hasattr(parameters, "grad") else list(parameters)
+        left = _left_by_engines(clip.__name__, given)
+        return None if given and not left and clip.__name__ == "clip_grad_value_" else clip(left, *args, **named)
 
     return call
 

@@ -32,7 +32,7 @@ struct CheckOptions {
 };
 
 bool is_run_file(const Document& document) {
-  if (!document.value.is_object()) return false;
+  if (!document.value.is_object()) return document.name.ends_with(".yaml") || document.name.ends_with(".yml");
   for (const char* key : {"model", "data", "training", "task", "deepspeed"}) {
     if (document.value.contains(key)) return true;
   }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/config/fill_auto.h"
 #include "tessera/config/hjson.h"
 #include "tessera/config/key_check.h"
@@ -90,13 +91,13 @@ void resolve_batch(DsConfig& config, const DsConfigInput& input) {
                                      where);
   if (global_value && micro_value && config.batch.micro != *micro_value) {
     config.warnings.push_back(fmt::format(
-        "{}: train_batch_size {} on {} data-parallel ranks leaves {} samples per rank: the micro batch is {} instead "
+        "{}: train_batch_size {} on {} leaves {} samples per rank: the micro batch is {} instead "
         "of {}, "
         "with {} accumulation steps; the training is the same",
-        micro.given ? micro.where : where, *global_value, input.data_parallel_size,
+        micro.given ? micro.where : where, *global_value, count_of(input.data_parallel_size, "data-parallel rank"),
         *global_value / input.data_parallel_size, config.batch.micro, *micro_value, config.batch.accumulation));
-    micro.origin = fmt::format("{} at {}, lowered for {} data-parallel ranks", *micro_value, micro.where,
-                               input.data_parallel_size);
+    micro.origin = fmt::format("{} at {}, lowered for {}", *micro_value, micro.where,
+                               count_of(input.data_parallel_size, "data-parallel rank"));
     micro.value = config.batch.micro;
   }
 

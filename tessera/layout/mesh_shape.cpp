@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 
 namespace tessera::layout {
 namespace {
@@ -100,7 +101,9 @@ MeshShape MeshShape::of_world(int ranks, std::vector<Axis> axes, const std::stri
         break;
       }
     }
-    refuse(fmt::format("{} ranks do not factor into {}", ranks, product_text(axes)), fix, where);
+    refuse(fmt::format("{} {} not factor into {}", count_of(ranks, "rank"), ranks == 1 ? "does" : "do",
+                       product_text(axes)),
+           fix, where);
   }
   if (rest != nullptr) rest->size = static_cast<int>(ranks / taken);
   return MeshShape(std::move(axes));
