@@ -13,8 +13,10 @@ namespace tessera {
 namespace fs = std::filesystem;
 
 void machine_refused(const std::string& what, int error_number, const fs::path& path) {
+  const bool in_the_way = error_number == ENOTDIR || error_number == EEXIST;
   throw Error(ErrorKind::kMachine, {what + ": " + errno_text(error_number), path.string(),
-                                    "free some space, or fix the folder's permissions"});
+                                    in_the_way ? "name another place: a file lies where a folder has to be"
+                                               : "free some space, or fix the folder's permissions"});
 }
 
 void sync_folder(const fs::path& folder) {

@@ -57,7 +57,7 @@ void write_export_sums(const fs::path& folder, const std::vector<ShardFile>& fil
 std::vector<ShardFile> read_export_sums(const fs::path& folder) {
   const fs::path path = folder / kExportSums;
   const auto refuse = [&](const std::string& what) {
-    throw Error(ErrorKind::kData, {what, path.string(), "export the checkpoint again"});
+    throw Error(ErrorKind::kData, {what, path.string(), "export the checkpoint again, without --weights-only"});
   };
   if (!fs::exists(path)) refuse("the exported folder has no checksums.json");
   const std::string written = read_input_file(path);

@@ -99,8 +99,8 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& refusal) {
   const std::string text = refusal.what();
   if (kind == CLI::ExitCodes::ExtrasError) return unknown_words(place);
   if (kind == CLI::ExitCodes::ConversionError) return unreadable_value(place, text);
+  if (kind == CLI::ExitCodes::RequiredError && !place.command->remaining(true).empty()) return unknown_words(place);
   if (kind == CLI::ExitCodes::RequiredError && !subcommand_names(*place.command).empty()) {
-    if (!place.command->remaining(true).empty()) return unknown_words(place);
     return Error(ErrorKind::kUsage, {fmt::format("'{}' needs a command", place.name), "the command line",
                                      fmt::format("one of: {}", fmt::join(subcommand_names(*place.command), ", "))});
   }

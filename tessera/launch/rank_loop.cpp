@@ -102,6 +102,7 @@ RankLoop::RankLoop(const Supervision& supervision, const std::vector<RankPlan>& 
 
 RunOutcome RankLoop::run() {
   start_ranks();
+  reap();  // what ended meanwhile has been signalled already
   while (running() > 0) {
     wait_for_events();
     for (Rank& rank : ranks_) pass_on_output(rank);

@@ -24,7 +24,7 @@ using Tokens = std::vector<int32_t>;
 
 constexpr int64_t kMostBeams = 1024;
 
-void need(bool holds, const std::string& what, const char* fix) {
+void need(bool holds, const std::string& what, const std::string& fix) {
   if (!holds) throw Error(ErrorKind::kUsage, {what, "generation", fix});
 }
 
@@ -42,7 +42,7 @@ void check_generation(const std::vector<std::vector<int32_t>>& prompts, const Ge
   need(options.temperature > 0 || (options.top_k == 0 && options.top_p == 1),
        "top_k and top_p are for tokens that are drawn, and temperature 0 draws none", "set a temperature above 0");
   need(options.beams >= 1 && options.beams <= kMostBeams, fmt::format("the number of beams is {}", options.beams),
-       "use 1 to 1024");
+       fmt::format("use 1 to {}", kMostBeams));
   need(options.beams == 1 || options.temperature == 0, "beam search draws nothing", "use one beam, or temperature 0");
 }
 

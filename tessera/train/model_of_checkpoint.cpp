@@ -26,6 +26,7 @@ void require_model_of(const std::filesystem::path& checkpoint, const std::filesy
 
   models::ModelConfig config = models::read_model_config(model.string());
   config.values.update(noted.value("config", nlohmann::json::object()));
+  if (models::models().table().lookup(models::model_type_of(config)) == nullptr) return;
   const models::ModelType& type = models::find_model_type(config);
   const std::string name = noted.value("architecture", "");
   const auto as =
