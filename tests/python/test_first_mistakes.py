@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path):
     with pytest.raises(_core.MachineError, match="the folder cannot be created: Not a directory") as error:
         engine.save_checkpoint(str(tmp_path / "file" / "checkpoints"))
     assert str(error.value).count("where:") == str(error.value).count("fix:") == 1
-    assert "fix the folder's permissions; earlier checkpoints in this folder are untouched" in str(error.value)
+    assert "name another place: a file lies where a folder has to be; earlier checkpoints in this folder are untouched" in str(error.value)
 
 
 def test_weights_given_to_a_model_whose_weights_are_elsewhere():
