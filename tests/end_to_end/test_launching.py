@@ -40,3 +40,13 @@ def test_a_mistake_is_told_once_and_reaches_no_host(hosts, run_file, tmp_path):
     result = tessera("train", run_file, *options, "--set", "training.max_stepz=1", cwd=tmp_path, env=env)
     assert result.code == 2 and result.err.count("error:") == 1, str(result)
     assert not (tmp_path / "asked").exists()
+
+
+def test_a_signal_ends_the_start_of_ranks(tmp_path):
+    """Rank 0 sends it to the launcher, which has most of the others still to start: none comes after it, whom nobody would tell to end."""
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\n: > "started.$RANK"\n[ "$RANK" = 0 ] && kill -TERM "$PPID"\nexec sleep 600\n')
+    program.chmod(0o755)
+    result = tessera("launch", "--nproc", 400, "--no_python", program, cwd=tmp_path)
+    assert "SIGTERM: the ranks have" in result.err and "had to be killed" not in result.err, str(result)
+    assert (tmp_path / "started.0").exists()
