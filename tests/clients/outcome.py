@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import torch
 
 
-def history_of(output, printed):
+def history_of(output, printed, with_counts=True):
     """[(loss, gradient norm)] that on_cpu.py noted; or [(loss, learning rate)] of mmengine's logs; or the first of the Trainer's log, from the newest
-    state that it saved, and what it evaluated at the end; or [(perplexity, loss)] of the evaluations that the program printed."""
+    state that it saved, and what it evaluated at the end, `with_counts` or without; or [(perplexity, loss)] of the evaluations that the program printed."""
     noted = Path(output) / "steps.json"
     if noted.exists():
         return [tuple(row) for row in json.loads(noted.read_text())]
@@ -25,13 +25,15 @@ def history_of(output, printed):
         return [tuple(map(float, filter(None, row))) for row in dict.fromkeys(evaluations)]
     rows = json.loads(states[-1].read_text())["log_history"]
     steps = [(row["loss"], row.get("grad_norm")) for row in rows if "loss" in row]
-    return [*steps, *_results_of(Path(output) / "all_results.json")]
+    return [*steps, *_results_of(Path(output) / "all_results.json", with_counts)]
 
 
-def _results_of(path):
-    """(value,) of each metric, without times and counts."""
+def _results_of(path, with_counts):
+    """(value,) of each metric, without times and sizes. Counts are shares of right answers: in 16 bits two logits may round alike, and one answer of a
+    few hundred differs where losses do not."""
     results = json.loads(path.read_text()) if path.exists() else {}
-    named = {name: value for name, value in results.items() if not re.search(r"runtime|_per_second|samples|epoch|flos|bytes", name)}
+    left_out = r"runtime|_per_second|samples|epoch|flos|bytes" + ("" if with_counts else "|accuracy|f1")
+    named = {name: value for name, value in results.items() if not re.search(left_out, name)}
     return [(value,) for _, value in sorted(named.items())]
 
 
