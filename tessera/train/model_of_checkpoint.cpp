@@ -26,8 +26,9 @@ void require_model_of(const std::filesystem::path& checkpoint, const std::filesy
 
   models::ModelConfig config = models::read_model_config(model.string());
   config.values.update(noted.value("config", nlohmann::json::object()));
-  if (models::models().table().lookup(models::model_type_of(config)) == nullptr) return;
-  const models::ModelType& type = models::find_model_type(config);
+  const auto* const entry = models::models().table().lookup(models::model_type_of(config));
+  if (entry == nullptr) return;
+  const models::ModelType& type = entry->make;
   const std::string name = noted.value("architecture", "");
   const auto as =
       std::find_if(type.classes.begin(), type.classes.end(), [&](const auto& each) { return each.name == name; });

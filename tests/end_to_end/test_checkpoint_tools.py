@@ -31,6 +31,12 @@ def ok(*args):
     return result.out
 
 
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+
+
 def test_ls_shows_the_newest_first(checkpoints):
     lines = ok("ls", checkpoints).splitlines()
     assert [line.split()[0] for line in lines] == ["global_step7", "global_step6", "global_step3"]
@@ -52,9 +58,7 @@ def test_verify_reads_every_byte_of_every_checkpoint_of_a_folder(checkpoints, tm
     shutil.copytree(checkpoints, folder)
     assert ok("verify", folder).splitlines() == [f"{folder}/global_step{step} is intact" for step in (7, 6, 3)]
     shard = next((folder / "global_step3").glob("shard-*"))
-    data = bytearray(shard.read_bytes())
-    data[-2] ^= 1
-    shard.write_bytes(data)
+    flip_a_bit(shard)
     result = tessera("checkpoint", "verify", folder)
     assert result.code == 2 and shard.name in result.err and f"where: {folder / 'global_step3'}" in result.err, str(result)
     assert result.out.splitlines() == [f"{folder}/global_step{step} is intact" for step in (7, 6)]
@@ -118,9 +122,7 @@ def test_verify_reads_every_byte_of_an_exported_folder(checkpoints, tmp_path):
     (folder / "notes.txt").write_text("whatever else is there does not matter")
     assert f"{folder} is intact" in ok("verify", folder)
     for name in ("model.safetensors", "vocab.txt"):
-        data = bytearray((folder / name).read_bytes())
-        data[-2] ^= 1
-        (folder / name).write_bytes(data)
+        flip_a_bit(folder / name)
     (folder / "config.json").unlink()
     result = tessera("checkpoint", "verify", folder)
     assert result.code == 2, str(result)
