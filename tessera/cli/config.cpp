@@ -32,7 +32,7 @@ struct CheckOptions {
 };
 
 bool is_run_file(const Document& document) {
-  if (!document.value.is_object()) return document.name.ends_with(".yaml") || document.name.ends_with(".yml");
+  if (!document.value.is_object()) return is_yaml_name(document.name);
   for (const char* key : {"model", "data", "training", "task", "deepspeed"}) {
     if (document.value.contains(key)) return true;
   }

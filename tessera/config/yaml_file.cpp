@@ -194,11 +194,15 @@ std::string read_text(const std::string& path) {
   return read_input_file(path, ErrorKind::kConfig, kMostBytes);
 }
 
+bool is_yaml_name(const std::string& path) {
+  const std::string extension = std::filesystem::path(path).extension().string();
+  return extension == ".yaml" || extension == ".yml";
+}
+
 Document load_document(const std::string& path) {
   const std::string text = read_text(path);
-  const std::string extension = std::filesystem::path(path).extension().string();
-  const bool is_yaml = extension == ".yaml" || extension == ".yml";
-  const bool is_json = extension == ".json" || (!is_yaml && looks_like_json(text));
+  const bool is_json =
+      std::filesystem::path(path).extension() == ".json" || (!is_yaml_name(path) && looks_like_json(text));
   return is_json ? parse_hjson(text, path) : parse_yaml(text, path);
 }
 

@@ -11,6 +11,9 @@ namespace tessera::config {
 
 Document parse_yaml(const std::string& text, const std::string& name);
 
+// Whether a file of this name is YAML, whatever is in it.
+bool is_yaml_name(const std::string& path);
+
 // By the name: JSON (.json) or YAML (.yaml, .yml); of another name, JSON when the text begins with '{', comments aside.
 // ErrorKind::kConfig also when the file cannot be read.
 Document load_document(const std::string& path);
